@@ -1,0 +1,54 @@
+# make demo       what a quadratic neuron is good for, in two minutes
+# make test       every test but the slow ones
+# make test-slow  the slow ones
+# make lint       ruff and mypy
+# make clean      removes the virtual environment, caches and builds (runs/ stays)
+#
+# Nothing has to be done before: each target makes .venv and installs what it needs, once. A stamp in
+# .venv says that an install is done; it is done again when pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Test processes; each pays the import of torch, so more than a few do not help.
+JOBS ?= auto
+
+.PHONY: demo test test-slow lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/quadric demo
+
+test: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist=loadfile
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow --timeout=3600
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find quadric tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "quadric needs Python 3.10 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-torch: constraints.txt tools/install_torch.py | $(BIN)/python
+	@$(BIN)/python tools/install_torch.py
+	@touch $@
+
+$(VENV)/.installed-demo: pyproject.toml $(VENV)/.installed-torch
+	@echo 'installing quadric and what its demo needs'
+	@$(PIP) -c constraints.txt -e '.[plots]' scikit-learn
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed-torch
+	@echo 'installing quadric with all extras and the development tools'
+	@$(PIP) -c constraints.txt -e '.[all,dev]'
+	@touch $@ $(VENV)/.installed-demo
