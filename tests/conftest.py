@@ -1,0 +1,39 @@
+"""Every test starts from one seed, on one thread; tolerances are stated per dtype, once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+torch.set_num_threads(1)
+
+# Fixed examples: a red run is a red run on every machine, and nothing is written next to the code.
+settings.register_profile("quadric", deadline=None, derandomize=True, database=None)
+settings.load_profile("quadric")
+
+# (rtol, atol) for values of order one, summed over a few dozen terms.
+TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-9, 1e-10),
+    torch.float32: (2e-4, 2e-5),
+    torch.bfloat16: (4e-2, 4e-2),
+    torch.float16: (5e-3, 5e-3),
+}
+
+
+def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype | None = None) -> None:
+    """`torch.testing.assert_close` in float64, at the tolerance stated for one dtype.
+
+    Args:
+        actual: What the library gave.
+        expected: What it should have given, often from the float64 reference.
+        dtype: Whose tolerance to use; by default that of `actual`.
+    """
+    rtol, atol = TOLERANCE[dtype or actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=rtol, atol=atol)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
