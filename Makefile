@@ -45,7 +45,7 @@ $(VENV)/.installed-torch: constraints.txt tools/install_torch.py | $(BIN)/python
 
 $(VENV)/.installed-demo: pyproject.toml $(VENV)/.installed-torch
 	@echo 'installing quadric and what its demo needs'
-	@$(PIP) -c constraints.txt -e '.[plots]' scikit-learn
+	@$(PIP) -c constraints.txt -e '.[demo]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed-torch

@@ -1,0 +1,237 @@
+"""The command line: parse, call, print.
+
+How a command is written (`demo` below is the pattern; add a command as one function):
+
+1. `@app.command()`, and under it `@needs("train")` if the command cannot work without an extra:
+   the extra is then asked for in one line before anything is computed. An extra that only one
+   option needs is asked for with `require("plots", "quadric compare --plot")`.
+2. The docstring's first line is `Example: quadric NAME ...`, its second paragraph one sentence that
+   says what the command does. `quadric` without argument shows both; `quadric NAME --help` begins
+   with the example.
+3. Everything heavy is imported inside the function, so that `quadric` answers at once.
+4. The function parses, calls one function of the library and prints. `--json` where a program may
+   read the output: then nothing but strict JSON goes to stdout.
+5. A user's mistake needs no code here. A ValueError, TypeError or ImportError that the library
+   raises on purpose, and a file that is missing or cannot be read, become one line on stderr and
+   exit code 2. An error that nobody raised on purpose is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# The modules that each extra of pyproject.toml brings, by the names they are imported under.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
+    "tables": ("sklearn", "pandas", "pyarrow"),
+    "plots": ("matplotlib",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "hf": ("transformers", "accelerate"),
+    "demo": ("matplotlib", "sklearn"),
+}
+EXTRA_TITLES = {"train": "training", "tables": "table", "plots": "plotting", "onnx": "ONNX"}
+EXTRA_TITLES |= {"hf": "Hugging Face", "demo": "demo"}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MissingExtraError(ImportError):
+    """A command or option needs an extra that is not installed."""
+
+    def __init__(self, who: str, extra: str) -> None:
+        title = EXTRA_TITLES[extra]
+        super().__init__(f"{who} needs the {title} extras: pip install 'quadric[{extra}]'")
+
+
+def require(extra: str, who: str) -> None:
+    """Raise an error that names the extra if one of its modules is not installed."""
+    if any(importlib.util.find_spec(module) is None for module in EXTRAS[extra]):
+        raise MissingExtraError(who, extra)
+
+
+def needs(extra: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark a command that cannot work without an extra."""
+
+    def mark(command: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(command)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            require(extra, f"quadric {command.__name__.rstrip('_').replace('_', '-')}")
+            return command(*args, **kwargs)
+
+        return checked
+
+    return mark
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """Whether a `raise` statement of this package raised the error, rather than an operation."""
+    frames = error.__traceback__
+    if frames is None:
+        return False
+    while frames.tb_next is not None:
+        frames = frames.tb_next
+    code = frames.tb_frame.f_code
+    ours = Path(code.co_filename).is_relative_to(Path(__file__).parent)
+    return ours and dis.opname[code.co_code[frames.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _mistake(error: Exception, who: str) -> str | None:
+    """The one line that tells a user their mistake; None if the error is not theirs."""
+    if hasattr(
+        error, "format_message"
+    ):  # the parser's own errors: unknown option, missing argument
+        message = str(error.format_message())
+    elif isinstance(error, ModuleNotFoundError):
+        module = (error.name or "").partition(".")[0]
+        extras = [extra for extra, modules in EXTRAS.items() if module in modules]
+        if not extras:
+            return None
+        message = str(MissingExtraError(who, extras[0]))
+    elif isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.strerror}: {error.filename}"
+    elif isinstance(error, ValueError | TypeError | ImportError | OSError):
+        if not _raised_on_purpose(error):
+            return None
+        message = str(error)
+    else:
+        return None
+    return " ".join(message.split())
+
+
+def _example_and_text(command: Any) -> tuple[str, str]:
+    """The example in the first line of a command's docstring, and the rest of it."""
+    example, _, text = inspect.cleandoc(command.help or "").partition("\n\n")
+    return example.removeprefix("Example:").strip(), text
+
+
+class _Command(TyperCommand):
+    """A command whose help begins with an example."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        example, text = _example_and_text(self)
+        formatter.write(f"Example: {example}\n\n")
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text)
+        self.format_options(ctx, formatter)
+
+
+class _Commands(TyperGroup):
+    """The group of all commands: shows them with their examples, and words a user's mistakes."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("Quadric: quadratic neurons as drop-in PyTorch layers.\n\n")
+        formatter.write("Usage: quadric COMMAND [OPTIONS]\n\n")
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            example, text = _example_and_text(command)
+            summary = " ".join(text.split("\n\n")[0].split())
+            formatter.write(f"  {name:<10} {summary}\n  {'':<10} $ {example}\n")
+        formatter.write("\nquadric COMMAND --help explains a command; quadric --version.\n")
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except Exception as error:
+            words = sys.argv[1:] if args is None else args
+            who = " ".join(["quadric", *(word for word in words[:1] if not word.startswith("-"))])
+            message = _mistake(error, who)
+            if message is None:
+                raise
+            print(f"Error: {message}", file=sys.stderr)
+            code = 2
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class _App(typer.Typer):
+    """A typer app whose commands are `_Command` without saying so each time."""
+
+    def command(self, name: str | None = None, **kwargs: Any) -> Any:
+        return super().command(name, cls=_Command, **kwargs)
+
+
+app = _App(
+    cls=_Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"quadric {version('quadric')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def overview(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Quadratic neurons as drop-in PyTorch layers."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+@needs("demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and numbers.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the data and of the first network.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few training steps: a check, not a result.")
+    ] = False,
+) -> None:
+    """Example: quadric demo --out runs/demo
+
+    Show in three scenes, in under two minutes, what a quadratic neuron is good for.
+
+    Networks of linear and of eigen neurons with the same widths learn data in the plane, two
+    physical laws and handwritten digits. Writes pictures, a table and demo.json, and says where.
+    """
+    from quadric.demo import run_demo
+
+    run_demo(out, seed=seed, quick=quick)
+
+
+def main() -> None:
+    """Entry point of the `quadric` command."""
+    # A plain install has no numpy, and torch says so at every import; nothing here needs it.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    app()
+
+
+if __name__ == "__main__":
+    main()
