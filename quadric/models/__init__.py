@@ -1,0 +1,171 @@
+"""Networks of the experiments: plain torch modules, and `create`, which makes them quadratic.
+
+Every file here is a network that knows nothing of quadratic neurons; only `create` converts, so
+that a baseline and its quadratic network differ by one argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from quadric.models.registry import ENTRIES, entry
+
+__all__ = ["build", "create", "input_shape", "names", "options"]
+
+# What `quadric.convert_` takes to choose layers: a regex, names or suffixes, or a predicate.
+Selection: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool]
+Rank: TypeAlias = int | Mapping[str, int] | Callable[[str], int]
+
+
+def names() -> list[str]:
+    """Lists the networks.
+
+    Examples:
+        >>> names()[:3]
+        ['resnet8', 'resnet14', 'resnet20']
+    """
+    return list(ENTRIES)
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of a network with their defaults.
+
+    Examples:
+        >>> options("mlp")
+        {'in_features': 8, 'out_features': 1, 'hidden': (64, 64), 'activation': 'relu'}
+    """
+    return entry(name).options
+
+
+def input_shape(name: str, **options: Any) -> tuple[int, ...]:
+    """Shape of one input, without the batch, of the network built with these options.
+
+    Examples:
+        >>> input_shape("resnet20"), input_shape("resnet20", in_channels=1)
+        ((3, 32, 32), (1, 32, 32))
+    """
+    found = entry(name)
+    _refuse_unknown(name, options, found.options)
+    return found.input_shape(options)
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """Builds a plain network.
+
+    Args:
+        name: one of `names()`.
+        **options: the network's own options, listed by `options(name)`.
+
+    Examples:
+        >>> build("mlp", in_features=3, hidden=(5,))
+        Sequential(
+          (hidden1): Linear(in_features=3, out_features=5, bias=True)
+          (activation1): ReLU()
+          (head): Linear(in_features=5, out_features=1, bias=True)
+        )
+    """
+    found = entry(name)
+    _refuse_unknown(name, options, found.options)
+    return found.factory(**options)
+
+
+def create(
+    name: str,
+    neuron: str = "linear",
+    rank: Rank | None = None,
+    include: Selection | None = None,
+    exclude: Selection | None = None,
+    layers: str | None = None,
+    *,
+    init: str = "published",
+    head: bool = False,
+    **options: Any,
+) -> nn.Module:
+    """Builds a network and converts its layers to a neuron.
+
+    In the networks for pictures every convolution is converted, the stem and the 1x1 shortcuts
+    included; the classifier stays linear.
+
+    Args:
+        name: one of `names()`.
+        neuron: a name of `quadric.neurons()`.
+        rank: rank of the neurons; None for the neuron's own default.
+        include: layers to convert, as in `quadric.convert_`.
+        exclude: layers to leave linear, as in `quadric.convert_`.
+        layers: "first:n" converts only the first n convolutions, 1x1 shortcuts not counted; "all"
+            or None all of them. Has no effect on linear networks.
+        init: "published", the start that the neuron's authors use, or "linear", exactly the linear
+            network, as in `quadric.convert_`.
+        head: converts the classifier too.
+        **options: the network's own options, listed by `options(name)`, and the neuron's.
+
+    Examples:
+        >>> sum(p.numel() for p in create("resnet20").parameters())
+        269722
+    """
+    found = entry(name)
+    own = {key: value for key, value in options.items() if key in found.options}
+    other = {key: value for key, value in options.items() if key not in found.options}
+    first = _first(layers)
+    if neuron == "linear":
+        _refuse_unknown(name, other, found.options)
+        if rank is not None:
+            raise ValueError(
+                f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out, "
+                "or choose another neuron"
+            )
+        return found.factory(**own)
+    # Imported here: the networks themselves stand below the converter.
+    from quadric.conversion import convert_
+    from quadric.zoo import neurons as registry
+
+    neurons = registry()
+    if neuron not in neurons:
+        raise ValueError(f"unknown neuron {neuron!r}: choose from {', '.join(neurons)}")
+    _refuse_unknown(name, other, found.options, neuron, neurons[neuron].options)
+    model = found.factory(**own)
+    convert_(
+        model,
+        neuron=neuron,
+        rank=rank,
+        include=include,
+        exclude=exclude,
+        first=first,
+        head=head,
+        init=init,
+        **other,
+    )
+    return model
+
+
+def _first(layers: str | None) -> int | None:
+    """Reads the option `layers`: None for all layers, or the n of "first:n"."""
+    if layers is None or layers == "all":
+        return None
+    kind, _, count = str(layers).partition(":")
+    if kind != "first" or not count.isdecimal() or int(count) < 1:
+        raise ValueError(
+            f"layers must be 'all' or 'first:n' with n >= 1, such as 'first:3', got {layers!r}"
+        )
+    return int(count)
+
+
+def _refuse_unknown(
+    name: str,
+    given: Mapping[str, Any],
+    valid: Mapping[str, Any],
+    neuron: str | None = None,
+    neuron_options: Mapping[str, Any] | None = None,
+) -> None:
+    neuron_options = neuron_options or {}
+    unknown = [key for key in given if key not in valid and key not in neuron_options]
+    if not unknown:
+        return
+    message = f"unknown option {unknown[0]!r} for model {name!r}: it has {', '.join(valid)}"
+    if neuron is not None:
+        has = ", ".join(neuron_options) or "no options of its own"
+        message += f"; neuron {neuron!r} has {has}"
+    raise ValueError(message)

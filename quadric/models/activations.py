@@ -1,0 +1,63 @@
+"""Activation functions by name, for the networks of this package.
+
+`None` and `"none"` mean no activation at all: the network is then linear in its input until its
+layers are converted, and a polynomial afterwards. Activations with parameters of their own
+(PReLU) are left out, so that the parameter count of a network never depends on its activation.
+
+None of them works in place. Behind a batch normalization an in-place activation keeps no less for
+the backward pass (the normalization keeps its input, the activation its output), and a hook on
+the normalization would see values that were overwritten later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "none": nn.Identity,
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "celu": nn.CELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+    "hardswish": nn.Hardswish,
+    "softplus": nn.Softplus,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+}
+
+
+def is_none(activation: str | None) -> bool:
+    """Whether `activation` asks for no activation."""
+    return activation is None or activation == "none"
+
+
+def make_activation(activation: str | None) -> nn.Module:
+    """Makes an activation module.
+
+    Args:
+        activation: a key of `ACTIVATIONS`, or None.
+
+    Examples:
+        >>> make_activation("silu")
+        SiLU()
+        >>> make_activation(None)
+        Identity()
+    """
+    if activation is not None and not isinstance(activation, str):
+        raise TypeError(
+            f"activation must be a name or None, got {activation!r}: "
+            f"choose from {', '.join(sorted(ACTIVATIONS))}"
+        )
+    name = "none" if activation is None else activation
+    if name not in ACTIVATIONS:
+        raise ValueError(
+            f"unknown activation {activation!r}: choose from {', '.join(sorted(ACTIVATIONS))}"
+        )
+    return ACTIVATIONS[name]()

@@ -1,0 +1,41 @@
+"""Multilayer perceptron: linear layers with an activation between them, and a linear head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from quadric.models.activations import make_activation
+from quadric.models.widths import positive
+
+
+def mlp(
+    in_features: int = 8,
+    out_features: int = 1,
+    hidden: Sequence[int] = (64, 64),
+    activation: str | None = "relu",
+) -> nn.Sequential:
+    """Builds a multilayer perceptron.
+
+    Args:
+        in_features: columns of the input.
+        out_features: columns of the output.
+        hidden: width of each hidden layer; empty for a linear map.
+        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
+
+    Examples:
+        >>> [name for name, _ in mlp(3, 1, hidden=(4, 4)).named_children()]
+        ['hidden1', 'activation1', 'hidden2', 'activation2', 'head']
+    """
+    if isinstance(hidden, (str, bytes)) or not isinstance(hidden, Sequence):
+        raise TypeError(f"hidden must be a sequence of integers, got {hidden!r}")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    before = positive("in_features", in_features)
+    for i, width in enumerate(hidden, start=1):
+        layers[f"hidden{i}"] = nn.Linear(before, positive("hidden", width))
+        layers[f"activation{i}"] = make_activation(activation)
+        before = width
+    layers["head"] = nn.Linear(before, positive("out_features", out_features))
+    return nn.Sequential(layers)

@@ -1,0 +1,80 @@
+"""The networks by name: how each is built, with which options, and for which input."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from quadric.models.digits_cnn import digits_cnn
+from quadric.models.mlp import mlp
+from quadric.models.resnet_cifar import resnet_cifar
+from quadric.models.resnet_imagenet import resnet_imagenet
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network.
+
+    Attributes:
+        name: what `create` and `build` take.
+        summary: one line for tables.
+        factory: builds it from keyword options.
+        size: shape of one input behind its channels; empty for a table.
+        channels_option: the option that says how many channels (or columns) the input has.
+    """
+
+    name: str
+    summary: str
+    factory: Callable[..., nn.Module]
+    size: tuple[int, ...]
+    channels_option: str = "in_channels"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with their defaults."""
+        parameters = inspect.signature(self.factory).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    def input_shape(self, options: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+        """Shape of one input, without the batch, of the network built with these options."""
+        channels = {**self.options, **(options or {})}[self.channels_option]
+        return (channels, *self.size)
+
+
+def _entries() -> dict[str, Entry]:
+    entries = [
+        Entry(
+            f"resnet{depth}",
+            f"{depth} layers for 32x32 pictures, 16 to 64 channels (He et al. 2016)",
+            partial(resnet_cifar, depth),
+            (32, 32),
+        )
+        for depth in (8, 14, 20, 32, 44, 56, 110)
+    ]
+    entries += [
+        Entry(
+            f"resnet{depth}",
+            f"{depth} layers for 224x224 pictures, torchvision's names (He et al. 2016)",
+            partial(resnet_imagenet, depth),
+            (224, 224),
+        )
+        for depth in (18, 34)
+    ]
+    entries.append(Entry("digits_cnn", "three convolutions for the 8x8 digits", digits_cnn, (8, 8)))
+    entries.append(Entry("mlp", "multilayer perceptron for tables", mlp, (), "in_features"))
+    return {entry.name: entry for entry in entries}
+
+
+ENTRIES = _entries()
+
+
+def entry(name: str) -> Entry:
+    """Returns the entry of a name, or says which names there are."""
+    if name not in ENTRIES:
+        raise ValueError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
+    return ENTRIES[name]

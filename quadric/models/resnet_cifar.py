@@ -1,0 +1,148 @@
+"""Residual networks for 32x32 pictures (He et al. 2016, "Deep residual learning", section 4.2).
+
+A 3x3 stem, three stages of n blocks of two 3x3 convolutions with 16, 32 and 64 channels at 32, 16
+and 8 pixels, global average, one linear classifier: 6n + 2 layers. Where a stage halves the
+picture the shortcut takes every second pixel and fills the new channels with zeros (option A, no
+parameters), or is a 1x1 convolution (option B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quadric.models.activations import make_activation
+from quadric.models.widths import positive, scale_channels
+
+
+class PadShortcut(nn.Module):
+    """Option A: takes every second pixel and pads the channels with zeros on both sides."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        extra = out_channels - in_channels
+        self.stride = stride
+        self.before = extra // 2
+        self.behind = extra - extra // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, :, :: self.stride, :: self.stride]
+        return F.pad(x, (0, 0, 0, 0, self.before, self.behind))
+
+    def extra_repr(self) -> str:
+        return f"stride={self.stride}, before={self.before}, behind={self.behind}"
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions, each with batch normalization, added to the shortcut."""
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, shortcut: str, activation: str | None
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.act1 = make_activation(activation)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module
+        if stride == 1 and in_channels == channels:
+            self.shortcut = nn.Identity()
+        elif shortcut == "A":
+            self.shortcut = PadShortcut(in_channels, channels, stride)
+        else:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+        self.act2 = make_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.act1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.act2(out + self.shortcut(x))
+
+
+class CifarResNet(nn.Module):
+    """The network; `resnet_cifar` checks the arguments and makes it."""
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+
+    def __init__(
+        self,
+        blocks: int,
+        channels: tuple[int, ...],
+        num_classes: int,
+        in_channels: int,
+        shortcut: str,
+        activation: str | None,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
+        self.act1 = make_activation(activation)
+        before = channels[0]
+        for stage, count in enumerate(channels, start=1):
+            layers = []
+            for block in range(blocks):
+                stride = 2 if stage > 1 and block == 0 else 1
+                layers.append(BasicBlock(before, count, stride, shortcut, activation))
+                before = count
+            self.add_module(f"layer{stage}", nn.Sequential(*layers))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(before, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act1(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def resnet_cifar(
+    depth: int,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: float = 1.0,
+    channels: Sequence[int] | None = None,
+    shortcut: str = "A",
+    activation: str | None = "relu",
+) -> CifarResNet:
+    """Builds a CIFAR residual network.
+
+    Args:
+        depth: number of weighted layers, 6n + 2.
+        num_classes: outputs of the classifier.
+        in_channels: channels of the picture.
+        width: multiplies the 16, 32 and 64 channels of the stages.
+        channels: explicit channels of the three stages, instead of `width`.
+        shortcut: "A", without parameters, or "B", a 1x1 convolution where the shape changes.
+        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
+
+    Examples:
+        >>> sum(p.numel() for p in resnet_cifar(20).parameters())
+        269722
+    """
+    if positive("depth", depth) < 8 or depth % 6 != 2:
+        raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
+    if shortcut not in ("A", "B"):
+        raise ValueError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
+    stages = scale_channels((16, 32, 64), width, channels)
+    if shortcut == "A" and list(stages) != sorted(stages):
+        raise ValueError(
+            f"shortcut 'A' pads channels, so they may not become fewer, got channels={stages}: "
+            "use shortcut='B'"
+        )
+    return CifarResNet(
+        (depth - 2) // 6,
+        stages,
+        positive("num_classes", num_classes),
+        positive("in_channels", in_channels),
+        shortcut,
+        activation,
+    )

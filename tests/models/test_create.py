@@ -1,0 +1,140 @@
+"""The quadratic networks: parameter counts of the experiments, and what `create` converts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from quadric import models
+from quadric.nn import QuadraticLayer
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def quadratic(model: nn.Module) -> list[str]:
+    return [name for name, m in model.named_modules() if isinstance(m, QuadraticLayer)]
+
+
+@pytest.mark.parametrize(
+    ("depth", "params"),
+    [(20, 270_330), (32, 465_158), (44, 659_986), (56, 854_814), (110, 1_731_540)],
+)
+def test_eigen_counts(depth: int, params: int) -> None:
+    with torch.device("meta"):
+        assert count(models.create(f"resnet{depth}", neuron="eigen", rank=9)) == params
+
+
+@pytest.mark.parametrize(
+    ("depth", "params"), [(20, 605_947), (32, 1_043_347), (56, 1_918_147), (110, 3_886_447)]
+)
+def test_widened_eigen_counts(depth: int, params: int) -> None:
+    with torch.device("meta"):
+        model = models.create(f"resnet{depth}", neuron="eigen", rank=9, channels=(24, 48, 96))
+    assert count(model) == params
+
+
+@pytest.mark.parametrize(
+    ("depth", "params"),
+    [(20, 275_226), (32, 473_242), (44, 671_258), (56, 869_274), (110, 1_760_346)],
+)
+def test_shared_counts(depth: int, params: int) -> None:
+    with torch.device("meta"):
+        assert count(models.create(f"resnet{depth}", neuron="shared", rank=8)) == params
+
+
+def test_fan_count() -> None:
+    with torch.device("meta"):
+        assert count(models.create("resnet32", neuron="fan")) == 1_386_618
+
+
+def test_savings_of_the_paper() -> None:
+    with torch.device("meta"):
+        eigen32 = count(models.create("resnet32", neuron="eigen", rank=9))
+        eigen56 = count(models.create("resnet56", neuron="eigen", rank=9))
+        linear44, linear110 = count(models.build("resnet44")), count(models.build("resnet110"))
+    assert 1 - eigen32 / linear44 == pytest.approx(0.294, abs=0.0005)
+    assert 1 - eigen56 / linear110 == pytest.approx(0.5, abs=0.01)
+
+
+def test_default_ranks_are_the_neurons_own() -> None:
+    with torch.device("meta"):
+        assert count(models.create("resnet20", neuron="eigen")) == 270_330
+        assert count(models.create("resnet20", neuron="shared")) == 275_226
+
+
+def test_every_convolution_but_not_the_classifier() -> None:
+    with torch.device("meta"):
+        plain = models.build("resnet18")
+        model = models.create("resnet18", neuron="eigen")
+    convolutions = [n for n, m in plain.named_modules() if isinstance(m, nn.Conv2d)]
+    assert "layer2.0.downsample.0" in convolutions
+    assert quadratic(model) == convolutions
+    assert type(model.fc) is nn.Linear
+
+
+def test_mlp_keeps_a_linear_head() -> None:
+    model = models.create("mlp", neuron="eigen", rank=3, in_features=4, hidden=(8, 8))
+    assert quadratic(model) == ["hidden1", "hidden2"]
+    assert quadratic(models.create("mlp", neuron="eigen", rank=3, head=True)) == [
+        "hidden1",
+        "hidden2",
+        "head",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "last"), [(3, "layer1.0.conv2"), (11, "layer3.0.conv2"), (15, "layer4.0.conv2")]
+)
+def test_first_n_counts_the_main_path(n: int, last: str) -> None:
+    # The stem and the first 1, 5 and 7 blocks of ResNet-18, none of their 1x1 shortcuts.
+    with torch.device("meta"):
+        model = models.create("resnet18", neuron="kervolution", layers=f"first:{n}")
+    converted = quadratic(model)
+    assert len(converted) == n
+    assert converted[0] == "conv1"
+    assert converted[-1] == last
+    assert not any("downsample" in name for name in converted)
+
+
+def test_include_and_exclude() -> None:
+    with torch.device("meta"):
+        model = models.create("resnet8", neuron="eigen", include=r"layer1\..*", exclude=["conv2"])
+    assert quadratic(model) == ["layer1.0.conv1"]
+
+
+def test_eigen_starts_as_the_linear_network() -> None:
+    torch.manual_seed(0)
+    plain = models.build("resnet8").eval()
+    torch.manual_seed(0)
+    model = models.create("resnet8", neuron="eigen", init="linear").eval()
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model(x), plain(x))
+
+
+def test_neuron_options_reach_the_layers() -> None:
+    model = models.create("mlp", neuron="kervolution", p=2)
+    x = torch.randn(5, 8, dtype=torch.float64)
+    layer = model.hidden1.double()
+    ray = torch.stack([layer(t * x) for t in range(5)])
+    # A polynomial of degree 2 in t: its third differences vanish, its second do not.
+    torch.testing.assert_close(ray.diff(n=3, dim=0), torch.zeros(2, 5, 64, dtype=torch.float64))
+    assert ray.diff(n=2, dim=0).abs().max() > 1e-3
+
+
+def test_unknown_neuron_lists_the_neurons() -> None:
+    with pytest.raises(ValueError, match=r"unknown neuron 'eigne': choose from .*eigen"):
+        models.create("resnet8", neuron="eigne")
+
+
+def test_unknown_option_lists_both_kinds() -> None:
+    match = r"unknown option 'widht' for model 'mlp': it has in_features, .*; neuron 'eigen' has "
+    with pytest.raises(ValueError, match=match):
+        models.create("mlp", neuron="eigen", widht=2)
+
+
+def test_rank_for_a_neuron_without_rank() -> None:
+    with pytest.raises(ValueError, match="rank"):
+        models.create("mlp", neuron="fan", rank=3)

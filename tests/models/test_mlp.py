@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quadric.models.mlp import mlp
+
+
+def test_matches_the_formula() -> None:
+    model = mlp(3, 2, hidden=(5, 4), activation="tanh")
+    x = torch.randn(6, 3)
+    h = torch.tanh(x @ model.hidden1.weight.T + model.hidden1.bias)
+    h = torch.tanh(h @ model.hidden2.weight.T + model.hidden2.bias)
+    torch.testing.assert_close(model(x), h @ model.head.weight.T + model.head.bias)
+
+
+def test_parameter_count() -> None:
+    params = sum(p.numel() for p in mlp(9, 1, hidden=(32, 32)).parameters())
+    assert params == 9 * 32 + 32 + 32 * 32 + 32 + 32 + 1
+
+
+def test_no_hidden_layer_is_one_linear_map() -> None:
+    assert [type(m).__name__ for m in mlp(3, 1, hidden=())] == ["Linear"]
+
+
+def test_without_activation_nothing_is_nonlinear() -> None:
+    model = mlp(3, 2, activation="none").double()
+    x, y = torch.randn(2, 4, 3, dtype=torch.float64)
+    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"hidden": 64}, TypeError, "hidden must be a sequence of integers, got 64"),
+        ({"hidden": (64, 0)}, ValueError, "hidden must be >= 1, got 0"),
+        ({"in_features": 0}, ValueError, "in_features must be >= 1"),
+        ({"out_features": 1.5}, TypeError, "out_features must be an integer, got 1.5"),
+    ],
+)
+def test_bad_options(options: dict, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        mlp(**options)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from quadric.models.resnet_cifar import PadShortcut, resnet_cifar
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("depth", "params"),
+    [(20, 269_722), (32, 464_154), (44, 658_586), (56, 853_018), (110, 1_727_962)],
+)
+def test_published_parameter_counts(depth: int, params: int) -> None:
+    with torch.device("meta"):
+        assert count(resnet_cifar(depth)) == params
+
+
+@pytest.mark.parametrize("depth", [8, 14, 20, 44])
+def test_depth_counts_weighted_layers(depth: int) -> None:
+    with torch.device("meta"):
+        model = resnet_cifar(depth)
+    layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    assert len(layers) == depth
+
+
+def test_output_and_stage_shapes() -> None:
+    model = resnet_cifar(8, num_classes=7, in_channels=2).eval()
+    shapes = {}
+    for name in ("layer1", "layer2", "layer3"):
+        stage = model.get_submodule(name)
+        stage.register_forward_hook(
+            lambda m, i, out, name=name: shapes.__setitem__(name, tuple(out.shape))
+        )
+    assert model(torch.randn(3, 2, 32, 32)).shape == (3, 7)
+    assert shapes == {"layer1": (3, 16, 32, 32), "layer2": (3, 32, 16, 16), "layer3": (3, 64, 8, 8)}
+
+
+def test_option_a_subsamples_and_pads_with_zeros() -> None:
+    x = torch.randn(2, 3, 6, 6)
+    out = PadShortcut(3, 6, 2)(x)
+    assert out.shape == (2, 6, 3, 3)
+    for i in range(3):
+        for j in range(3):
+            torch.testing.assert_close(out[:, 1:4, i, j], x[:, :, 2 * i, 2 * j])
+    assert out[:, 0].abs().sum() == 0
+    assert out[:, 4:].abs().sum() == 0
+
+
+def test_option_b_has_a_convolution_in_each_halving_shortcut() -> None:
+    with torch.device("meta"):
+        a, b = resnet_cifar(20), resnet_cifar(20, shortcut="B")
+    # two 1x1 convolutions and their batch normalizations
+    assert count(b) - count(a) == 16 * 32 + 32 * 64 + 2 * 32 + 2 * 64
+    ones = [n for n, m in b.named_modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
+    assert ones == ["layer2.0.shortcut.0", "layer3.0.shortcut.0"]
+
+
+def test_a_block_computes_what_the_paper_draws() -> None:
+    block = resnet_cifar(8).eval().get_submodule("layer2.0")
+    for bn in (block.bn1, block.bn2):
+        bn.running_mean.normal_()
+        bn.running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 16, 8, 8)
+
+    def norm(x: torch.Tensor, bn: nn.BatchNorm2d) -> torch.Tensor:
+        shape = (1, -1, 1, 1)
+        scale = (bn.running_var + bn.eps).rsqrt()
+        return (x - bn.running_mean.view(shape)) * scale.view(shape)
+
+    out = norm(F.conv2d(x, block.conv1.weight, stride=2, padding=1), block.bn1).relu()
+    out = norm(F.conv2d(out, block.conv2.weight, padding=1), block.bn2)
+    expected = (out + F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 8, 8))).relu()
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_width_and_channels() -> None:
+    with torch.device("meta"):
+        wide = resnet_cifar(20, width=1.5)
+        explicit = resnet_cifar(20, channels=[24, 48, 96])
+        narrow = resnet_cifar(8, width=0.5)
+    assert {k: v.shape for k, v in wide.state_dict().items()} == {
+        k: v.shape for k, v in explicit.state_dict().items()
+    }
+    assert explicit.get_submodule("layer3.0.conv1").weight.shape == (96, 48, 3, 3)
+    assert count(narrow) == 19_218
+
+
+def test_odd_channels_run() -> None:
+    assert resnet_cifar(8, channels=(3, 4, 9)).eval()(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("shortcut", ["A", "B"])
+@pytest.mark.parametrize("activation", [None, "none"])
+def test_without_activation_nothing_is_nonlinear(shortcut: str, activation: str | None) -> None:
+    model = resnet_cifar(8, shortcut=shortcut, activation=activation).eval().double()
+    x, y = torch.randn(2, 2, 3, 32, 32, dtype=torch.float64)
+    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
+
+
+def test_with_activation_the_network_is_nonlinear() -> None:
+    model = resnet_cifar(8).eval().double()
+    x, y = torch.randn(2, 2, 3, 32, 32, dtype=torch.float64)
+    assert (model(0.3 * x + 0.7 * y) - 0.3 * model(x) - 0.7 * model(y)).abs().max() > 1e-3
+
+
+def test_activation_by_name_is_everywhere() -> None:
+    with torch.device("meta"):
+        model = resnet_cifar(8, activation="silu")
+    assert sum(isinstance(m, nn.SiLU) for m in model.modules()) == 7
+    assert not any(isinstance(m, nn.ReLU) for m in model.modules())
+
+
+def test_every_parameter_learns() -> None:
+    model = resnet_cifar(8, shortcut="B")
+    F.cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.arange(4)).backward()
+    dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert dead == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"depth": 21}, ValueError, r"depth must be 6n \+ 2 .* got 21"),
+        ({"depth": 2}, ValueError, "got 2"),
+        ({"shortcut": "C"}, ValueError, "shortcut must be 'A' .* got 'C'"),
+        ({"width": 0}, ValueError, "width must be a number > 0, got 0"),
+        ({"width": float("nan")}, ValueError, "width must be a number > 0, got nan"),
+        ({"width": "2"}, TypeError, "width must be a number, got '2'"),
+        ({"channels": (16, 32)}, ValueError, r"channels must have 3 entries.*\(16, 32\)"),
+        ({"channels": (16, 32, 0)}, ValueError, "channels must be >= 1, got 0"),
+        ({"channels": (16, 32, 6.5)}, TypeError, "channels must be an integer, got 6.5"),
+        ({"channels": 16}, TypeError, "channels must be a sequence"),
+        ({"channels": (16, 32, 64), "width": 2}, ValueError, "exclude each other"),
+        ({"channels": (32, 16, 64)}, ValueError, "use shortcut='B'"),
+        ({"activation": "rleu"}, ValueError, "unknown activation 'rleu': choose from .*relu"),
+        ({"activation": 3}, TypeError, "activation must be a name or None, got 3"),
+        ({"num_classes": 0}, ValueError, "num_classes must be >= 1, got 0"),
+        ({"in_channels": True}, TypeError, "in_channels must be an integer, got True"),
+    ],
+)
+def test_bad_options(options: dict, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        resnet_cifar(**{"depth": 8, **options})
