@@ -1,0 +1,21 @@
+"""Quadric: quadratic neurons for PyTorch.
+
+>>> import torch, quadric
+>>> layer = quadric.QuadraticLinear(2, 3, rank=2)  # one neuron: y and two features
+>>> layer(torch.zeros(4, 2)).shape
+torch.Size([4, 3])
+"""
+
+from quadric import functional as functional
+from quadric.decomposition import Decomposition as Decomposition
+from quadric.decomposition import decompose as decompose
+from quadric.decomposition import reconstruct as reconstruct
+from quadric.nn import QuadraticConv1d as QuadraticConv1d
+from quadric.nn import QuadraticConv2d as QuadraticConv2d
+from quadric.nn import QuadraticConv3d as QuadraticConv3d
+from quadric.nn import QuadraticConvTranspose1d as QuadraticConvTranspose1d
+from quadric.nn import QuadraticConvTranspose2d as QuadraticConvTranspose2d
+from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
+from quadric.nn import QuadraticLinear as QuadraticLinear
+
+__version__ = "0.1.0"

@@ -1,0 +1,184 @@
+"""Memory-saving autograd for a linear map followed by squares.
+
+Plain autograd keeps every intermediate of the formula. Nothing of that is needed: the squares are
+recomputed in the
+backward pass. For the eigen neuron the layer's own output holds the features, and whatever follows
+the layer keeps that
+output anyway (BatchNorm, LayerNorm, GELU), so training keeps no more than with a linear layer. For
+the shared neuron the
+linear map's output is kept, or recomputed on request.
+
+The output is kept as an alias without a version check (`.data`), because an in-place activation
+behind the layer is
+common (`ReLU(inplace=True)`) and autograd would refuse it. Whether the output was overwritten is
+read from an empty tensor
+that shares the output's version counter and none of its storage; if it was, the linear map is
+computed again. The same
+happens under `create_graph`, where the features must be connected to the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from quadric._squares import EigenSquares, SharedSquares, Squares
+from quadric.maps import Map
+
+
+def _transforming() -> bool:
+    """Whether a torch.func transform or forward-mode differentiation is active."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return forward_ad._current_level >= 0
+
+
+def needs_plain(*tensors: Tensor | None) -> bool:
+    """Whether the plain formula must run: while tracing, under torch.func, for tensor
+    subclasses."""
+    if torch.compiler.is_compiling() or _transforming():
+        return True
+    return any(t is not None and type(t) not in (Tensor, torch.nn.Parameter) for t in tensors)
+
+
+def _version_probe(tensor: Tensor) -> Tensor:
+    """An empty tensor that shares `tensor`'s version counter, but not its storage."""
+    probe = tensor.detach()
+    probe.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return probe
+
+
+class _MapWithSquares(torch.autograd.Function):
+    """out + squares, where `out` is the fresh output of `linear_map(input, weight, bias)`, which is
+    overwritten."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        out: Tensor,
+        eigenvalues: Tensor,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        linear_map: Map,
+        squares: Squares,
+        recompute: bool,
+    ) -> Tensor:
+        keeps_output = isinstance(squares, EigenSquares)
+        ctx.linear_map, ctx.squares = linear_map, squares
+        # The bias is not saved for backward (a linear layer does not save it either) but only
+        # referred to.
+        ctx.bias = bias
+        ctx.bias_version = bias._version if bias is not None else 0
+        if keeps_output or recompute:
+            result = out.data
+            squares.forward_(result, eigenvalues)
+            ctx.probe = _version_probe(result)
+            ctx.version = ctx.probe._version
+            kept = result.data if keeps_output else None
+        else:
+            result = squares.plain(out, eigenvalues)
+            ctx.probe, ctx.version = None, 0
+            kept = out
+        ctx.save_for_backward(kept, eigenvalues, input, weight)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        kept, eigenvalues, input, weight = ctx.saved_tensors
+        none = (None,) * 6
+        squares: Squares = ctx.squares
+        if torch.is_grad_enabled():
+            linear = _again(ctx, input, weight)
+            out = squares.plain(linear, eigenvalues)
+            wanted = [eigenvalues] if eigenvalues.requires_grad else []
+            if not linear.requires_grad:
+                linear = linear.detach().requires_grad_()
+                out = squares.plain(linear, eigenvalues)
+            grads = torch.autograd.grad(
+                out, [linear, *wanted], grad, create_graph=True, allow_unused=True
+            )
+            return (grads[0], grads[1] if wanted else None, *none)
+        if kept is None or (ctx.probe is not None and ctx.probe._version != ctx.version):
+            kept = _again(ctx, input, weight)
+        return (*squares.backward(grad, kept, eigenvalues, ctx.needs_input_grad[1]), *none)
+
+
+def _again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
+    """The linear map's output, computed again as in the forward pass."""
+    bias: Tensor | None = ctx.bias
+    if bias is not None and bias._version != ctx.bias_version:
+        raise RuntimeError(
+            "the bias of a quadratic layer was modified in place between forward and backward, "
+            "and the backward "
+            "pass needs it: call backward before changing parameters"
+        )
+    with torch.autocast(input.device.type, enabled=False):
+        linear: Tensor = ctx.linear_map(input, weight, bias)
+        return linear
+
+
+def map_with_squares(
+    linear_map: Map,
+    squares: Squares,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eigenvalues: Tensor,
+    recompute: bool = False,
+) -> Tensor:
+    """The linear map and its squares, by the cheapest path that gives the plain formula's values
+    and gradients.
+
+    Args:
+        linear_map: the map, whose output channels are laid out as `squares` expects.
+        squares: which squares are added.
+        input: the layer's input.
+        weight: the map's weight.
+        bias: the map's bias.
+        eigenvalues: one flat vector.
+        recompute: for the shared neuron, compute the linear map again in backward instead of
+            keeping its output.
+    """
+    input = linear_map.prepare(input)
+    device = input.device.type
+    if torch.is_autocast_enabled(device):
+        # Cast here, not inside the torch call, so that what is kept for recomputing is what the
+        # call keeps itself.
+        dtype = torch.get_autocast_dtype(device)
+        input, weight = _lower(input, dtype), _lower(weight, dtype)
+        bias = _lower(bias, dtype) if bias is not None else None
+        with torch.autocast(device, enabled=False):
+            return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute)
+    return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute)
+
+
+def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+def _run(
+    linear_map: Map,
+    squares: Squares,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eigenvalues: Tensor,
+    recompute: bool,
+) -> Tensor:
+    out = linear_map(input, weight, bias)
+    if needs_plain(out, eigenvalues):
+        return squares.plain(out, eigenvalues)
+    if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):
+        result: Tensor = _MapWithSquares.apply(  # type: ignore[no-untyped-call]
+            out, eigenvalues, input, weight, bias, linear_map, squares, recompute
+        )
+        return result
+    squares.forward_(out, eigenvalues)
+    return out
+
+
+__all__ = ["EigenSquares", "SharedSquares", "map_with_squares", "needs_plain"]

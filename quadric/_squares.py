@@ -1,0 +1,335 @@
+"""The add of weighted squares, on the output of a linear map: forward and backward as plain
+functions.
+
+`EigenSquares` is the paper's neuron. Channels are neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]`,
+and each y receives
+`sum_j lambda_j f_j^2` of its own features. `SharedSquares` is our own step beyond it: the channels
+of a group of k are
+features for each other, `z_i + sum_j L_ij z_j^2`.
+
+Both are written three times over: `plain` is the formula, differentiable and never in place, the
+truth for the other
+two; `forward_` and `backward` are what the autograd function in `_autograd.py` runs. Squares are
+accumulated in float32
+where the output is half precision, so that only the result has to fit the dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which squares are summed: float32 for the half precisions, else the dtype
+    itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _cut(tensor: Tensor, dim: int, start: int, end: int, step: int = 1) -> Tensor:
+    """A view of every `step`-th element from `start` to `end` along one dimension."""
+    index = [slice(None)] * tensor.dim()
+    index[dim] = slice(start, end, step)
+    return tensor[tuple(index)]
+
+
+def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tensor:
+    """Eigenvalues in `shape`, with `trailing` dimensions of size one behind for broadcasting."""
+    return values.reshape(shape + (1,) * trailing)
+
+
+@dataclass(frozen=True)
+class EigenSquares:
+    """The squares of the eigen neuron on an output laid out neuron by neuron.
+
+    `dim` is the channel dimension counted from the end, `groups` the number of convolution groups,
+    inside each of
+    which the split into neurons starts anew.
+    """
+
+    rank: int
+    dim: int = -1
+    groups: int = 1
+
+    def neuron_ranks(self, channels: int) -> tuple[int, ...]:
+        """The rank of each neuron of a layer with `channels` outputs, in channel order."""
+        full, rest = divmod(channels // self.groups, self.rank + 1)
+        group = (self.rank,) * full + ((rest - 1,) if rest else ())
+        return group * self.groups
+
+    def num_eigenvalues(self, channels: int) -> int:
+        """One per feature channel: all channels but the y of each neuron."""
+        return channels - len(self.neuron_ranks(channels))
+
+    def feature_mask(self, channels: int) -> list[bool]:
+        """For each channel, whether it is a feature (True) or the y of a neuron (False)."""
+        mask: list[bool] = []
+        for rank in self.neuron_ranks(channels):
+            mask += [False] + [True] * rank
+        return mask
+
+    def _split(self, out: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Views: the y that have features, the features of the full neurons, those of the smaller
+        last one.
+
+        Shapes, with the channel dimension C replaced: (groups, neurons), (groups, full, rank),
+        (groups, rest).
+        """
+        dim = out.dim() + self.dim
+        step = self.rank + 1
+        grouped = out.unflatten(dim, (self.groups, -1)) if self.groups > 1 else out.unsqueeze(dim)
+        size = grouped.shape[dim + 1]
+        full, rest = divmod(size, step)
+        end = size if rest > 1 else full * step
+        ys = _cut(grouped, dim + 1, 0, end, step)
+        features = last = None
+        if full:
+            block = _cut(grouped, dim + 1, 0, full * step).unflatten(dim + 1, (full, step))
+            features = _cut(block, dim + 2, 1, step)
+        if rest > 1:
+            last = _cut(grouped, dim + 1, full * step + 1, size)
+        return ys, features, last
+
+    def _coefficients(
+        self, eigenvalues: Tensor, channels: int, trailing: int
+    ) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of the full neurons (groups, full, rank, 1…) and of the last one (groups,
+        rest, 1…)."""
+        grouped = eigenvalues.reshape(self.groups, -1)
+        full = channels // self.groups // (self.rank + 1)
+        cut = full * self.rank
+        features = _per_channel(grouped[:, :cut], (self.groups, full, self.rank), trailing)
+        last = _per_channel(grouped[:, cut:], (self.groups, grouped.shape[1] - cut), trailing)
+        return features, last
+
+    def sums(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The weighted squares of every neuron that has features: (groups, neurons) in place of the
+        channels."""
+        dtype = accumulation_dtype(out.dtype)
+        dim = out.dim() + self.dim
+        _, features, last = self._split(out)
+        lam, lam_last = self._coefficients(eigenvalues.to(dtype), out.shape[dim], -1 - self.dim)
+        parts = []
+        if features is not None:
+            f = features.to(dtype)
+            parts.append((f * f * lam).sum(dim + 2))
+        if last is not None:
+            f = last.to(dtype)
+            parts.append((f * f * lam_last).sum(dim + 1, keepdim=True))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim + 1)
+
+    def has_features(self, channels: int) -> bool:
+        """Whether any channel is a feature: a layer with one output a group is linear."""
+        return self.num_eigenvalues(channels) > 0
+
+    def plain(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The formula: differentiable to any order, traceable, and never in place."""
+        dim = out.dim() + self.dim
+        if not self.has_features(out.shape[dim]):
+            # The eigenvalues are an empty tensor here: keep them in the graph, so that they get a
+            # gradient.
+            return out + eigenvalues.sum().to(out.dtype)
+        ys = self._split(out)[0]
+        sums = self.sums(out, eigenvalues)
+        new = (ys.to(sums.dtype) + sums).to(out.dtype)
+        grouped = out.unflatten(dim, (self.groups, -1))
+        size = grouped.shape[dim + 1]
+        end = min(size, (new.shape[dim + 1] - 1) * (self.rank + 1) + 1)
+        mixed = torch.slice_scatter(grouped, new, dim + 1, 0, end, self.rank + 1)
+        return mixed.flatten(dim, dim + 1)
+
+    def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
+        """Adds the squares to `out` in place. The features stay as they are."""
+        if self.has_features(out.shape[self.dim]):
+            ys = self._split(out)[0]
+            sums = self.sums(out, eigenvalues)
+            if sums.dtype == out.dtype:
+                ys.add_(sums)
+            else:
+                ys.copy_(ys.to(sums.dtype) + sums)
+
+    def backward(
+        self, grad: Tensor, out: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the linear map's output and of the eigenvalues. Only the features in `out`
+        are read.
+
+        With y = y1 + sum lambda_j f_j^2: df_j = g_j + 2 lambda_j f_j g_y and dlambda_j = sum g_y
+        f_j^2.
+        """
+        if not self.has_features(out.shape[self.dim]):
+            return grad, torch.zeros_like(eigenvalues)
+        dtype = accumulation_dtype(out.dtype)
+        dim = out.dim() + self.dim
+        result = grad.clone()
+        g_ys, g_features, g_last = self._split(result)
+        _, features, last = self._split(out)
+        lam, lam_last = self._coefficients(eigenvalues.to(dtype), out.shape[dim], -1 - self.dim)
+        full = features.shape[dim + 1] if features is not None else 0
+        pieces: list[Tensor] = []
+        if features is not None and g_features is not None:
+            g_y = g_ys.narrow(dim + 1, 0, full).unsqueeze(dim + 2).to(dtype)
+            pieces.append(
+                self._feature_grads(g_features, g_y, features.to(dtype), lam, dim, need_eigenvalues)
+            )
+        if last is not None and g_last is not None:
+            g_y = g_ys.narrow(dim + 1, full, 1).to(dtype)
+            pieces.append(
+                self._feature_grads(g_last, g_y, last.to(dtype), lam_last, dim, need_eigenvalues)
+            )
+        if not need_eigenvalues:
+            return result, None
+        return result, torch.cat(pieces, 1).flatten().to(eigenvalues.dtype)
+
+    def _feature_grads(
+        self,
+        g_features: Tensor,
+        g_y: Tensor,
+        f: Tensor,
+        lam: Tensor,
+        dim: int,
+        need_eigenvalues: bool,
+    ) -> Tensor:
+        """Adds 2 lambda f g_y to the features' gradient in place; returns sum g_y f^2 as (groups,
+        eigenvalues)."""
+        product = g_y * f
+        if need_eigenvalues:
+            kept = range(dim, f.dim() + 1 + self.dim)  # groups (, full), rank
+            others = [d for d in range(f.dim()) if d not in kept]
+            weighted = product * f
+            g_lam = weighted.sum(others) if others else weighted
+        else:
+            g_lam = lam.new_empty(0)
+        product.mul_(lam).mul_(2)
+        if product.dtype == g_features.dtype:
+            g_features.add_(product)
+        else:
+            g_features.copy_(g_features.to(product.dtype) + product)
+        return g_lam.flatten(1) if need_eigenvalues else g_lam
+
+
+@dataclass(frozen=True)
+class SharedSquares:
+    """The squares of the shared neuron: every channel of a group of `rank` is a feature for all of
+    them."""
+
+    rank: int
+    dim: int = -1
+    groups: int = 1
+
+    def group_sizes(self, channels: int) -> tuple[int, ...]:
+        """The size of each group of outputs that share their features, in channel order."""
+        full, rest = divmod(channels // self.groups, self.rank)
+        return ((self.rank,) * full + ((rest,) if rest else ())) * self.groups
+
+    def num_eigenvalues(self, channels: int) -> int:
+        """A square matrix for each group."""
+        return sum(size * size for size in self.group_sizes(channels))
+
+    def _matrices(self, eigenvalues: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of the full groups (groups, full, rank, rank) and of the last ones (groups,
+        1, rest, rest)."""
+        grouped = eigenvalues.reshape(self.groups, -1)
+        full, rest = divmod(channels // self.groups, self.rank)
+        cut = full * self.rank * self.rank
+        return (
+            grouped[:, :cut].reshape(self.groups, full, self.rank, self.rank),
+            grouped[:, cut:].reshape(self.groups, 1 if rest else 0, rest, rest),
+        )
+
+    def matrix(self, eigenvalues: Tensor, channels: int) -> Tensor:
+        """All groups as one block-diagonal (channels, channels) matrix."""
+        blocks: list[Tensor] = []
+        start = 0
+        for size in self.group_sizes(channels):
+            blocks.append(eigenvalues[start : start + size * size].reshape(size, size))
+            start += size * size
+        return torch.block_diag(*blocks)
+
+    def _blocks(self, out: Tensor) -> list[Tensor]:
+        """Views of the full groups (groups, full, rank) and of the last ones (groups, 1, rest)."""
+        dim = out.dim() + self.dim
+        grouped = out.unflatten(dim, (self.groups, -1)) if self.groups > 1 else out.unsqueeze(dim)
+        size = grouped.shape[dim + 1]
+        full, rest = divmod(size, self.rank)
+        blocks = []
+        if full:
+            block = _cut(grouped, dim + 1, 0, full * self.rank)
+            blocks.append(block.unflatten(dim + 1, (full, self.rank)))
+        if rest:
+            blocks.append(_cut(grouped, dim + 1, full * self.rank, size).unsqueeze(dim + 1))
+        return blocks
+
+    def _mix(self, values: Tensor, matrices: Tensor, transpose: bool = False) -> Tensor:
+        """Each group's matrix times its channels: values (…, groups, blocks, s, *spatial)."""
+        if transpose:
+            matrices = matrices.transpose(-1, -2)
+        if self.dim == -1:
+            return torch.einsum("...gbj,gbij->...gbi", values, matrices)
+        spatial = -1 - self.dim
+        flat = values.flatten(-spatial) if spatial > 1 else values
+        return torch.matmul(matrices, flat).reshape(values.shape)
+
+    def _active(self, eigenvalues: Tensor, channels: int) -> list[Tensor]:
+        return [m for m in self._matrices(eigenvalues, channels) if m.shape[1]]
+
+    def plain(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The formula: differentiable to any order, traceable, and never in place."""
+        dtype = accumulation_dtype(out.dtype)
+        dim = out.dim() + self.dim
+        mats = self._active(eigenvalues.to(dtype), out.shape[dim])
+        parts = []
+        for block, matrix in zip(self._blocks(out), mats, strict=True):
+            z = block.to(dtype)
+            parts.append((z + self._mix(z * z, matrix)).to(out.dtype).flatten(dim + 1, dim + 2))
+        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim + 1)
+        return mixed.flatten(dim, dim + 1)
+
+    def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
+        """Replaces `out` by its sum with the mixed squares, in place."""
+        dtype = accumulation_dtype(out.dtype)
+        mats = self._active(eigenvalues.to(dtype), out.shape[self.dim])
+        for block, matrix in zip(self._blocks(out), mats, strict=True):
+            z = block.to(dtype)
+            mixed = self._mix(z * z, matrix)
+            if dtype == out.dtype:
+                block.add_(mixed)
+            else:
+                block.copy_(z + mixed)
+
+    def backward(
+        self, grad: Tensor, linear: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the linear map's output z and of the eigenvalues.
+
+        With y = z + L z^2: dz_j = g_j + 2 z_j sum_i L_ij g_i and dL_ij = sum g_i z_j^2.
+        """
+        dtype = accumulation_dtype(linear.dtype)
+        dim = linear.dim() + self.dim
+        result = torch.empty_like(grad)
+        pieces: list[Tensor] = []
+        mats = self._active(eigenvalues.to(dtype), linear.shape[dim])
+        blocks = zip(
+            self._blocks(linear), self._blocks(grad), self._blocks(result), mats, strict=True
+        )
+        for z_block, g_block, r_block, matrix in blocks:
+            z, g = z_block.to(dtype), g_block.to(dtype)
+            if need_eigenvalues:
+                pieces.append(self._outer(g, z * z, dim))
+            back = self._mix(g, matrix, transpose=True).mul_(z).mul_(2)
+            r_block.copy_(back.add_(g))
+        if not need_eigenvalues:
+            return result, None
+        return result, torch.cat([p.flatten(1) for p in pieces], 1).flatten().to(eigenvalues.dtype)
+
+    def _outer(self, g: Tensor, squares: Tensor, dim: int) -> Tensor:
+        """sum over everything but the channels of g_i z_j^2: (groups, blocks, s, s)."""
+        moved = [t.movedim((dim, dim + 1, dim + 2), (0, 1, 2)).flatten(3) for t in (g, squares)]
+        if moved[0].dim() == 3:  # a single vector: no other dimension to sum over
+            moved = [t.unsqueeze(-1) for t in moved]
+        return torch.matmul(moved[0], moved[1].transpose(-1, -2))
+
+
+Squares = EigenSquares | SharedSquares

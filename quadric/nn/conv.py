@@ -1,0 +1,178 @@
+"""Quadratic convolutions: eigen neurons over a convolution or a transposed one, drop-ins for
+torch's layers.
+
+Each class only fixes the number of spatial dimensions; arguments, their order and their meaning are
+torch's, ours follow
+as keywords.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from quadric.init import EigenvalueInit
+from quadric.nn.eigen import EigenLayer
+from quadric.nn.layer import ConvGeometry, ConvTransposeGeometry, IntOrInts
+
+
+class _QuadraticConvNd(EigenLayer, ConvGeometry):
+    """A layer of eigen neurons in place of `nn.Conv{n}d`.
+
+    Channels come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and
+    `y = w'x + b + sum_j lambda_j f_j^2` for each patch x. There are ceil(C / (rank + 1)) neurons
+    among the C channels of a
+    group; the last takes the channels that are left, at a smaller rank. With eigenvalues zero, as
+    at the start, the layer is
+    exactly the torch layer.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output, y and features together.
+        kernel_size: size of the patch.
+        stride: step of the patch.
+        padding: a number, one for each dimension, "same" or "valid".
+        dilation: distance between the elements of a patch.
+        groups: number of independent groups of channels.
+        bias: whether each channel has a bias; that of a feature lies inside the square.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+        rank: k, the number of features of a neuron.
+        eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
+        normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
+        device: where the parameters live.
+        dtype: their type.
+
+    Attributes:
+        weight: torch's shape, (out_channels, in_channels / groups, *kernel_size); a linear
+            checkpoint loads.
+        bias: (out_channels) or None.
+        eigenvalues: one for each feature channel, in channel order.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntOrInts,
+        stride: IntOrInts = 1,
+        padding: IntOrInts | str = 0,
+        dilation: IntOrInts = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        rank: int = 9,
+        eigenvalue_init: EigenvalueInit = "zeros",
+        normalize: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._set_geometry(
+            in_channels,
+            out_channels,
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            padding_mode=padding_mode,
+        )
+        self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+
+
+class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
+    """A layer of eigen neurons in place of `nn.ConvTranspose{n}d`.
+
+    The weight has torch's transposed shape, (in_channels, out_channels / groups, *kernel_size); all
+    else is as in the
+    quadratic convolutions.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output, y and features together.
+        kernel_size: size of the patch.
+        stride: step of the patch in the output.
+        padding: how much of the full output is cut off on each side.
+        output_padding: how much is added on one side.
+        groups: number of independent groups of channels.
+        bias: whether each channel has a bias; that of a feature lies inside the square.
+        dilation: distance between the elements of a patch.
+        padding_mode: "zeros", the only one that torch offers.
+        rank: k, the number of features of a neuron.
+        eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
+        normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
+        device: where the parameters live.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntOrInts,
+        stride: IntOrInts = 1,
+        padding: IntOrInts = 0,
+        output_padding: IntOrInts = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: IntOrInts = 1,
+        padding_mode: str = "zeros",
+        *,
+        rank: int = 9,
+        eigenvalue_init: EigenvalueInit = "zeros",
+        normalize: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._set_geometry(
+            in_channels,
+            out_channels,
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            groups=groups,
+            dilation=dilation,
+            padding_mode=padding_mode,
+        )
+        self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+
+
+class QuadraticConv1d(_QuadraticConvNd):
+    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "1")
+    spatial = 1
+    linear_class = nn.Conv1d
+
+
+class QuadraticConv2d(_QuadraticConvNd):
+    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "2")
+    spatial = 2
+    linear_class = nn.Conv2d
+
+
+class QuadraticConv3d(_QuadraticConvNd):
+    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "3")
+    spatial = 3
+    linear_class = nn.Conv3d
+
+
+class QuadraticConvTranspose1d(_QuadraticConvTransposeNd):
+    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "1")
+    spatial = 1
+    linear_class = nn.ConvTranspose1d
+
+
+class QuadraticConvTranspose2d(_QuadraticConvTransposeNd):
+    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "2")
+    spatial = 2
+    linear_class = nn.ConvTranspose2d
+
+
+class QuadraticConvTranspose3d(_QuadraticConvTransposeNd):
+    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "3")
+    spatial = 3
+    linear_class = nn.ConvTranspose3d

@@ -1,0 +1,262 @@
+"""The eigen neuron as a layer: what QuadraticLinear and the quadratic convolutions have in common.
+
+`f = Q'x + b_f` (k features), `y = w'x + b + sum_j lambda_j f_j^2`, output `[y, f_1 … f_k]`, neuron
+by neuron
+(Chen et al., DATE 2024). Departure: the paper has no bias in its features; ours belongs to its
+channel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from quadric import functional as QF
+from quadric._squares import EigenSquares
+from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
+from quadric.nn.layer import QuadraticLayer, check_dtype, uniform_start_
+
+Self = TypeVar("Self", bound="EigenLayer")
+
+DENSE_LIMIT = 2**30
+"""Bytes above which `to_dense` refuses, unless another limit is given."""
+
+
+class EigenLayer(QuadraticLayer):
+    """Abstract: a layer of eigen neurons over some linear map."""
+
+    neuron = "eigen"
+    rank: int
+    normalize: bool
+    eigenvalue_init: EigenvalueInit
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    eigenvalues: nn.Parameter
+
+    def _set_neuron(
+        self,
+        bias: bool,
+        rank: int,
+        eigenvalue_init: EigenvalueInit,
+        normalize: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+    ) -> None:
+        check_dtype(dtype)
+        self.rank = QF.check_rank(rank)
+        self.normalize = bool(normalize)
+        self.eigenvalue_init = check_eigenvalue_init(eigenvalue_init)
+        factory = {"device": device, "dtype": dtype}
+        count = self._squares.num_eigenvalues(self.num_outputs)
+        self.weight = nn.Parameter(torch.empty(self.weight_shape(), **factory))
+        self.eigenvalues = nn.Parameter(torch.empty(count, **factory))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(self.num_outputs, **factory))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias as torch does for a linear layer, and starts the eigenvalues."""
+        uniform_start_(self.weight, self.bias)
+        eigenvalues_(self.eigenvalues, self.eigenvalue_init)
+
+    @property
+    def _squares(self) -> EigenSquares:
+        linear_map = self.linear_map
+        return EigenSquares(self.rank, linear_map.channel_dim, linear_map.groups)
+
+    @property
+    def neuron_ranks(self) -> tuple[int, ...]:
+        """The rank of each neuron, in channel order; the last of a group may be smaller, 0 being a
+        linear channel."""
+        return self._squares.neuron_ranks(self.num_outputs)
+
+    @property
+    def num_neurons(self) -> int:
+        """m, the number of neurons, each with one y."""
+        return len(self.neuron_ranks)
+
+    def quadratic_parameters(self) -> dict[str, nn.Parameter]:
+        return {"eigenvalues": self.eigenvalues}
+
+    def feature_mask(self) -> Tensor:
+        """For each output channel, whether it is a feature (True) or the y of a neuron (False)."""
+        mask = self._squares.feature_mask(self.num_outputs)
+        return torch.tensor(mask, dtype=torch.bool, device=self.eigenvalues.device)
+
+    def effective_eigenvalues(self) -> Tensor:
+        """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
+        if not self.normalize:
+            return self.eigenvalues
+        filters = self.linear_map.filters(self.weight)[self.feature_mask()]
+        dtype = torch.promote_types(filters.dtype, torch.float32)
+        lengths = filters.to(dtype).square().sum(1)
+        return self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
+
+    def fold_normalization_(self: Self) -> Self:
+        """Replaces normalized eigenvalues by plain ones that compute the same function."""
+        if self.normalize:
+            with torch.no_grad():
+                self.eigenvalues.copy_(self.effective_eigenvalues())
+            self.normalize = False
+        return self
+
+    def forward(self, input: Tensor) -> Tensor:
+        return QF.quadratic_map(
+            self.linear_map,
+            input,
+            self.weight,
+            self.effective_eigenvalues(),
+            self.bias,
+            rank=self.rank,
+        )
+
+    def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of the output.
+
+        Returns:
+            The linear part w'x + b of each neuron (m channels), its weighted squares (m channels),
+            and the features
+            (the other channels): y is the sum of the first two.
+        """
+        linear_map, squares = self.linear_map, self._squares
+        linear_map.check(input, self.weight)
+        out = linear_map(linear_map.prepare(input), self.weight, self.bias)
+        dim = out.dim() + squares.dim
+        mask = self.feature_mask()
+        linear = out.index_select(dim, (~mask).nonzero().flatten())
+        features = out.index_select(dim, mask.nonzero().flatten())
+        # The squares are summed on their own: y minus its linear part would cancel. A neuron of rank 0, the
+        # last of each group if it is there, has none.
+        quadratic = torch.zeros_like(linear)
+        if squares.has_features(self.num_outputs):
+            sums = (
+                squares.sums(out, self.effective_eigenvalues()).to(out.dtype).flatten(dim, dim + 1)
+            )
+            ranks = torch.tensor(self.neuron_ranks, device=out.device)
+            quadratic = quadratic.index_copy(dim, ranks.nonzero().flatten(), sums)
+        return linear, quadratic, features
+
+    @torch.no_grad()
+    def to_dense(self, max_bytes: int = DENSE_LIMIT) -> tuple[Tensor, Tensor, Tensor]:
+        """The y outputs as general quadratic neurons x'Mx + w'x + b over the n inputs of a neuron.
+
+        A feature's bias enters: (q'x + b_f)^2 adds 2 lambda b_f q to w and lambda b_f^2 to b.
+
+        Args:
+            max_bytes: refuse if the matrices would need more memory than this.
+
+        Returns:
+            M (m, n, n), w (m, n), b (m).
+        """
+        n, m = self.num_inputs, self.num_neurons
+        size = m * n * n * self.weight.element_size()
+        if size > max_bytes:
+            raise ValueError(
+                f"the dense form must fit max_bytes = {max_bytes:,}, but {m} matrices of {n} x "
+                f"{n} need {size:,} "
+                "bytes: raise max_bytes or use a smaller layer"
+            )
+        filters = self.linear_map.filters(self.weight)
+        lam_all = self.effective_eigenvalues().to(filters.dtype)
+        matrices = filters.new_zeros(m, n, n)
+        w, b = filters.new_zeros(m, n), filters.new_zeros(m)
+        channel = eigen = 0
+        for i, rank in enumerate(self.neuron_ranks):
+            lam = lam_all[eigen : eigen + rank]
+            q = filters[channel + 1 : channel + 1 + rank]
+            matrices[i] = q.T @ (lam.unsqueeze(1) * q)
+            w[i] = filters[channel]
+            if self.bias is not None:
+                b_f = self.bias[channel + 1 : channel + 1 + rank]
+                w[i] += 2 * (lam * b_f) @ q
+                b[i] = self.bias[channel] + (lam * b_f * b_f).sum()
+            channel, eigen = channel + rank + 1, eigen + rank
+        return matrices, w, b
+
+    @classmethod
+    def from_linear(
+        cls: type[Self], module: nn.Module, rank: int = 9, *, normalize: bool = False
+    ) -> Self:
+        """A layer that computes what `module` computes: its weight and bias (the same parameter
+        objects), and
+        eigenvalues zero.
+
+        Args:
+            module: the torch layer of this kind.
+            rank: the number of features of a neuron.
+            normalize: as in the constructor.
+        """
+        expected = cls.linear_class
+        if not isinstance(module, expected):
+            raise TypeError(
+                f"{cls.__name__}.from_linear takes a torch.nn.{expected.__name__}, got "
+                f"{type(module).__name__}: use "
+                "quadric.make_layer for other layers"
+            )
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            raise ValueError(
+                f"the layer must have its parameters, got an uninitialized "
+                f"{type(module).__name__}: run one forward "
+                "pass first"
+            )
+        if "weight" not in module._parameters:
+            raise ValueError(
+                f"the weight of the {type(module).__name__} must be a plain parameter, got a "
+                "computed one (a "
+                "parametrization?): remove it with "
+                "torch.nn.utils.parametrize.remove_parametrizations first"
+            )
+        weight: nn.Parameter = module.weight  # type: ignore[assignment]
+        has_bias = module.bias is not None
+        new = cls(
+            **cls.geometry_of(module),
+            bias=has_bias,
+            rank=rank,
+            normalize=normalize,
+            device="meta",
+            dtype=weight.dtype,
+        )
+        new.weight = weight
+        if has_bias:
+            new.bias = module.bias  # type: ignore[assignment]
+        zeros = torch.zeros(new.eigenvalues.shape, device=weight.device, dtype=weight.dtype)
+        new.eigenvalues = nn.Parameter(zeros)
+        new.train(module.training)
+        return new
+
+    def to_linear(self) -> nn.Module:
+        """The torch layer without the squares, with the same weight and bias objects."""
+        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
+        new.weight = self.weight
+        if self.bias is not None:
+            new.bias = self.bias
+        return new.train(self.training)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # A linear checkpoint: exactly this layer's weight, and no eigenvalues. Nothing else is ever
+        # filled in.
+        weight = state_dict.get(prefix + "weight")
+        if prefix + "eigenvalues" not in state_dict and isinstance(weight, Tensor):
+            if weight.shape == self.weight.shape:
+                state_dict[prefix + "eigenvalues"] = torch.zeros(
+                    self.eigenvalues.shape, device=weight.device, dtype=weight.dtype
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        text = (
+            f"{self._geometry_repr()}, bias={self.bias is not None}, rank={self.rank}, "
+            f"num_neurons={self.num_neurons}"
+        )
+        if self.eigenvalue_init != "zeros":
+            text += f", eigenvalue_init={self.eigenvalue_init!r}"
+        if self.normalize:
+            text += ", normalize=True"
+        return text

@@ -1,0 +1,282 @@
+"""What all Quadric layers have in common, whatever their neuron: a linear map's geometry, and the
+base class.
+
+A layer is not a subclass of `nn.Linear` or `nn.ConvNd` (code that tests for those reads `.weight`
+behind the layer's back
+and would drop the squares), but it has their attributes under their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from quadric.functional import check_groups
+from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
+
+IntOrInts = int | Sequence[int]
+
+
+class QuadraticLayer(nn.Module):
+    """Abstract base of every layer of quadratic neurons.
+
+    Attributes:
+        neuron: the name of the neuron in the registry.
+        rank: its rank, or None for a neuron that has none.
+    """
+
+    linear_class: ClassVar[type[nn.Module]]
+
+    neuron: str
+    rank: int | None
+
+    @property
+    def linear_map(self) -> Map:
+        """The linear map under the neuron."""
+        raise NotImplementedError
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of output channels."""
+        raise NotImplementedError
+
+    @property
+    def num_inputs(self) -> int:
+        """n, the number of inputs that one neuron sees."""
+        raise NotImplementedError
+
+    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
+        """The shape of a weight with so many filters (default: one for each output)."""
+        raise NotImplementedError
+
+    @classmethod
+    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
+        """The arguments that give a layer the geometry of a torch layer, bias aside."""
+        raise NotImplementedError
+
+    def geometry(self) -> dict[str, Any]:
+        """The arguments of the torch layer of the same geometry, bias aside."""
+        return self.geometry_of(self)
+
+    def _geometry_repr(self) -> str:
+        raise NotImplementedError
+
+    def quadratic_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that make the layer quadratic, by their name in this layer."""
+        raise NotImplementedError
+
+    def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of the output: what is linear in the input, what is quadratic, and the features
+        handed on."""
+        raise NotImplementedError
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """Raises for a dtype in which a layer cannot compute."""
+    if dtype is not None and not dtype.is_floating_point:
+        raise TypeError(
+            f"dtype must be a real floating-point type, got {dtype}: use torch.float32 or another "
+            "float"
+        )
+
+
+def check_size(name: str, value: int) -> None:
+    """Raises unless `value` is a whole number >= 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"{name} must be an integer >= 1, got {value!r} of type {type(value).__name__}: give "
+            "a whole number"
+        )
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value}: give a positive number")
+
+
+class LinearGeometry(QuadraticLayer):
+    """The arguments of `nn.Linear`."""
+
+    linear_class = nn.Linear
+
+    in_features: int
+    out_features: int
+
+    def _set_geometry(self, in_features: int, out_features: int) -> None:
+        check_size("in_features", in_features)
+        check_size("out_features", out_features)
+        self.in_features = in_features
+        self.out_features = out_features
+
+    @property
+    def linear_map(self) -> Map:
+        return DenseMap()
+
+    @property
+    def num_outputs(self) -> int:
+        return self.out_features
+
+    @property
+    def num_inputs(self) -> int:
+        return self.in_features
+
+    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
+        """The shape of a weight with so many filters (default: one for each output)."""
+        return (self.out_features if filters is None else filters, self.in_features)
+
+    @classmethod
+    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
+        """The arguments that give a layer the geometry of a torch layer."""
+        return {"in_features": module.in_features, "out_features": module.out_features}
+
+    def _geometry_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+class ConvGeometry(QuadraticLayer):
+    """The arguments of `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`."""
+
+    spatial: ClassVar[int]
+
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+    padding_mode: str
+
+    def _set_geometry(self, in_channels: int, out_channels: int, **arguments: Any) -> None:
+        check_size("in_channels", in_channels)
+        check_size("out_channels", out_channels)
+        check_groups(out_channels, arguments.get("groups", 1))
+        if in_channels % arguments.get("groups", 1):
+            raise ValueError(
+                f"in_channels must be divisible by groups, got {in_channels} and "
+                f"{arguments['groups']}: choose "
+                "another number of groups"
+            )
+        # torch parses its own arguments: a layer without storage, of which only the geometry is
+        # read.
+        parsed = self.linear_class(
+            in_channels, out_channels, bias=False, device="meta", **arguments
+        )
+        for name in (
+            "in_channels",
+            "out_channels",
+            "kernel_size",
+            "stride",
+            "padding",
+            "dilation",
+            "transposed",
+            "output_padding",
+            "groups",
+            "padding_mode",
+        ):
+            setattr(self, name, getattr(parsed, name))
+
+    @property
+    def linear_map(self) -> Map:
+        return ConvMap(
+            self.spatial,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            self.padding_mode,
+            self.kernel_size,
+        )
+
+    @property
+    def num_outputs(self) -> int:
+        return self.out_channels
+
+    @property
+    def num_inputs(self) -> int:
+        return self.in_channels // self.groups * math.prod(self.kernel_size)
+
+    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
+        """The shape of a weight with so many filters (default: one for each output)."""
+        filters = self.out_channels if filters is None else filters
+        return (filters, self.in_channels // self.groups, *self.kernel_size)
+
+    @classmethod
+    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
+        """The arguments that give a layer the geometry of a torch layer."""
+        names = (
+            "in_channels",
+            "out_channels",
+            "kernel_size",
+            "stride",
+            "padding",
+            "dilation",
+            "groups",
+            "padding_mode",
+        )
+        return {name: getattr(module, name) for name in names}
+
+    def _geometry_repr(self) -> str:
+        parts = [
+            f"{self.in_channels}, {self.out_channels}",
+            f"kernel_size={self.kernel_size}",
+            f"stride={self.stride}",
+        ]
+        ones, zeros = (1,) * self.spatial, (0,) * self.spatial
+        if self.padding != zeros:
+            parts.append(f"padding={self.padding!r}")
+        if self.dilation != ones:
+            parts.append(f"dilation={self.dilation}")
+        if self.output_padding != zeros:
+            parts.append(f"output_padding={self.output_padding}")
+        if self.groups != 1:
+            parts.append(f"groups={self.groups}")
+        if self.padding_mode != "zeros":
+            parts.append(f"padding_mode={self.padding_mode}")
+        return ", ".join(parts)
+
+
+class ConvTransposeGeometry(ConvGeometry):
+    """The arguments of `nn.ConvTranspose1d`, `nn.ConvTranspose2d` or `nn.ConvTranspose3d`."""
+
+    def _set_geometry(self, in_channels: int, out_channels: int, **arguments: Any) -> None:
+        mode = arguments.get("padding_mode", "zeros")
+        if mode != "zeros":
+            raise ValueError(
+                f"padding_mode must be 'zeros' for a transposed convolution, got {mode!r}: pad "
+                "the output yourself"
+            )
+        super()._set_geometry(in_channels, out_channels, **arguments)
+
+    @property
+    def linear_map(self) -> Map:
+        return TransposedConvMap(
+            self.spatial,
+            self.stride,
+            self.padding,  # type: ignore[arg-type]  # torch allows no string padding here
+            self.output_padding,
+            self.groups,
+            self.dilation,
+        )
+
+    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
+        filters = self.out_channels if filters is None else filters
+        return (self.in_channels, filters // self.groups, *self.kernel_size)
+
+    @classmethod
+    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
+        """The arguments that give a layer the geometry of a torch layer."""
+        return super().geometry_of(module) | {"output_padding": module.output_padding}
+
+
+def uniform_start_(weight: Tensor, bias: Tensor | None) -> None:
+    """Fills a weight and a bias as torch's own linear and convolution layers do."""
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        fan_in, _ = nn.init._calculate_fan_in_and_fan_out(weight)
+        if fan_in > 0:
+            bound = 1 / math.sqrt(fan_in)
+            nn.init.uniform_(bias, -bound, bound)
