@@ -1,0 +1,262 @@
+"""The functions on tensors: against the reference, and under torch.func."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quadric import functional as QF
+from tests import reference
+from tests.conftest import assert_close
+
+F64 = torch.float64
+CONV = {1: QF.quadratic_conv1d, 2: QF.quadratic_conv2d, 3: QF.quadratic_conv3d}
+TRANSPOSED = {
+    1: QF.quadratic_conv_transpose1d,
+    2: QF.quadratic_conv_transpose2d,
+    3: QF.quadratic_conv_transpose3d,
+}
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=F64)
+
+
+def eigenvalues(channels: int, rank: int, groups: int = 1) -> Tensor:
+    return random(len(reference.eigenvalue_slots(channels, rank, groups)))
+
+
+# ------------------------------------------------------------------------------------------------
+# add_quadratic
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("rank", [1, 2, 3, 9, 100])
+@pytest.mark.parametrize("channels", [2, 6, 8, 10])
+def test_add_quadratic(channels: int, rank: int, groups: int) -> None:
+    out, lam = random(3, channels, 2), eigenvalues(channels, rank, groups)
+    assert_close(
+        QF.add_quadratic(out, lam, rank, groups=groups),
+        reference.add_quadratic(out, lam, rank, groups=groups),
+    )
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+def test_add_quadratic_along_any_dimension(dim: int) -> None:
+    out, lam = random(8, 8, 8), eigenvalues(8, 2)
+    assert_close(QF.add_quadratic(out, lam, 2, dim=dim), reference.add_quadratic(out, lam, 2, dim))
+    one = random(8)
+    assert_close(QF.add_quadratic(one, lam, 2, dim=0), reference.add_quadratic(one, lam, 2, 0))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("channels", [8, 9])
+def test_add_quadratic_never_changes_its_argument(channels: int, grad: bool) -> None:
+    out, lam = random(3, channels), eigenvalues(channels, 2)
+    out.requires_grad_(grad)
+    before, version = out.detach().clone(), out._version
+    result = QF.add_quadratic(out, lam, 2)
+    assert not torch.equal(result, before)
+    torch.testing.assert_close(out.detach(), before, rtol=0, atol=0)
+    assert out._version == version
+    with torch.no_grad():
+        result.zero_()
+    torch.testing.assert_close(out.detach(), before, rtol=0, atol=0)
+
+
+def test_add_quadratic_without_eigenvalues_gives_a_result_of_its_own() -> None:
+    out = random(3, 2)
+    result = QF.add_quadratic(out, random(0), 5, groups=2)
+    torch.testing.assert_close(result, out, rtol=0, atol=0)
+    result.add_(1)
+    assert not torch.equal(result, out)
+
+
+def test_add_quadratic_derivatives() -> None:
+    out, lam = random(2, 7, 2).requires_grad_(), eigenvalues(7, 2).requires_grad_()
+
+    def call(out: Tensor, lam: Tensor) -> Tensor:
+        return QF.add_quadratic(out, lam, 2)
+
+    assert torch.autograd.gradcheck(call, (out, lam))
+    assert torch.autograd.gradgradcheck(call, (out, lam))
+
+
+def test_add_quadratic_keeps_channels_last() -> None:
+    out = torch.randn(2, 8, 3, 3).to(memory_format=torch.channels_last)
+    result = QF.add_quadratic(out, torch.randn(5), 2)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_add_quadratic_refuses() -> None:
+    out = random(2, 8)
+    with pytest.raises(ValueError, match=r"rank must be .*>= 1, got 0"):
+        QF.add_quadratic(out, random(5), 0)
+    with pytest.raises((TypeError, ValueError), match=r"rank must be an integer.*1\.5"):
+        QF.add_quadratic(out, random(5), 1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"eigenvalues.*\b5\b.*\b4\b"):
+        QF.add_quadratic(out, random(4), 2)
+    with pytest.raises(ValueError, match=r"eigenvalues"):
+        QF.add_quadratic(out, random(5, 1), 2)
+    with pytest.raises(ValueError, match=r"divisible.*groups|groups.*divi"):
+        QF.add_quadratic(out, random(5), 2, groups=3)
+    with pytest.raises((TypeError, ValueError), match=r"torch\.int64"):
+        QF.add_quadratic(torch.ones(2, 8, dtype=torch.int64), torch.ones(5), 2)
+    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
+        QF.add_quadratic(out.to(torch.complex128), random(5), 2)
+    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
+        QF.add_quadratic(out, random(5).to(torch.complex128), 2)
+
+
+# ------------------------------------------------------------------------------------------------
+# The layers' functions
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rank", [1, 2, 3, 100])
+@pytest.mark.parametrize("outputs", [1, 6, 7, 8])
+def test_quadratic_linear(outputs: int, rank: int, bias: bool) -> None:
+    x, weight, lam = random(2, 3, 4), random(outputs, 4), eigenvalues(outputs, rank)
+    b = random(outputs) if bias else None
+    assert_close(
+        QF.quadratic_linear(x, weight, lam, b, rank=rank),
+        reference.eigen_linear(x, weight, b, lam, rank),
+    )
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_quadratic_conv_in_torchs_argument_order(dims: int) -> None:
+    x, weight = random(2, 4, *(5, 4, 4)[:dims]), random(8, 2, *(2,) * dims)
+    lam, b = eigenvalues(8, 2, 2), random(8)
+    assert_close(
+        CONV[dims](x, weight, lam, b, 2, 1, 2, 2, rank=2),
+        reference.eigen_conv(x, weight, b, lam, 2, stride=2, padding=1, dilation=2, groups=2),
+    )
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_quadratic_conv_with_string_padding(dims: int, padding: str) -> None:
+    x, weight = random(1, 2, *(4, 3, 3)[:dims]), random(5, 2, *(3,) * dims)
+    lam = eigenvalues(5, 2)
+    assert_close(
+        CONV[dims](x, weight, lam, padding=padding, rank=2),
+        reference.eigen_conv(x, weight, None, lam, 2, padding=padding),
+    )
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_quadratic_conv_transpose_in_torchs_argument_order(dims: int) -> None:
+    x, weight = random(2, 4, *(3, 2, 2)[:dims]), random(4, 4, *(2,) * dims)
+    lam, b = eigenvalues(8, 2, 2), random(8)
+    assert_close(
+        TRANSPOSED[dims](x, weight, lam, b, 2, 1, 1, 2, 2, rank=2),
+        reference.eigen_conv_transpose(x, weight, b, lam, 2, 2, 1, 1, 2, 2),
+    )
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_unbatched(dims: int) -> None:
+    x, lam = random(3, *(4, 4, 4)[:dims]), eigenvalues(5, 2)
+    weight = random(5, 3, *(2,) * dims)
+    out = CONV[dims](x, weight, lam, rank=2)
+    assert_close(out, CONV[dims](x[None], weight, lam, rank=2)[0])
+    weight = random(3, 5, *(2,) * dims)
+    out = TRANSPOSED[dims](x, weight, lam, rank=2)
+    assert_close(out, TRANSPOSED[dims](x[None], weight, lam, rank=2)[0])
+
+
+def test_rank_is_keyword_only() -> None:
+    with pytest.raises(TypeError, match=r"positional|rank"):
+        QF.quadratic_linear(random(2, 4), random(6, 4), random(4), None, 2)  # type: ignore[call-arg,misc]
+
+
+def test_bad_input() -> None:
+    x, weight = random(2, 4), random(6, 4)
+    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b5\b"):
+        QF.quadratic_linear(x, weight, random(5), rank=2)
+    with pytest.raises(ValueError, match=r"\b4\b.*\b3\b"):
+        QF.quadratic_linear(x[:, :3], weight, random(4), rank=2)
+    with pytest.raises(ValueError, match=r"rank must be .*>= 1, got -2"):
+        QF.quadratic_linear(x, weight, random(4), rank=-2)
+    with pytest.raises((TypeError, ValueError), match=r"torch\.int64"):
+        QF.quadratic_linear(x.long(), weight.long(), random(4).long(), rank=2)
+    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
+        QF.quadratic_linear(x + 0j, weight + 0j, random(4) + 0j, rank=2)
+    image, kernel = random(2, 4, 3, 3), random(6, 4, 2, 2)
+    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b3\b"):
+        QF.quadratic_conv2d(image, kernel, random(3), rank=2)
+    with pytest.raises(ValueError, match=r"\b4\b.*\b3\b"):
+        QF.quadratic_conv2d(image[:, :3], kernel, random(4), rank=2)
+    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b3\b"):
+        QF.quadratic_conv_transpose2d(image, random(4, 6, 2, 2), random(3), rank=2)
+
+
+# ------------------------------------------------------------------------------------------------
+# torch.func
+# ------------------------------------------------------------------------------------------------
+
+
+def test_vmap_over_samples_and_over_parameters() -> None:
+    x, weight, lam, b = random(5, 4), random(3, 6, 4), random(3, 4), random(3, 6)
+
+    def call(x: Tensor, weight: Tensor, lam: Tensor, b: Tensor) -> Tensor:
+        return QF.quadratic_linear(x, weight, lam, b, rank=2)
+
+    over_x = torch.func.vmap(call, in_dims=(0, None, None, None))(x, weight[0], lam[0], b[0])
+    assert_close(over_x, call(x, weight[0], lam[0], b[0]))
+    networks = torch.func.vmap(call, in_dims=(None, 0, 0, 0))(x, weight, lam, b)
+    for i in range(3):
+        assert_close(networks[i], call(x, weight[i], lam[i], b[i]))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_vmap_and_grad_over_a_convolution(transposed: bool) -> None:
+    x, lam = random(3, 2, 4, 4), random(2, 4)
+    function: Any = QF.quadratic_conv_transpose2d if transposed else QF.quadratic_conv2d
+    weight = random(2, 6, 3, 3) if transposed else random(6, 2, 3, 3)
+    truth: Any = reference.eigen_conv_transpose if transposed else reference.eigen_conv
+
+    def loss(lam: Tensor, weight: Tensor, sample: Tensor) -> Tensor:
+        return function(sample, weight, lam, rank=2).pow(2).sum()
+
+    got = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, None, 0))(
+        lam[0], weight, x
+    )
+    ensembles = torch.func.vmap(loss, in_dims=(0, None, None))(lam, weight, x)
+    for i in range(2):
+        assert_close(ensembles[i], truth(x, weight, None, lam[i], 2).pow(2).sum())
+    for i, sample in enumerate(x):
+        leaves = [lam[0].clone().requires_grad_(), weight.clone().requires_grad_()]
+        value = truth(sample, leaves[1], None, leaves[0], 2).pow(2).sum()
+        for part, expected in zip(got, torch.autograd.grad(value, leaves), strict=True):
+            assert_close(part[i], expected)
+
+
+def test_jacobians_and_hessian() -> None:
+    x, weight, lam = random(4), random(3, 4), random(2)
+
+    def call(x: Tensor) -> Tensor:
+        return QF.quadratic_linear(x, weight, lam, rank=2)
+
+    expected = torch.autograd.functional.jacobian(
+        lambda x: reference.eigen(x, weight, None, lam, 2), x
+    )
+    assert_close(torch.func.jacrev(call)(x), expected)
+    assert_close(torch.func.jacfwd(call)(x), expected)
+    M = reference.dense_form(weight[0], weight.new_zeros(()), weight[1:], random(2) * 0, lam)[0]
+    hessian = torch.func.hessian(call)(x)
+    assert_close(hessian[0], 2 * M)
+    assert torch.count_nonzero(hessian[1:]) == 0
+
+
+def test_vmap_over_add_quadratic() -> None:
+    out, lam = random(3, 2, 8), random(3, 5)
+    got = torch.func.vmap(lambda o, v: QF.add_quadratic(o, v, 2))(out, lam)
+    for i in range(3):
+        assert_close(got[i], reference.add_quadratic(out[i], lam[i], 2))
