@@ -145,7 +145,7 @@ def map_with_squares(
     """
     input = linear_map.prepare(input)
     device = input.device.type
-    if torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast to ask for
         # Cast here, not inside the torch call, so that what is kept for recomputing is what the
         # call keeps itself.
         dtype = torch.get_autocast_dtype(device)
