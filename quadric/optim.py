@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from quadric.nn import QuadraticLayer
 
-# The paper's steps are 1e-3 to 1e-5 of the weights' with SGD; a tenth is the default that also
-# learns in short trainings.
-_QUADRATIC_LR_RATIO = 0.1
+# The paper's ratio with SGD is 1/1000 and smaller; a tenth also learns in short trainings.
+_LR_OVER_QUADRATIC_LR = 10
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORM = re.compile(r"norm(\dd)?$", re.IGNORECASE)
 
 
 def param_groups(
@@ -81,19 +80,19 @@ def param_groups(
         )
     _check_number("lr", lr)
     if quadratic_lr is None:
-        quadratic_lr = _QUADRATIC_LR_RATIO * lr
+        quadratic_lr = lr / _LR_OVER_QUADRATIC_LR
     else:
         _check_number("quadratic_lr", quadratic_lr)
     _check_number("weight_decay", weight_decay)
     _check_number("quadratic_weight_decay", quadratic_weight_decay)
 
     quadratic_ids = _quadratic_ids(model)
-    without_decay = set() if decay_bias_and_norm else _bias_and_norm_ids(model, quadratic_ids)
+    without_decay = set() if decay_bias_and_norm else _bias_and_norm_ids(model)
     linear: list[nn.Parameter] = []
     linear_no_decay: list[nn.Parameter] = []
     quadratic: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, UninitializedTensorMixin):
+        if is_lazy(parameter):
             raise ValueError(
                 f"every parameter must be initialized, got the lazy parameter {name!r}: "
                 "run one batch through the model first."
@@ -166,16 +165,15 @@ def _quadratic_ids(model: nn.Module) -> set[int]:
     return found
 
 
-def _bias_and_norm_ids(model: nn.Module, quadratic_ids: set[int]) -> set[int]:
+def _bias_and_norm_ids(model: nn.Module) -> set[int]:
     found: set[int] = set()
     for module in model.modules():
-        # By class for torch's layers, by name for the ones that libraries write themselves.
-        is_norm = isinstance(module, _NORMS) or type(module).__name__.lower().endswith("norm")
+        # By name, as many libraries write their own: BatchNorm2d, LlamaRMSNorm, and what inherits.
+        is_norm = any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
         for name, parameter in module.named_parameters(recurse=False):
-            lazy = isinstance(parameter, UninitializedTensorMixin)
-            if is_norm or "bias" in name or (not lazy and parameter.dim() < 2):
+            if is_norm or "bias" in name or (not is_lazy(parameter) and parameter.dim() < 2):
                 found.add(id(parameter))
-    return found - quadratic_ids
+    return found
 
 
 @dataclass(frozen=True)
@@ -317,7 +315,7 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
     unmeasured = {
         name: f"the neuron {layer.neuron!r} has no split into linear and quadratic parts"
         for name, layer in layers.items()
-        if not hasattr(layer, "responses")
+        if type(layer).responses is QuadraticLayer.responses
     }
     moments = {name: _Moments() for name in layers if name not in unmeasured}
     device = next(iter(model.parameters())).device
@@ -427,10 +425,9 @@ def _observing(
 
     def observer(moment: _Moments) -> Any:
         def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x = args[0] if args else kwargs["input"]
+            x = args[0] if args else next(iter(kwargs.values()))
             linear, quadratic, _ = layer.responses(x)
-            spatial = len(layer.kernel_size) if hasattr(layer, "kernel_size") else 0
-            moment.add(linear, quadratic, -1 - spatial)
+            moment.add(linear, quadratic, layer.linear_map.channel_dim)
 
         return hook
 
