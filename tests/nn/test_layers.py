@@ -481,9 +481,10 @@ def test_device_and_dtype(case: Case) -> None:
 
 
 @each_layer
-def test_gradients_on_the_meta_device(case: Case) -> None:
+@pytest.mark.parametrize("inplace", [True, False])
+def test_gradients_on_the_meta_device(case: Case, inplace: bool) -> None:
     layer = case.make(device="meta")
-    layer(case.input().to("meta")).sum().backward()
+    nn.functional.relu(layer(case.input().to("meta")), inplace).sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.shape == parameter.shape, name

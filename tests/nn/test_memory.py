@@ -1,0 +1,422 @@
+"""What is kept for backward, and that nothing done to the output afterwards spoils the gradients.
+
+Two measures, because either alone can be fooled: the storages that pass through torch's
+saved-tensor hooks (misses what a Function keeps by itself), and the bytes that the allocator
+handed out in forward and did not get back (sees everything, names nothing).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+import quadric
+from tests import reference
+from tests.conftest import assert_close
+from tests.nn.cases import CASES, IDS, Case
+
+each_layer = pytest.mark.parametrize("case", CASES, ids=IDS)
+F64 = torch.float64
+
+
+# ------------------------------------------------------------------------------------------------
+# How much is kept
+# ------------------------------------------------------------------------------------------------
+
+
+def saved_storages(call: Callable[[], Any]) -> dict[int, int]:
+    """Address -> bytes of every distinct storage that autograd saves during the call."""
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = call()
+    storages = [tensor.untyped_storage() for tensor in kept]
+    del result
+    return {s.data_ptr(): s.nbytes() for s in storages if s.nbytes()}
+
+
+def retained_bytes(call: Callable[[], Any]) -> int:
+    """Bytes allocated during the call and still alive after it, the result included."""
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+        result = call()
+    events = measured.profiler.kineto_results.events()  # type: ignore[union-attr]
+    total = sum(event.nbytes() for event in events if event.name() == "[memory]")
+    del result
+    return int(total)
+
+
+def networks(behind: Callable[[], nn.Module]) -> tuple[nn.Sequential, nn.Sequential, Tensor]:
+    """(linear, quadratic, input): the same network around a linear and an eigen layer."""
+    conv = nn.Conv2d(4, 16, 3, padding=1)
+    image = torch.randn(4, 4, 12, 12)
+    quadratic = quadric.QuadraticConv2d.from_linear(conv, rank=4)
+    return nn.Sequential(conv, behind()), nn.Sequential(quadratic, behind()), image
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize(
+    "behind",
+    [lambda: nn.BatchNorm2d(16), nn.GELU, lambda: nn.GroupNorm(2, 16), nn.SiLU],
+    ids=["batch_norm", "gelu", "group_norm", "silu"],
+)
+def test_keeps_what_linear_keeps_and_the_eigenvalues(
+    behind: Callable[[], nn.Module], requires_grad: bool
+) -> None:
+    linear, layer, x = networks(behind)
+    x.requires_grad_(requires_grad)
+    theirs, ours = saved_storages(lambda: linear(x)), saved_storages(lambda: layer(x))
+    eigenvalues = layer[0].eigenvalues
+    assert len(ours) == len(theirs) + 1
+    assert sum(ours.values()) == sum(theirs.values()) + eigenvalues.nbytes
+    assert eigenvalues.untyped_storage().data_ptr() in ours
+    slack = 4 * 16 * 12 * 12  # a sixteenth of the output, for scalars and the like
+    assert abs(retained_bytes(lambda: layer(x)) - retained_bytes(lambda: linear(x))) < slack
+
+
+@each_layer
+def test_every_layer_keeps_what_linear_keeps(case: Case) -> None:
+    layer, plain, x = case.make(), case.make_plain(), case.input(batch=64).requires_grad_()
+    theirs = saved_storages(lambda: F.silu(plain(x)))
+    ours = saved_storages(lambda: F.silu(layer(x)))
+    assert sum(ours.values()) == sum(theirs.values()) + layer.eigenvalues.nbytes
+    output = layer(x).nbytes
+    more = retained_bytes(lambda: F.silu(layer(x))) - retained_bytes(lambda: F.silu(plain(x)))
+    assert more < output / 8
+
+
+@pytest.mark.parametrize("features", [16, 17])
+def test_linear_layer_with_norms_behind(features: int) -> None:
+    plain = nn.Linear(8, features)
+    layer = quadric.QuadraticLinear.from_linear(plain, rank=4)
+    x = torch.randn(64, 8, requires_grad=True)
+    for behind in (nn.LayerNorm(features), nn.BatchNorm1d(features)):
+        theirs = saved_storages(lambda behind=behind: behind(plain(x)))
+        ours = saved_storages(lambda behind=behind: behind(layer(x)))
+        assert len(ours) == len(theirs) + 1
+        assert sum(ours.values()) == sum(theirs.values()) + layer.eigenvalues.nbytes
+
+
+def test_one_output_more_in_front_of_relu() -> None:
+    linear, layer, x = networks(nn.ReLU)
+    output = layer(x).nbytes
+    more = retained_bytes(lambda: layer(x)) - retained_bytes(lambda: linear(x))
+    assert 0 <= more < 1.1 * output
+    ours, theirs = saved_storages(lambda: layer(x)), saved_storages(lambda: linear(x))
+    assert sum(ours.values()) - sum(theirs.values()) <= output + 1000
+
+
+def test_no_output_more_in_front_of_an_in_place_relu() -> None:
+    linear, layer, x = networks(lambda: nn.ReLU(inplace=True))
+    more = retained_bytes(lambda: layer(x)) - retained_bytes(lambda: linear(x))
+    assert more < layer(x).nbytes / 8
+
+
+def test_nothing_is_kept_without_gradients() -> None:
+    linear, layer, x = networks(nn.Identity)
+    with torch.no_grad():
+        assert retained_bytes(lambda: layer(x)) == retained_bytes(lambda: linear(x))
+    layer.requires_grad_(False)
+    assert saved_storages(lambda: layer(x)) == {}
+
+
+def test_dropping_the_output_frees_everything_without_the_garbage_collector() -> None:
+    layer, x = CASES[2].make(dtype=torch.float32), CASES[2].input(dtype=torch.float32)
+
+    def build_and_drop() -> None:
+        out = layer(x)
+        out.relu_()
+        del out
+
+    gc.collect()
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+            build_and_drop()
+    finally:
+        gc.enable()
+    events = measured.profiler.kineto_results.events()  # type: ignore[union-attr]
+    assert sum(event.nbytes() for event in events if event.name() == "[memory]") == 0
+
+
+# ------------------------------------------------------------------------------------------------
+# In-place operations behind the layer
+# ------------------------------------------------------------------------------------------------
+
+
+def plain_formula(case: Case, layer: Any, x: Tensor) -> Tensor:
+    """torch's linear layer and the sum of squares, written with torch's own operators."""
+    plain = case.make_plain()
+    values = {"weight": layer.weight, "bias": layer.bias}
+    out = torch.func.functional_call(plain, values, (x,))
+    return reference.add_quadratic(out, layer.eigenvalues, layer.rank, case.dim, case.groups)
+
+
+def first_channels(out: Tensor) -> Tensor:
+    out[:1].mul_(3)
+    return out
+
+
+def through_a_view(out: Tensor) -> Tensor:
+    out.view(-1).sin_()
+    return out
+
+
+def without_gradient(out: Tensor) -> Tensor:
+    with torch.no_grad():
+        out.clamp_(min=0)
+    return out
+
+
+def detached_alias(out: Tensor) -> Tensor:
+    out.detach().mul_(2)
+    return out
+
+
+def wiped(out: Tensor) -> Tensor:
+    product = out * torch.arange(1.0, 1 + out.numel(), dtype=out.dtype).view_as(out)
+    out.data.add_(0)
+    with torch.no_grad():
+        out.zero_()
+    return product
+
+
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": nn.ReLU(inplace=True),
+    "hardtanh": nn.Hardtanh(inplace=True),
+    "leaky": nn.LeakyReLU(inplace=True),
+    "sigmoid": torch.sigmoid_,
+    "mul": lambda out: out.mul_(2),
+    "add": lambda out: out.add_(1.5),
+    "twice": lambda out: out.mul_(3).add_(1),
+    "part": first_channels,
+    "view": through_a_view,
+    "no_grad": without_gradient,
+    "detached": detached_alias,
+    "wiped": wiped,
+}
+
+
+@each_layer
+@pytest.mark.parametrize("name", list(IN_PLACE))
+def test_gradients_behind_an_in_place_operation(case: Case, name: str) -> None:
+    layer, x = case.make(), case.input().requires_grad_()
+    change, inputs = IN_PLACE[name], [x, *layer.parameters()]
+    out, expected_out = change(layer(x)), change(plain_formula(case, layer, x))
+    assert_close(out, expected_out)
+    seed = torch.randn_like(out)
+    got = torch.autograd.grad(out, inputs, seed)
+    expected = torch.autograd.grad(expected_out, inputs, seed)
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+def test_residual_added_in_place() -> None:
+    layer = quadric.QuadraticConv2d(6, 6, 3, padding=1, rank=2, dtype=F64)
+    nn.init.normal_(layer.eigenvalues)
+    x = torch.randn(2, 6, 4, 4, dtype=F64, requires_grad=True)
+    out = layer(x)
+    out += x
+    (got,) = torch.autograd.grad(F.relu_(out).sum(), x)
+    plain = reference.add_quadratic(
+        F.conv2d(x, layer.weight, layer.bias, padding=1), layer.eigenvalues, 2
+    )
+    (expected,) = torch.autograd.grad(F.relu(plain + x).sum(), x)
+    assert_close(got, expected)
+
+
+@pytest.mark.parametrize("frozen", ["weight", "eigenvalues", "input", "weight and input"])
+def test_in_place_behind_a_partly_frozen_layer(frozen: str) -> None:
+    case = CASES[2]
+    layer, x = case.make(), case.input()
+    tensors = {"input": x, **dict(layer.named_parameters())}
+    for name, tensor in tensors.items():
+        tensor.requires_grad_(name not in frozen)
+    wanted = [tensor for tensor in tensors.values() if tensor.requires_grad]
+    got = torch.autograd.grad(layer(x).relu_().sum(), wanted)
+    expected = torch.autograd.grad(plain_formula(case, layer, x).relu().sum(), wanted)
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+def test_stack_with_in_place_activations() -> None:
+    layers = [
+        quadric.QuadraticConv2d(c, 8, 3, padding=1, rank=3, dtype=F64, normalize=n)
+        for c, n in [(3, False), (8, True), (8, False)]
+    ]
+    for layer in layers:
+        nn.init.normal_(layer.eigenvalues, std=0.3)
+    x = torch.randn(2, 3, 5, 5, dtype=F64, requires_grad=True)
+    tensors = [x, *(p for layer in layers for p in layer.parameters())]
+
+    def run(inplace: bool) -> list[Tensor]:
+        out = x
+        for layer in layers:
+            out = F.relu(layer(out), inplace=inplace)
+        return list(torch.autograd.grad(out.square().sum(), tensors))
+
+    for one, other in zip(run(True), run(False), strict=True):
+        assert_close(one, other)
+
+
+def test_output_changed_between_two_backward_passes() -> None:
+    case = CASES[0]
+    layer, x = case.make(), case.input().requires_grad_()
+    out = layer(x)
+    loss = out * torch.randn_like(out)
+    first = torch.autograd.grad(loss.sum(), [x, *layer.parameters()], retain_graph=True)
+    with torch.no_grad():
+        out.add_(5)
+    second = torch.autograd.grad(loss.sum(), [x, *layer.parameters()])
+    for one, other in zip(first, second, strict=True):
+        assert_close(one, other)
+
+
+@each_layer
+@pytest.mark.parametrize("name", ["input", "weight", "eigenvalues"])
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_changed_operand_is_an_error_as_in_torch(case: Case, name: str, inplace: bool) -> None:
+    """Never a silently wrong gradient: what backward reads may not change in between."""
+    layer, x = case.make(), case.input()
+    out = layer(x)
+    if inplace:
+        out = out.relu_()
+    target = x if name == "input" else getattr(layer, name)
+    x.requires_grad_(name != "input")
+    if name == "weight":  # the weight is read when the input needs a gradient
+        leaf = case.input().requires_grad_()
+        out = layer(leaf).relu_() if inplace else layer(leaf)
+    with torch.no_grad():
+        target.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+# ------------------------------------------------------------------------------------------------
+# Double backward, checkpoint, hooks
+# ------------------------------------------------------------------------------------------------
+
+
+@each_layer
+@pytest.mark.parametrize("name", ["sigmoid", "view", "part"])
+def test_double_backward_behind_an_in_place_operation(case: Case, name: str) -> None:
+    layer, x = case.make(), case.input(batch=1).requires_grad_()
+    change, inputs = IN_PLACE[name], [x, *layer.parameters()]
+
+    def penalty(out: Tensor) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(out.pow(3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(g.pow(2).sum() for g in first), inputs)
+
+    got = penalty(change(layer(x)))
+    expected = penalty(change(plain_formula(case, layer, x)))
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+def test_gradient_penalty_trains_the_eigenvalues() -> None:
+    layer = quadric.QuadraticLinear(3, 8, rank=3, dtype=F64)
+    nn.init.normal_(layer.eigenvalues)
+    x = torch.randn(4, 3, dtype=F64, requires_grad=True)
+    (slope,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    slope.square().sum().backward()
+    assert layer.eigenvalues.grad is not None
+    assert torch.all(layer.eigenvalues.grad != 0)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("inplace", [True, False])
+@each_layer
+def test_checkpoint(case: Case, inplace: bool, use_reentrant: bool) -> None:
+    layer, x = case.make(), case.input().requires_grad_()
+    inputs = [x, *layer.parameters()]
+
+    def block(x: Tensor) -> Tensor:
+        return F.relu(layer(x), inplace=inplace)
+
+    expected = torch.autograd.grad(F.relu(plain_formula(case, layer, x)).sum(), inputs)
+    checkpoint(block, x, use_reentrant=use_reentrant).sum().backward()
+    for tensor, value in zip(inputs, expected, strict=True):
+        assert tensor.grad is not None
+        assert_close(tensor.grad, value)
+
+
+def test_double_backward_through_a_checkpoint() -> None:
+    case = CASES[0]
+    layer, x = case.make(), case.input().requires_grad_()
+    out = checkpoint(lambda x: layer(x).sin_(), x, use_reentrant=False)
+    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    got = torch.autograd.grad(slope.square().sum(), list(layer.parameters()))
+    (slope,) = torch.autograd.grad(plain_formula(case, layer, x).sin().sum(), x, create_graph=True)
+    expected = torch.autograd.grad(slope.square().sum(), list(layer.parameters()))
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_checkpoint_keeps_as_little_as_for_linear(inplace: bool) -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(inplace))
+
+    linear, layer, x = networks(block)
+    x.requires_grad_()
+    output = layer(x).nbytes
+
+    def run(module: nn.Module, x: Tensor = x) -> Tensor:
+        return checkpoint(module, x, use_reentrant=False)
+
+    more = retained_bytes(lambda: run(layer)) - retained_bytes(lambda: run(linear))
+    assert more < output / 8
+
+
+@each_layer
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("keeper", ["cpu", "clone"])
+def test_other_keepers_of_saved_tensors(case: Case, keeper: str, inplace: bool) -> None:
+    """Offloading and cloning hooks replace what was saved; the gradients stay right."""
+    layer, x = case.make(), case.input().requires_grad_()
+    inputs = [x, *layer.parameters()]
+    hooks = (
+        save_on_cpu()
+        if keeper == "cpu"
+        else saved_tensors_hooks(torch.clone, lambda packed: packed)
+    )
+    with hooks:
+        out = F.relu(layer(x), inplace=inplace)
+    got = torch.autograd.grad(out.sum(), inputs)
+    expected = torch.autograd.grad(F.relu(plain_formula(case, layer, x)).sum(), inputs)
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+def test_hooks_on_the_output_see_its_gradient() -> None:
+    case = CASES[0]
+    layer, x = case.make(), case.input().requires_grad_()
+    seen: list[Tensor] = []
+    out = layer(x)
+    out.register_hook(lambda gradient: seen.append(gradient) or 2 * gradient)
+    out.retain_grad()
+    (got,) = torch.autograd.grad(out.sum(), x)
+    (expected,) = torch.autograd.grad(2 * plain_formula(case, layer, x).sum(), x)
+    assert_close(got, expected)
+    torch.testing.assert_close(seen, [torch.ones_like(out)])
+
+
+def test_jacobian_row_by_row() -> None:
+    case = CASES[2]
+    layer, x = case.make(), case.input(batch=1)
+    got = torch.autograd.functional.jacobian(layer, x)
+    expected = torch.autograd.functional.jacobian(lambda x: plain_formula(case, layer, x), x)
+    assert_close(got, expected)
