@@ -7,6 +7,8 @@ torch.Size([4, 3])
 """
 
 from quadric import functional as functional
+from quadric import models as models
+from quadric import zoo as zoo
 from quadric.decomposition import Decomposition as Decomposition
 from quadric.decomposition import decompose as decompose
 from quadric.decomposition import reconstruct as reconstruct
@@ -17,5 +19,9 @@ from quadric.nn import QuadraticConvTranspose1d as QuadraticConvTranspose1d
 from quadric.nn import QuadraticConvTranspose2d as QuadraticConvTranspose2d
 from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.nn import QuadraticLinear as QuadraticLinear
+from quadric.optim import param_groups as param_groups
+from quadric.optim import quadratic_share as quadratic_share
+from quadric.zoo import make_layer as make_layer
+from quadric.zoo import neurons as neurons
 
 __version__ = "0.1.0"

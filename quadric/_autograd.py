@@ -36,6 +36,13 @@ def _transforming() -> bool:
     return forward_ad._current_level >= 0
 
 
+def _batched(tensor: Tensor) -> bool:
+    """Whether gradients are computed for many vectors at once (jacobian with vectorize=True)."""
+    return torch._C._functorch.is_batchedtensor(tensor) or (
+        torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
+
+
 def needs_plain(*tensors: Tensor | None) -> bool:
     """Whether the plain formula must run: while tracing, under torch.func, for tensor
     subclasses."""
@@ -91,7 +98,7 @@ class _MapWithSquares(torch.autograd.Function):
         kept, eigenvalues, input, weight = ctx.saved_tensors
         none = (None,) * 6
         squares: Squares = ctx.squares
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or _batched(grad):
             linear = _again(ctx, input, weight)
             out = squares.plain(linear, eigenvalues)
             wanted = [eigenvalues] if eigenvalues.requires_grad else []
@@ -116,7 +123,8 @@ def _again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
             "and the backward "
             "pass needs it: call backward before changing parameters"
         )
-    with torch.autocast(input.device.type, enabled=False):
+    device = "cpu" if input.is_meta else input.device.type  # meta has no autocast to switch off
+    with torch.autocast(device, enabled=False):
         linear: Tensor = ctx.linear_map(input, weight, bias)
         return linear
 
@@ -136,14 +144,13 @@ def map_with_squares(
     Args:
         linear_map: the map, whose output channels are laid out as `squares` expects.
         squares: which squares are added.
-        input: the layer's input.
+        input: the layer's input, prepared by the map.
         weight: the map's weight.
         bias: the map's bias.
         eigenvalues: one flat vector.
         recompute: for the shared neuron, compute the linear map again in backward instead of
             keeping its output.
     """
-    input = linear_map.prepare(input)
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast to ask for
         # Cast here, not inside the torch call, so that what is kept for recomputing is what the

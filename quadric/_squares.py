@@ -246,7 +246,8 @@ class SharedSquares:
         for size in self.group_sizes(channels):
             blocks.append(eigenvalues[start : start + size * size].reshape(size, size))
             start += size * size
-        return torch.block_diag(*blocks)
+        matrix: Tensor = torch.block_diag(*blocks)
+        return matrix
 
     def _blocks(self, out: Tensor) -> list[Tensor]:
         """Views of the full groups (groups, full, rank) and of the last ones (groups, 1, rest)."""
@@ -275,17 +276,22 @@ class SharedSquares:
     def _active(self, eigenvalues: Tensor, channels: int) -> list[Tensor]:
         return [m for m in self._matrices(eigenvalues, channels) if m.shape[1]]
 
-    def plain(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
-        """The formula: differentiable to any order, traceable, and never in place."""
+    def mixed(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """L z^2 for every channel, in the dtype of accumulation."""
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         mats = self._active(eigenvalues.to(dtype), out.shape[dim])
         parts = []
         for block, matrix in zip(self._blocks(out), mats, strict=True):
             z = block.to(dtype)
-            parts.append((z + self._mix(z * z, matrix)).to(out.dtype).flatten(dim + 1, dim + 2))
+            parts.append(self._mix(z * z, matrix).flatten(dim + 1, dim + 2))
         mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim + 1)
         return mixed.flatten(dim, dim + 1)
+
+    def plain(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The formula: differentiable to any order, traceable, and never in place."""
+        mixed = self.mixed(out, eigenvalues)
+        return (out.to(mixed.dtype) + mixed).to(out.dtype)
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Replaces `out` by its sum with the mixed squares, in place."""

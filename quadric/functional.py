@@ -163,27 +163,9 @@ def quadratic_map(
     channels = linear_map.outputs(weight)
     expected = squares.num_eigenvalues(channels)
     _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
-    return map_with_squares(linear_map, squares, input, weight, bias, eigenvalues)
-
-
-def shared_map(
-    linear_map: Map,
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None,
-    *,
-    rank: int,
-    recompute: bool = False,
-) -> Tensor:
-    """The shared neuron over any linear map."""
-    check_rank(rank)
-    linear_map.check(input, weight)
-    squares = SharedSquares(rank, linear_map.channel_dim, linear_map.groups)
-    channels = linear_map.outputs(weight)
-    expected = squares.num_eigenvalues(channels)
-    _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
-    return map_with_squares(linear_map, squares, input, weight, bias, eigenvalues, recompute)
+    return map_with_squares(
+        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues
+    )
 
 
 def quadratic_linear(

@@ -163,15 +163,22 @@ class ConvMap:
             )
         _check_channels(input, weight.shape[1] * self.groups, self.spatial)
 
-    def _sides(self, kernel_size: Sequence[int]) -> list[tuple[int, int]]:
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The stride of each spatial dimension."""
+        return _ints(self.stride, self.spatial)
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """The dilation of each spatial dimension."""
+        return _ints(self.dilation, self.spatial)
+
+    def sides(self) -> list[tuple[int, int]]:
         """The padding on both sides of each spatial dimension."""
         if self.padding == "valid":
             return [(0, 0)] * self.spatial
         if self.padding == "same":
-            total = [
-                d * (k - 1)
-                for d, k in zip(_ints(self.dilation, self.spatial), kernel_size, strict=True)
-            ]
+            total = [d * (k - 1) for d, k in zip(self.dilations, self.kernel_size, strict=True)]
             return [(t // 2, t - t // 2) for t in total]
         if isinstance(self.padding, str):
             raise ValueError(
@@ -180,15 +187,15 @@ class ConvMap:
             )
         return [(p, p) for p in _ints(self.padding, self.spatial)]
 
-    def _pads_itself(self, sides: Sequence[tuple[int, int]]) -> bool:
+    def pads_itself(self, sides: Sequence[tuple[int, int]]) -> bool:
         """Whether torch's call pads: zeros, as much on the left as on the right."""
         return self.padding_mode == "zeros" and all(a == b for a, b in sides)
 
     def prepare(self, input: Tensor) -> Tensor:
         if not isinstance(self.padding, str) and self.padding_mode == "zeros":
             return input
-        sides = self._sides(self.kernel_size)
-        if self._pads_itself(sides):
+        sides = self.sides()
+        if self.pads_itself(sides):
             return input
         flat = [p for side in reversed(sides) for p in side]
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
@@ -197,8 +204,8 @@ class ConvMap:
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding: Any = self.padding
         if isinstance(padding, str) or self.padding_mode != "zeros":
-            sides = self._sides(self.kernel_size)
-            padding = [a for a, _ in sides] if self._pads_itself(sides) else 0
+            sides = self.sides()
+            padding = [a for a, _ in sides] if self.pads_itself(sides) else 0
         return _CONV[self.spatial](
             input, weight, bias, self.stride, padding, self.dilation, self.groups
         )
@@ -264,7 +271,7 @@ class TransposedConvMap:
     def filters(self, weight: Tensor) -> Tensor:
         # (in, out / groups, *kernel) -> (groups, out / groups, in / groups, *kernel) -> (out,
         # inputs of a neuron)
-        grouped = weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
+        grouped: Tensor = weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
         return grouped.flatten(0, 1).flatten(1)
 
     def weight_of(self, filters: Tensor, like: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ as keywords.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quadric.init import EigenvalueInit
 from quadric.nn.eigen import EigenLayer
@@ -140,6 +141,10 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
             padding_mode=padding_mode,
         )
         self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """The output; `output_size` chooses among the sizes that the stride allows, as in torch."""
+        return self._forward(self.map_to(input, output_size), input)
 
 
 class QuadraticConv1d(_QuadraticConvNd):

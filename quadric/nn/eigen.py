@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from quadric import functional as QF
 from quadric._squares import EigenSquares
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
-from quadric.nn.layer import QuadraticLayer, check_dtype, uniform_start_
+from quadric.maps import Map
+from quadric.nn.layer import QuadraticLayer, check_dtype, check_plain_parameters, uniform_start_
 
 Self = TypeVar("Self", bound="EigenLayer")
 
@@ -106,8 +106,11 @@ class EigenLayer(QuadraticLayer):
         return self
 
     def forward(self, input: Tensor) -> Tensor:
+        return self._forward(self.linear_map, input)
+
+    def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
         return QF.quadratic_map(
-            self.linear_map,
+            linear_map,
             input,
             self.weight,
             self.effective_eigenvalues(),
@@ -130,7 +133,8 @@ class EigenLayer(QuadraticLayer):
         mask = self.feature_mask()
         linear = out.index_select(dim, (~mask).nonzero().flatten())
         features = out.index_select(dim, mask.nonzero().flatten())
-        # The squares are summed on their own: y minus its linear part would cancel. A neuron of rank 0, the
+        # The squares are summed on their own: y minus its linear part would cancel. A neuron of
+        # rank 0, the
         # last of each group if it is there, has none.
         quadratic = torch.zeros_like(linear)
         if squares.has_features(self.num_outputs):
@@ -198,19 +202,7 @@ class EigenLayer(QuadraticLayer):
                 f"{type(module).__name__}: use "
                 "quadric.make_layer for other layers"
             )
-        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-            raise ValueError(
-                f"the layer must have its parameters, got an uninitialized "
-                f"{type(module).__name__}: run one forward "
-                "pass first"
-            )
-        if "weight" not in module._parameters:
-            raise ValueError(
-                f"the weight of the {type(module).__name__} must be a plain parameter, got a "
-                "computed one (a "
-                "parametrization?): remove it with "
-                "torch.nn.utils.parametrize.remove_parametrizations first"
-            )
+        check_plain_parameters(module)
         weight: nn.Parameter = module.weight  # type: ignore[assignment]
         has_bias = module.bias is not None
         new = cls(
@@ -251,10 +243,7 @@ class EigenLayer(QuadraticLayer):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        text = (
-            f"{self._geometry_repr()}, bias={self.bias is not None}, rank={self.rank}, "
-            f"num_neurons={self.num_neurons}"
-        )
+        text = self.linear_repr() + f", rank={self.rank}, num_neurons={self.num_neurons}"
         if self.eigenvalue_init != "zeros":
             text += f", eigenvalue_init={self.eigenvalue_init!r}"
         if self.normalize:

@@ -8,12 +8,14 @@ and would drop the squares), but it has their attributes under their names.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from quadric.functional import check_groups
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
@@ -33,6 +35,7 @@ class QuadraticLayer(nn.Module):
 
     neuron: str
     rank: int | None
+    bias: nn.Parameter | None
 
     @property
     def linear_map(self) -> Map:
@@ -65,6 +68,13 @@ class QuadraticLayer(nn.Module):
     def _geometry_repr(self) -> str:
         raise NotImplementedError
 
+    def linear_repr(self) -> str:
+        """What torch prints for the linear layer of this geometry."""
+        has_bias = self.bias is not None
+        if isinstance(self, LinearGeometry):
+            return f"{self._geometry_repr()}, bias={has_bias}"
+        return self._geometry_repr() + ("" if has_bias else ", bias=False")
+
     def quadratic_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that make the layer quadratic, by their name in this layer."""
         raise NotImplementedError
@@ -93,6 +103,23 @@ def check_size(name: str, value: int) -> None:
         )
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}: give a positive number")
+
+
+def check_plain_parameters(module: nn.Module) -> None:
+    """Raises for a layer whose weight is not there yet (lazy) or computed (a parametrization)."""
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        raise ValueError(
+            f"the layer must have its parameters, got an uninitialized {type(module).__name__}: "
+            "run one forward pass "
+            "first"
+        )
+    if "weight" not in module._parameters:
+        raise ValueError(
+            f"the weight of the {type(module).__name__} must be a plain parameter, got a computed "
+            "one (a "
+            "parametrization?): remove it with torch.nn.utils.parametrize.remove_parametrizations "
+            "first"
+        )
 
 
 class LinearGeometry(QuadraticLayer):
@@ -261,6 +288,23 @@ class ConvTransposeGeometry(ConvGeometry):
             self.groups,
             self.dilation,
         )
+
+    def map_to(self, input: Tensor, output_size: Sequence[int] | None) -> Map:
+        """The map that makes an output of that spatial size, where the stride leaves a choice."""
+        linear_map = self.linear_map
+        if output_size is None or not isinstance(linear_map, TransposedConvMap):
+            return linear_map
+        chosen = nn.modules.conv._ConvTransposeNd._output_padding(
+            self,  # type: ignore[arg-type]  # only its output_padding is read
+            input,
+            list(output_size),
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.kernel_size,  # type: ignore[arg-type]
+            self.spatial,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        return dataclasses.replace(linear_map, output_padding=tuple(chosen))
 
     def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
         filters = self.out_channels if filters is None else filters

@@ -1,0 +1,167 @@
+"""The linear neuron, the paper's eigen neuron, and its ablation without the vectorised output
+(symmetric).
+
+Chen, Zhang, Yin, Zhuo, Schlichtmann and Li, "Computational and Storage Efficient Quadratic Neurons
+for Deep Neural
+Networks", DATE 2024. The eigen layers themselves live in `quadric.nn`; here is their row of the
+registry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from quadric._squares import EigenSquares
+from quadric.functional import check_rank
+from quadric.init import EigenvalueInit
+from quadric.zoo.layers import NeuronLayer
+from quadric.zoo.registry import Rule, along_channels, draw_, register, squared_dtype
+
+
+@register("linear", paper="-", formula="w'x + b", params="n", macs="n")
+@dataclass(frozen=True)
+class Linear(Rule):
+    """The ordinary neuron: torch's own layers."""
+
+    @property
+    def degree(self) -> int:
+        return 1
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        return outputs * (n + bias)
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        return positions * outputs * n
+
+
+@register(
+    "eigen",
+    paper="Chen et al. 2024 (DATE), the paper",
+    formula="[x'Q L Q'x + w'x + b, Q'x]",
+    params="n + k/(k+1)",
+    macs="n + 2k/(k+1)",
+    printed_params="n + k/(k+1)",
+    printed_macs="n + 2k/(k+1)",
+    note="exact where the outputs fill whole neurons; a smaller last neuron has fewer eigenvalues",
+)
+@dataclass(frozen=True)
+class Eigen(Rule):
+    """The paper's neuron; its layers are those of `quadric.nn`."""
+
+    rank: int = 9
+    eigenvalue_init: EigenvalueInit = "zeros"
+    normalize: bool = False
+    quadratic = ("eigenvalues",)
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        squares = EigenSquares(self.rank, groups=groups)
+        return outputs * (n + bias) + squares.num_eigenvalues(outputs)
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        squares = EigenSquares(self.rank, groups=groups)
+        return positions * (outputs * n + 2 * squares.num_eigenvalues(outputs))
+
+
+@register(
+    "symmetric",
+    paper="Chen et al. 2024, III-A without III-B",
+    formula="x'Q L Q'x + w'x + b",
+    params="(k+1)n + k",
+    macs="(k+1)n + 2k",
+    note="the ablation of the vectorised output: the features stay inside",
+)
+@dataclass(frozen=True)
+class Symmetric(Rule):
+    """The eigen neuron that keeps its features to itself: every output has k filters of its own."""
+
+    rank: int = 9
+    quadratic = ("eigenvectors", "eigenvalues")
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank)
+
+    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        outputs = layer.num_outputs
+        return super().shapes(layer, bias) | {
+            "eigenvectors": layer.weight_shape(outputs * self.rank),
+            "eigenvalues": (outputs, self.rank),
+        }
+
+    def start_(self, layer: NeuronLayer, init: str) -> None:
+        draw_(layer.parameter("eigenvectors"))
+        nn.init.zeros_(layer.parameter("eigenvalues"))
+
+    def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        eigenvectors, lam = layer.parameter("eigenvectors"), layer.parameter("eigenvalues")
+        linear, features = layer.fused(input, [layer.weight, eigenvectors], [layer.bias, None])
+        dim = linear.dim() + layer.linear_map.channel_dim
+        f = squared_dtype(features.unflatten(dim, (-1, self.rank)))
+        lam = lam.reshape(*lam.shape, *(1,) * (linear.dim() - dim - 1)).to(f.dtype)
+        return linear, (f * f * lam).sum(dim + 1)
+
+    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+        linear, quadratic = self._parts(layer, input)
+        return (linear.to(quadratic.dtype) + quadratic).to(linear.dtype)
+
+    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        linear, quadratic = self._parts(layer, input)
+        return linear, quadratic.to(linear.dtype)
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        return outputs * ((self.rank + 1) * n + self.rank + bias)
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        return positions * outputs * ((self.rank + 1) * n + 2 * self.rank)
+
+
+@register(
+    "square",
+    paper="baseline",
+    formula="z + a z^2, z = w'x + b",
+    params="n + 1",
+    macs="n + 2",
+    note="the ablation of the mixing: each output has only its own square",
+)
+@dataclass(frozen=True)
+class Square(Rule):
+    """z + a z^2: the diagonal of the shared neuron."""
+
+    quadratic = ("eigenvalues",)
+
+    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        return super().shapes(layer, bias) | {"eigenvalues": (layer.num_outputs,)}
+
+    def start_(self, layer: NeuronLayer, init: str) -> None:
+        nn.init.zeros_(layer.parameter("eigenvalues"))
+
+    def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        linear_map = layer.linear_map
+        out = linear_map(input, layer.weight, layer.bias)
+        z = squared_dtype(out)
+        a = layer.parameter("eigenvalues").to(z.dtype)
+        a = along_channels(a, linear_map.channel_dim)
+        return out, z, a * (z * z)
+
+    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+        out, z, quadratic = self._parts(layer, input)
+        return (z + quadratic).to(out.dtype)
+
+    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        out, _, quadratic = self._parts(layer, input)
+        return out, quadratic.to(out.dtype)
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        return outputs * (n + 1 + bias)
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        return positions * outputs * (n + 2)
