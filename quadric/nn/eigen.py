@@ -229,18 +229,9 @@ class EigenLayer(QuadraticLayer):
             new.bias = self.bias
         return new.train(self.training)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        # A linear checkpoint: exactly this layer's weight, and no eigenvalues. Nothing else is ever
-        # filled in.
-        weight = state_dict.get(prefix + "weight")
-        if prefix + "eigenvalues" not in state_dict and isinstance(weight, Tensor):
-            if weight.shape == self.weight.shape:
-                state_dict[prefix + "eigenvalues"] = torch.zeros(
-                    self.eigenvalues.shape, device=weight.device, dtype=weight.dtype
-                )
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
+        shape = self.eigenvalues.shape
+        return {"eigenvalues": torch.zeros(shape, device=weight.device, dtype=weight.dtype)}
 
     def extra_repr(self) -> str:
         text = self.linear_repr() + f", rank={self.rank}, num_neurons={self.num_neurons}"

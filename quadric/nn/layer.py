@@ -36,6 +36,9 @@ class QuadraticLayer(nn.Module):
     neuron: str
     rank: int | None
     bias: nn.Parameter | None
+    # The torch layer was stored with a transposed weight (transformers' Conv1D), and so are its
+    # checkpoints.
+    transposed_checkpoint: bool = False
 
     @property
     def linear_map(self) -> Map:
@@ -78,6 +81,35 @@ class QuadraticLayer(nn.Module):
     def quadratic_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that make the layer quadratic, by their name in this layer."""
         raise NotImplementedError
+
+    def added_parameters(self) -> list[str]:
+        """The names of the parameters that the neuron adds to a linear layer's."""
+        named = self._parameters.items()
+        return [k for k, p in named if p is not None and k not in ("weight", "bias")]
+
+    def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
+        """The added parameters at which the layer is linear, on the device and in the dtype of
+        `weight`.
+
+        Empty for a neuron that cannot represent a linear layer.
+        """
+        raise NotImplementedError
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # A linear checkpoint holds this layer's weight and none of the parameters that the neuron
+        # adds. Only then are they filled in, so that a partial load never erases trained ones.
+        key = prefix + "weight"
+        weight, own = state_dict.get(key), self._parameters.get("weight")
+        linear = not any(prefix + name in state_dict for name in self.added_parameters())
+        if linear and isinstance(weight, Tensor) and own is not None:
+            if self.transposed_checkpoint and weight.dim() == 2:
+                weight = state_dict[key] = weight.T
+            if weight.shape == own.shape:
+                for name, value in self.linear_start(weight).items():
+                    state_dict[prefix + name] = value
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the output: what is linear in the input, what is quadratic, and the features

@@ -123,40 +123,22 @@ class NeuronLayer(QuadraticLayer):
         parts = out.unflatten(dim, (groups, -1)).split(sizes, dim + 1)
         return [p.flatten(dim, dim + 1) for p in parts]
 
-    def _added(self) -> list[str]:
-        """The names of the parameters that the neuron adds to a linear layer's."""
-        named = self._parameters.items()
-        return [k for k, p in named if p is not None and k not in ("weight", "bias")]
-
     def start_linear_(self, device: Any, dtype: torch.dtype) -> None:
         """Gives the added parameters new storage and the linear start; weight and bias stay as they
         are."""
-        for name in self._added():
+        for name in self.added_parameters():
             shape = self.parameter(name).shape
             empty = torch.empty(shape, device=device, dtype=dtype)
             self._parameters[name] = nn.Parameter(empty)
         self.rule.start_(self, "linear")
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        # A linear checkpoint: exactly this layer's weight (and bias), and none of the parameters
-        # that the neuron adds.
-        weight = state_dict.get(prefix + "weight")
-        added = self._added()
-        if (
-            isinstance(weight, Tensor)
-            and self.weight is not None
-            and weight.shape == self.weight.shape
-            and "linear" in self.rule.starts
-            and not any(prefix + k in state_dict for k in added)
-        ):
-            filled = copy.copy(self)
-            filled._parameters = dict(self._parameters)
-            filled.start_linear_(weight.device, weight.dtype)
-            for name in added:
-                state_dict[prefix + name] = getattr(filled, name).detach()
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
+        if "linear" not in self.rule.starts:
+            return {}
+        filled = copy.copy(self)
+        filled._parameters = dict(self._parameters)
+        filled.start_linear_(weight.device, weight.dtype)
+        return {name: filled.parameter(name).detach() for name in self.added_parameters()}
 
     def extra_repr(self) -> str:
         text = self.linear_repr() + f", neuron={self.neuron!r}"
