@@ -197,6 +197,8 @@ def transposed_rows(weight: Tensor, groups: int) -> Tensor:
 
 def _per_squared_length(lam: Tensor, rows: Tensor, rank: int, groups: int) -> Tensor:
     slots = eigenvalue_slots(rows.shape[0], rank, groups)
+    if not slots:
+        return lam
     return torch.stack([lam[slot] / (rows[c] @ rows[c]) for c, slot in slots.items()])
 
 

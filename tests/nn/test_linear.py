@@ -71,12 +71,14 @@ def test_a_single_linear_channel_has_no_eigenvalues_and_trains() -> None:
     M, w, b = layer.to_dense()
     assert torch.count_nonzero(M) == 0
     assert_close(w, layer.weight)
+    assert layer.bias is not None
     assert_close(b, layer.bias)
 
 
 def test_channel_order_by_hand() -> None:
     """Two neurons of rank 2 on x = (1, 10), worked out on paper."""
     layer = quadric.QuadraticLinear(2, 6, rank=2, bias=True, dtype=F64)
+    assert layer.bias is not None
     with torch.no_grad():
         layer.weight.copy_(
             torch.tensor([[1.0, 0], [0, 1], [1, 1], [2, 0], [1, -1], [0, 0.5]], dtype=F64)

@@ -1,0 +1,186 @@
+"""Random shapes and arguments: the layers equal the loops whatever the numbers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import quadric
+from quadric import functional as QF
+from tests import reference
+from tests.conftest import assert_close
+
+F64 = torch.float64
+CONV: dict[int, Any] = {
+    1: quadric.QuadraticConv1d,
+    2: quadric.QuadraticConv2d,
+    3: quadric.QuadraticConv3d,
+}
+TRANSPOSED: dict[int, Any] = {
+    1: quadric.QuadraticConvTranspose1d,
+    2: quadric.QuadraticConvTranspose2d,
+    3: quadric.QuadraticConvTranspose3d,
+}
+ranks = st.integers(1, 12)
+
+
+def randomized(layer: Any, seed: int) -> Any:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    return layer
+
+
+def check(layer: Any, x: Tensor, truth: Tensor) -> None:
+    """Values, and gradients of every parameter and the input."""
+    out = layer(x)
+    assert out.shape == truth.shape
+    assert_close(out, truth)
+    inputs = [x, *(p for p in layer.parameters() if p.numel())]
+    weights = torch.randn_like(out)
+    got = torch.autograd.grad(out, inputs, weights)
+    # A transposed convolution may crop away every position that reads the input.
+    expected = torch.autograd.grad(
+        truth, inputs, weights, allow_unused=True, materialize_grads=True
+    )
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(1, 5),
+    outputs=st.integers(1, 14),
+    rank=ranks,
+    leading=st.lists(st.integers(1, 3), max_size=3),
+    bias=st.booleans(),
+    normalize=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_linear(
+    n: int, outputs: int, rank: int, leading: list[int], bias: bool, normalize: bool, seed: int
+) -> None:
+    layer = quadric.QuadraticLinear(n, outputs, bias, rank=rank, normalize=normalize, dtype=F64)
+    randomized(layer, seed)
+    x = torch.randn(*leading, n, dtype=F64, requires_grad=True)
+    truth = reference.eigen_linear(x, layer.weight, layer.bias, layer.eigenvalues, rank, normalize)
+    check(layer, x, truth)
+
+
+@settings(max_examples=50)
+@given(data=st.data(), dims=st.integers(1, 3), rank=ranks, seed=st.integers(0, 1000))
+def test_conv(data: st.DataObject, dims: int, rank: int, seed: int) -> None:
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(dims))
+
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    c_in, c_out = groups * data.draw(st.integers(1, 2)), groups * data.draw(st.integers(1, 6))
+    kernel, space = each(1, 2), each(2, 5 if dims < 3 else 3)
+    mode = data.draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"]))
+    options: dict[str, Any] = {
+        "stride": each(1, 2),
+        "padding": each(0, 1),
+        "dilation": each(1, 2),
+        "groups": groups,
+        "padding_mode": mode,
+    }
+    reach = [options["dilation"][d] * (kernel[d] - 1) + 1 for d in range(dims)]
+    assume(all(space[d] + 2 * options["padding"][d] >= reach[d] for d in range(dims)))
+    bias, normalize = data.draw(st.booleans()), data.draw(st.booleans())
+    layer = CONV[dims](
+        c_in, c_out, kernel, bias=bias, rank=rank, normalize=normalize, dtype=F64, **options
+    )
+    randomized(layer, seed)
+    x = torch.randn(data.draw(st.integers(1, 2)), c_in, *space, dtype=F64, requires_grad=True)
+    truth = reference.eigen_conv(
+        x, layer.weight, layer.bias, layer.eigenvalues, rank, normalize=normalize, **options
+    )
+    check(layer, x, truth)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), dims=st.integers(1, 3), rank=ranks, seed=st.integers(0, 1000))
+def test_conv_transpose(data: st.DataObject, dims: int, rank: int, seed: int) -> None:
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(dims))
+
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    c_in, c_out = groups * data.draw(st.integers(1, 2)), groups * data.draw(st.integers(1, 5))
+    kernel, space = each(1, 2), each(1, 3 if dims < 3 else 2)
+    options: dict[str, Any] = {
+        "stride": each(1, 2),
+        "padding": each(0, 1),
+        "dilation": each(1, 2),
+        "groups": groups,
+    }
+    options["output_padding"] = tuple(
+        data.draw(st.integers(0, max(options["stride"][d], options["dilation"][d]) - 1))
+        for d in range(dims)
+    )
+    sizes = [
+        (space[d] - 1) * options["stride"][d]
+        - 2 * options["padding"][d]
+        + options["dilation"][d] * (kernel[d] - 1)
+        + options["output_padding"][d]
+        + 1
+        for d in range(dims)
+    ]
+    assume(min(sizes) >= 1)
+    normalize = data.draw(st.booleans())
+    layer = TRANSPOSED[dims](
+        c_in, c_out, kernel, rank=rank, normalize=normalize, dtype=F64, **options
+    )
+    randomized(layer, seed)
+    x = torch.randn(1, c_in, *space, dtype=F64, requires_grad=True)
+    truth = reference.eigen_conv_transpose(
+        x, layer.weight, layer.bias, layer.eigenvalues, rank, normalize=normalize, **options
+    )
+    check(layer, x, truth)
+
+
+@settings(max_examples=100)
+@given(
+    per_group=st.integers(1, 15),
+    groups=st.integers(1, 4),
+    rank=ranks,
+    before=st.lists(st.integers(1, 3), max_size=2),
+    after=st.lists(st.integers(1, 3), max_size=2),
+    negative=st.booleans(),
+)
+def test_add_quadratic(
+    per_group: int, groups: int, rank: int, before: list[int], after: list[int], negative: bool
+) -> None:
+    channels = per_group * groups
+    number = len(reference.eigenvalue_slots(channels, rank, groups))
+    out = torch.randn(*before, channels, *after, dtype=F64, requires_grad=True)
+    lam = torch.randn(number, dtype=F64, requires_grad=True)
+    dim = len(before) - (out.dim() if negative else 0)
+    got = QF.add_quadratic(out, lam, rank, dim, groups)
+    truth = reference.add_quadratic(out, lam, rank, dim, groups)
+    assert_close(got, truth)
+    inputs = [out, lam] if number else [out]
+    weights = torch.randn_like(got)
+    for one, other in zip(
+        torch.autograd.grad(got, inputs, weights),
+        torch.autograd.grad(truth, inputs, weights),
+        strict=True,
+    ):
+        assert_close(one, other)
+
+
+@given(outputs=st.integers(1, 60), groups=st.integers(1, 4), rank=st.integers(1, 70))
+def test_no_filter_is_thrown_away(outputs: int, groups: int, rank: int) -> None:
+    """m = ceil(C / (k + 1)) neurons in each group, and one channel per y and per eigenvalue."""
+    layer = quadric.QuadraticConv1d(
+        groups, outputs * groups, 1, groups=groups, rank=rank, device="meta"
+    )
+    per_group = -(-outputs // (rank + 1))
+    assert layer.num_neurons == groups * per_group == len(layer.neuron_ranks)
+    assert layer.weight.shape[0] == layer.num_neurons + layer.eigenvalues.numel()
+    assert sum(layer.neuron_ranks) == layer.eigenvalues.numel()
+    assert max(layer.neuron_ranks) <= rank
