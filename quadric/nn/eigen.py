@@ -221,13 +221,8 @@ class EigenLayer(QuadraticLayer):
         new.train(module.training)
         return new
 
-    def to_linear(self) -> nn.Module:
-        """The torch layer without the squares, with the same weight and bias objects."""
-        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
-        new.weight = self.weight
-        if self.bias is not None:
-            new.bias = self.bias
-        return new.train(self.training)
+    def is_linear(self) -> bool:
+        return not self.eigenvalues.is_meta and not bool(self.eigenvalues.any())
 
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
         shape = self.eigenvalues.shape

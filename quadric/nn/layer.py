@@ -111,6 +111,20 @@ class QuadraticLayer(nn.Module):
                     state_dict[prefix + name] = value
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
+    def is_linear(self) -> bool:
+        """Whether the layer computes a linear function as it stands: its squares have weight
+        zero."""
+        raise NotImplementedError
+
+    def to_linear(self) -> nn.Module:
+        """The torch layer without the squares, with the same weight and bias objects."""
+        own: Any = self
+        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
+        new.weight = own.weight
+        if self.bias is not None:
+            new.bias = self.bias
+        return new.train(self.training)
+
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the output: what is linear in the input, what is quadratic, and the features
         handed on."""

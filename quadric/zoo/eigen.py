@@ -82,6 +82,7 @@ class Symmetric(Rule):
 
     rank: int = 9
     quadratic = ("eigenvectors", "eigenvalues")
+    switches = ("eigenvalues",)
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
@@ -135,6 +136,7 @@ class Square(Rule):
     """z + a z^2: the diagonal of the shared neuron."""
 
     quadratic = ("eigenvalues",)
+    switches = ("eigenvalues",)
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         return super().shapes(layer, bias) | {"eigenvalues": (layer.num_outputs,)}

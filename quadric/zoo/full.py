@@ -108,6 +108,8 @@ class _Full(Rule):
 class General(_Full):
     """x'Mx + w'x + b."""
 
+    switches = ("forms",)
+
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         return super().shapes(layer, bias) | {"forms": self._form_shape(layer)}
 

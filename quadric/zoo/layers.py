@@ -140,6 +140,20 @@ class NeuronLayer(QuadraticLayer):
         filled.start_linear_(weight.device, weight.dtype)
         return {name: filled.parameter(name).detach() for name in self.added_parameters()}
 
+    def is_linear(self) -> bool:
+        switches = [self.parameter(name) for name in self.rule.switches]
+        return any(not p.is_meta and not bool(p.any()) for p in switches)
+
+    def to_linear(self) -> nn.Module:
+        """The torch layer without the products, with the same weight and bias objects."""
+        if not self.rule.switches:
+            raise ValueError(
+                f"a layer must be a linear layer and products to drop them, got the neuron "
+                f"{self.neuron!r}: only "
+                "neurons with a linear part of their own can be made linear"
+            )
+        return super().to_linear()
+
     def extra_repr(self) -> str:
         text = self.linear_repr() + f", neuron={self.neuron!r}"
         for name, value in self.rule.options().items():

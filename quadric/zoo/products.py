@@ -41,6 +41,7 @@ class QRes(Rule):
     """(w1'x)(w2'x) + w1'x + b: `weight` is w1, `weight2` is w2."""
 
     quadratic = ("weight2",)
+    switches = ("weight2",)
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         return super().shapes(layer, bias) | {"weight2": layer.weight_shape()}
@@ -86,6 +87,7 @@ class LowRank(Rule):
 
     rank: int = 2
     quadratic = ("q1", "q2")
+    switches = ("q1", "q2")
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
@@ -198,6 +200,7 @@ class QuadraLib(Rule):
     """(w1'x)(w2'x) + w3'x + b: `weight` is w3, the factors are `weight1` and `weight2`."""
 
     quadratic = ("weight1", "weight2")
+    switches = ("weight1", "weight2")
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         extra = {"weight1": layer.weight_shape(), "weight2": layer.weight_shape()}
@@ -247,6 +250,7 @@ class QuadEnhancer(Rule):
 
     shifts: int = 1
     quadratic = ("theta",)
+    switches = ("theta",)
 
     def __post_init__(self) -> None:
         if isinstance(self.shifts, bool) or not isinstance(self.shifts, int) or self.shifts < 1:

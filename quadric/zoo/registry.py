@@ -45,6 +45,8 @@ class Rule:
     name: ClassVar[str] = ""
     starts: ClassVar[tuple[str, ...]] = ("published", "linear")
     quadratic: ClassVar[tuple[str, ...]] = ()
+    # Parameters each of which, being zero, leaves the linear part alone: the way back to linear.
+    switches: ClassVar[tuple[str, ...]] = ()
 
     @property
     def degree(self) -> int:

@@ -44,6 +44,7 @@ class Shared(Rule):
     recompute: bool = False
     eigenvalue_init: EigenvalueInit = "zeros"
     quadratic = ("eigenvalues",)
+    switches = ("eigenvalues",)
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
