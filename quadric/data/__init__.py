@@ -1,0 +1,72 @@
+"""Data sets: pictures in memory or in folders, tables, physical laws.
+
+`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>` and
+`uci:<name>`. Pictures come as `ImageData` or `FolderData`, which have the same methods, tables as
+`TableData`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from quadric.data import cifar, digits, folders, laws, uci
+from quadric.data.folders import FolderBatches as FolderBatches
+from quadric.data.folders import FolderData as FolderData
+from quadric.data.images import Batches as Batches
+from quadric.data.images import CropFlip as CropFlip
+from quadric.data.images import ImageData as ImageData
+from quadric.data.images import Normalization as Normalization
+from quadric.data.images import TensorBatches as TensorBatches
+from quadric.data.tables import Standardization as Standardization
+from quadric.data.tables import TableData as TableData
+
+IMAGES = ("digits", "cifar10", "cifar100", "folders")
+
+
+def names() -> list[str]:
+    """Lists the data sets that `load` knows by name."""
+    tables = [f"law:{name}" for name in laws.names()] + [f"uci:{name}" for name in uci.names()]
+    return [*IMAGES, *tables]
+
+
+def load(
+    name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
+) -> ImageData | FolderData | TableData:
+    """Loads a data set.
+
+    Args:
+        name: one of `names()`, or `uci:` and the name of a folder in `data_dir`.
+        data_dir: where the files are. CIFAR is downloaded without it; digits and laws need none.
+        **options: those of the data set's own function: `digits.load`, `cifar.load`,
+            `folders.load`, `laws.table`, `uci.load`.
+    """
+    function = _function(name, data_dir)
+    valid = inspect.signature(function).parameters
+    for option in options:
+        if option not in valid:
+            has = ", ".join(p.name for p in valid.values() if p.default is not p.empty)
+            raise ValueError(f"unknown option {option!r} for data set {name!r}: it has {has}")
+    return function(**options)
+
+
+def _function(
+    name: str, data_dir: str | os.PathLike[str] | None
+) -> Callable[..., ImageData | FolderData | TableData]:
+    """What loads a data set, its options left open."""
+    kind, _, rest = name.partition(":")
+    if name == "digits":
+        return digits.load
+    if name in ("cifar10", "cifar100"):
+        source = cifar.CIFAR10 if name == "cifar10" else cifar.CIFAR100
+        return partial(cifar.load, source, data_dir)
+    if kind == "law" and rest:
+        return partial(laws.table, rest)
+    if name == "folders" or (kind == "uci" and rest):
+        if data_dir is None:
+            raise ValueError(f"data set {name!r} needs a data directory: name it with data_dir")
+        return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
+    raise ValueError(f"unknown data set {name!r}: choose from {', '.join(names())}")

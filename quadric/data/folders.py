@@ -1,0 +1,485 @@
+"""Pictures in class folders, as ImageNet is kept: `train/<class>/...` and `val/<class>/...`.
+
+Pillow decodes in worker processes, which hand over bytes; the main process normalizes whole
+batches. Training takes a random part of each picture (8 to 100 % of the area, sides from 3:4 to
+4:3) and flips half of them, testing takes the middle of the picture resized to 8/7 of the size,
+both as in Szegedy et al. 2015 and as everybody has done since. A crop depends on (seed, epoch,
+picture) alone: the number of workers changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from quadric.data._extras import require
+from quadric.data._files import directory
+from quadric.data.images import (
+    Normalization,
+    check_batching,
+    epoch_order,
+    make_generator,
+    stratified_split,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# The statistics of ImageNet that all its published networks use.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+LAYOUT = "expected <directory>/train/<class>/*.jpg and <directory>/val/<class>/*.jpg"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Pictures on the disk with their labels."""
+
+    paths: tuple[str, ...]
+    labels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, index: Tensor) -> Files:
+        """The files of these indices."""
+        chosen = index.tolist()
+        return Files(tuple(self.paths[i] for i in chosen), tuple(self.labels[i] for i in chosen))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A picture that could not be decoded."""
+
+    path: str
+    reason: str
+
+
+def random_resized_crop(image: Image, size: int, draw: random.Random) -> Image:
+    """Takes a random part of a picture, resized to `size` pixels a side.
+
+    Args:
+        image: opened, not yet decoded.
+        size: pixels a side.
+        draw: where the random numbers come from.
+    """
+    from PIL.Image import Resampling
+
+    width, height = image.size
+    box = _random_box(width, height, draw)
+    if image.format == "JPEG":
+        # A JPEG decodes to a half, a quarter or an eighth for a fraction of the time: ask for the
+        # smallest that still gives the crop `size` pixels.
+        scale = max(size / (box[2] - box[0]), size / (box[3] - box[1]))
+        image.draft("RGB", (math.ceil(width * scale), math.ceil(height * scale)))
+    image = image.convert("RGB")
+    fx, fy = image.width / width, image.height / height
+    scaled = (box[0] * fx, box[1] * fy, box[2] * fx, box[3] * fy)
+    return image.resize((size, size), Resampling.BILINEAR, box=scaled)
+
+
+def _random_box(width: int, height: int, draw: random.Random) -> tuple[float, float, float, float]:
+    for _ in range(10):
+        area = width * height * draw.uniform(0.08, 1.0)
+        ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = draw.randint(0, width - w), draw.randint(0, height - h)
+            return left, top, left + w, top + h
+    # A very long or very high picture: the middle, with the nearest allowed ratio.
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def center_crop(image: Image, size: int, resize: int) -> Image:
+    """Resizes the shorter side to `resize` pixels and takes the middle of `size` pixels a side."""
+    from PIL.Image import Resampling
+
+    image = image.convert("RGB")
+    shorter = min(image.size)
+    # The shorter side becomes `resize` exactly.
+    width, height = (round(side * resize / shorter) for side in image.size)
+    image = image.resize((width, height), Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+class FolderDataset(Dataset[Any]):
+    """Decoded pictures, indexed by (epoch, index), so that persistent workers learn the epoch.
+
+    Args:
+        files: the pictures.
+        size: pixels a side.
+        resize: shorter side before the crop in the middle.
+        random_crop: take random parts and flip, instead of the middle.
+        seed: of the random parts.
+    """
+
+    def __init__(
+        self, files: Files, size: int, resize: int, *, random_crop: bool, seed: int = 0
+    ) -> None:
+        self.files = files
+        self.size = size
+        self.resize = resize
+        self.random_crop = random_crop
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int] | Broken:
+        from PIL import Image as pil
+
+        epoch, index = key
+        path = self.files.paths[index]
+        try:
+            with pil.open(path) as image:
+                if self.random_crop:
+                    draw = random.Random(f"{self.seed} {epoch} {index}")
+                    image = random_resized_crop(image, self.size, draw)
+                    if draw.random() < 0.5:
+                        image = image.transpose(pil.Transpose.FLIP_LEFT_RIGHT)
+                else:
+                    image = center_crop(image, self.size, self.resize)
+                pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        # What Pillow raises for a broken file depends on its format and on where it is broken.
+        except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
+            return Broken(path, " ".join(str(error).split()) or type(error).__name__)
+        picture = pixels.view(self.size, self.size, 3).permute(2, 0, 1)
+        return picture.contiguous(), self.files.labels[index]
+
+
+class _EpochSampler(Sampler[tuple[int, int]]):
+    """Yields (epoch, index) in the order of the epoch."""
+
+    def __init__(
+        self, count: int, seed: int, shuffle: bool, rank: int, world_size: int, pad: bool
+    ) -> None:
+        self.arguments = (shuffle, rank, world_size, pad)
+        self.count = count
+        self.seed = seed
+        self.epoch = 0
+
+    def _order(self) -> Tensor:
+        return epoch_order(self.count, self.seed, self.epoch, *self.arguments)
+
+    def __len__(self) -> int:
+        _, rank, world_size, pad = self.arguments
+        return (
+            math.ceil(self.count / world_size) if pad else len(range(rank, self.count, world_size))
+        )
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for index in self._order().tolist():
+            yield self.epoch, index
+
+
+def _collate(
+    samples: Sequence[tuple[Tensor, int] | Broken],
+) -> tuple[Tensor | None, Tensor, list[Broken]]:
+    good = [sample for sample in samples if not isinstance(sample, Broken)]
+    broken = [sample for sample in samples if isinstance(sample, Broken)]
+    pictures = torch.stack([picture for picture, _ in good]) if good else None
+    return pictures, torch.tensor([label for _, label in good], dtype=torch.int64), broken
+
+
+class FolderBatches:
+    """Batches of pictures decoded by worker processes.
+
+    Attributes:
+        broken: reason of each picture that could not be decoded so far, by path.
+    """
+
+    def __init__(
+        self,
+        dataset: FolderDataset,
+        batch_size: int,
+        normalization: Normalization,
+        *,
+        on_broken: str,
+        workers: int,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        pad: bool = False,
+    ) -> None:
+        check_batching(batch_size, rank, world_size)
+        self.normalization = normalization
+        self.on_broken = on_broken
+        self.broken: dict[str, str] = {}
+        self._equal_batches = pad and world_size > 1
+        self._sampler = _EpochSampler(len(dataset), dataset.seed, shuffle, rank, world_size, pad)
+        self._loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=self._sampler,
+            drop_last=drop_last,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            collate_fn=_collate,
+            # The loader draws a seed for its workers; ours need none, and torch's own generator
+            # shall not depend on how data is read.
+            generator=make_generator(dataset.seed),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        self._sampler.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        good = 0
+        for pictures, labels, broken in self._loader:
+            for item in broken:
+                self._report(item)
+            if pictures is not None:
+                good += 1
+                yield self.normalization(pictures), labels
+            elif self._equal_batches:
+                raise ValueError(
+                    f"all {len(broken)} pictures of a batch are broken, and the processes must "
+                    f"have equally many batches; the first is {broken[0].path} "
+                    f"({broken[0].reason}): replace them"
+                )
+        if not good and self.broken:
+            path, reason = next(iter(self.broken.items()))
+            raise ValueError(
+                f"all {len(self.broken)} pictures are broken, the first is {path} ({reason}): "
+                "replace them"
+            )
+
+    def _report(self, item: Broken) -> None:
+        if self.on_broken == "refuse":
+            raise ValueError(
+                f"broken picture {item.path} ({item.reason}): replace it, or skip such pictures "
+                "with on_broken='skip'"
+            )
+        if item.path not in self.broken:
+            self.broken[item.path] = item.reason
+            warnings.warn(
+                f"skipped broken picture {item.path} ({item.reason}); {len(self.broken)} so far",
+                stacklevel=3,
+            )
+
+
+@dataclass(frozen=True)
+class FolderData:
+    """A data set of pictures in class folders; the methods are those of `ImageData`.
+
+    Attributes:
+        name: of the data set.
+        train_files: pictures to learn from; `test_files` and `val_files` likewise.
+        class_names: the folders' names, sorted.
+        size: pixels a side of what the network gets.
+        resize: shorter side before the crop in the middle.
+        mean: of the pixels divided by 255, one a channel.
+        std: likewise.
+        on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
+        workers: processes that decode; 0 decodes in the main process.
+        augment: random parts and flips for training, or the middle.
+    """
+
+    name: str
+    train_files: Files
+    test_files: Files
+    class_names: tuple[str, ...]
+    size: int
+    resize: int
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+    on_broken: str = "skip"
+    workers: int = 0
+    augment: bool = True
+    val_files: Files | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        return (3, self.size, self.size)
+
+    @property
+    def train_size(self) -> int:
+        return len(self.train_files)
+
+    @property
+    def normalization(self) -> Normalization:
+        return Normalization(self.mean, self.std)
+
+    def hold_out(self, fraction: float, seed: int = 0) -> FolderData:
+        """Takes a validation part from the training pictures, the same share of every class.
+
+        Args:
+            fraction: of the training pictures.
+            seed: of the choice.
+        """
+        held, kept = stratified_split(self.train_files.labels, fraction, seed)
+        return replace(
+            self, train_files=self.train_files.take(kept), val_files=self.train_files.take(held)
+        )
+
+    def train_batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        augment: bool = True,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> FolderBatches:
+        """Batches for training: shuffled, augmented, equally many in every process.
+
+        Args:
+            batch_size: pictures a batch and process.
+            seed: of order and augmentation.
+            shuffle: new order each epoch.
+            augment: random parts and flips, if the data set has them on.
+            drop_last: leave out the last batch if it is smaller.
+            rank: of this process.
+            world_size: number of processes.
+        """
+        dataset = FolderDataset(
+            self.train_files,
+            self.size,
+            self.resize,
+            random_crop=augment and self.augment,
+            seed=seed,
+        )
+        return FolderBatches(
+            dataset,
+            batch_size,
+            self.normalization,
+            on_broken=self.on_broken,
+            workers=self.workers,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            pad=True,
+        )
+
+    def test_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> FolderBatches:
+        """Every test picture once, in order, over all processes together."""
+        return self._middle(self.test_files, batch_size, rank, world_size)
+
+    def val_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> FolderBatches:
+        """Every validation picture once, in order, over all processes together."""
+        if self.val_files is None:
+            raise ValueError(f"{self.name} has no validation part: make one with hold_out()")
+        return self._middle(self.val_files, batch_size, rank, world_size)
+
+    def _middle(self, files: Files, batch_size: int, rank: int, world_size: int) -> FolderBatches:
+        return FolderBatches(
+            FolderDataset(files, self.size, self.resize, random_crop=False),
+            batch_size,
+            self.normalization,
+            on_broken=self.on_broken,
+            workers=self.workers,
+            rank=rank,
+            world_size=world_size,
+        )
+
+
+def load(
+    data_dir: str | os.PathLike[str],
+    *,
+    size: int = 224,
+    resize: int | None = None,
+    augment: bool = True,
+    on_broken: str = "skip",
+    workers: int | None = None,
+    name: str = "folders",
+) -> FolderData:
+    """Finds the pictures below a directory; nothing is decoded yet.
+
+    Args:
+        data_dir: holds `train` and `val` (or `test`), each with one folder a class.
+        size: pixels a side of what the network gets.
+        resize: shorter side before the crop in the middle; None for 8/7 of `size`.
+        augment: random parts and flips for training, or the middle.
+        on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
+        workers: processes that decode; None for as many as there are processors, at most 8.
+        name: of the data set.
+    """
+    require("PIL", "a data set of pictures in folders")
+    if on_broken not in ("skip", "refuse"):
+        raise ValueError(f"on_broken must be 'skip' or 'refuse', got {on_broken!r}")
+    if size < 1:
+        raise ValueError(f"size must be >= 1, got {size}")
+    resize = round(size * 8 / 7) if resize is None else resize
+    if resize < size:
+        raise ValueError(f"resize must be >= size {size}, got {resize}")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers must be >= 0, got {workers}")
+    root = directory(data_dir, LAYOUT)
+    train = root / "train"
+    if not train.is_dir():
+        raise ValueError(f"missing directory {train}: {LAYOUT}")
+    test = next((root / part for part in ("val", "test") if (root / part).is_dir()), None)
+    if test is None:
+        raise ValueError(f"missing directory {root / 'val'}: {LAYOUT}")
+    class_names = _class_names(train)
+    unknown = sorted(set(_class_names(test)) - set(class_names))
+    if unknown:
+        raise ValueError(f"{test / unknown[0]} has no counterpart in {train}: {LAYOUT}")
+    if workers is None:
+        affinity = getattr(os, "sched_getaffinity", None)
+        workers = min(len(affinity(0)) if affinity else os.cpu_count() or 1, 8)
+    return FolderData(
+        name=name,
+        train_files=_scan(train, class_names, every=True),
+        test_files=_scan(test, class_names, every=False),
+        class_names=class_names,
+        size=size,
+        resize=resize,
+        augment=augment,
+        on_broken=on_broken,
+        workers=workers,
+    )
+
+
+def _class_names(part: Path) -> tuple[str, ...]:
+    names = sorted(entry.name for entry in os.scandir(part) if entry.is_dir())
+    if not names:
+        raise ValueError(f"no class folders in {part}: {LAYOUT}")
+    return tuple(names)
+
+
+def _scan(part: Path, class_names: Sequence[str], every: bool) -> Files:
+    """Lists the pictures of the class folders, sorted; `every` class must have one."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, class_name in enumerate(class_names):
+        folder = part / class_name
+        found = sorted(
+            os.path.join(where, file)
+            for where, _, files in os.walk(folder)
+            for file in files
+            if file.lower().endswith(EXTENSIONS)
+        )
+        if not found and (every or folder.is_dir()):
+            raise ValueError(
+                f"no pictures in {folder}: expected files ending in {', '.join(EXTENSIONS)}"
+            )
+        paths += found
+        labels += [label] * len(found)
+    return Files(tuple(paths), tuple(labels))

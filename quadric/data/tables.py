@@ -1,0 +1,93 @@
+"""Tables in memory: columns of numbers and what they are to predict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Standardization:
+    """Means and standard deviations of the training part, to give columns mean 0 and deviation 1.
+
+    Attributes:
+        input_mean: one a column of the inputs.
+        input_std: likewise; 1 where a column is constant.
+        target_mean: one a column of the targets.
+        target_std: likewise; an error on standardized targets times this is in the target's unit.
+    """
+
+    input_mean: Tensor
+    input_std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Standardizes inputs."""
+        return (x - self.input_mean) / self.input_std
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Standardizes targets."""
+        return (y - self.target_mean) / self.target_std
+
+    def restore_targets(self, y: Tensor) -> Tensor:
+        """The inverse of `targets`."""
+        return y * self.target_std + self.target_mean
+
+
+@dataclass(frozen=True)
+class TableData:
+    """A regression table.
+
+    Attributes:
+        name: of the table.
+        train_inputs: (N, columns) floats; `test_inputs` likewise.
+        train_targets: (N, 1) floats; `test_targets` likewise.
+        input_names: one a column.
+        target_name: what is predicted.
+    """
+
+    name: str
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    input_names: tuple[str, ...]
+    target_name: str
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
+            if inputs.dim() != 2 or inputs.shape[1] != len(self.input_names):
+                raise ValueError(
+                    f"{part}_inputs must be a tensor (N, {len(self.input_names)}), "
+                    f"got {tuple(inputs.shape)}"
+                )
+            if targets.shape != (len(inputs), 1):
+                raise ValueError(
+                    f"{part}_targets must be a tensor ({len(inputs)}, 1), "
+                    f"got {tuple(targets.shape)}"
+                )
+        if not len(self.train_inputs):
+            raise ValueError(f"table {self.name!r} has no training rows")
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.input_names)
+
+    @property
+    def train_size(self) -> int:
+        return len(self.train_inputs)
+
+    def standardization(self) -> Standardization:
+        """Statistics of the training part alone."""
+        x, y = self.train_inputs, self.train_targets
+        return Standardization(x.mean(0), _deviation(x), y.mean(0), _deviation(y))
+
+
+def _deviation(x: Tensor) -> Tensor:
+    # Equal values are tested for, because rounding leaves a constant column a tiny deviation.
+    constant = (x == x[:1]).all(0)
+    return torch.where(constant, torch.ones_like(x[0]), x.std(0, correction=0))

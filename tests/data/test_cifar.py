@@ -1,0 +1,372 @@
+"""CIFAR files are written here in their real formats, a few pictures each, with their real md5."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import pickle
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quadric.data import cifar
+from quadric.data.cifar import CIFAR10, CIFAR100, Archive, Source
+from quadric.data.images import CropFlip
+
+SOURCES = [CIFAR10, CIFAR100]
+RECORDS = 3
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
+
+
+def python_file(pixels: np.ndarray, labels: list[int], key: bytes) -> bytes:
+    """A batch as Python 2 and its numpy pickled it: protocol 2, keys of bytes, numpy.core."""
+    data = pickle.dumps({b"data": pixels, key: labels, b"batch_label": b"x"}, protocol=2)
+    assert b"numpy._core.multiarray" in data or b"numpy.core.multiarray" in data
+    return data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def binary_file(pixels: np.ndarray, labels: list[int], label_bytes: int) -> bytes:
+    records = []
+    for picture, label in zip(pixels, labels, strict=True):
+        # The first of CIFAR-100's two bytes is the coarse label; 77 would be a wrong fine label.
+        records.append(bytes([77] * (label_bytes - 1) + [label]) + picture.tobytes())
+    return b"".join(records)
+
+
+class Written:
+    """A small data set in all its formats, and the source that describes it."""
+
+    def __init__(self, original: Source) -> None:
+        rng = np.random.default_rng(0)
+        self.pixels: dict[str, np.ndarray] = {}
+        self.labels: dict[str, list[int]] = {}
+        self.python: dict[str, bytes] = {}
+        self.binary: dict[str, bytes] = {}
+        parts = []
+        for part in original.parts:
+            pixels = rng.integers(0, 256, (RECORDS, 3072), dtype=np.uint8)
+            labels = rng.integers(0, len(original.class_names), RECORDS).tolist()
+            self.pixels[part.name], self.labels[part.name] = pixels, labels
+            self.python[part.name] = python_file(pixels, labels, original.label_key)
+            self.binary[f"{part.name}.bin"] = binary_file(pixels, labels, original.label_bytes)
+            parts.append(
+                replace(part, md5=md5(self.python[part.name]), records=RECORDS),
+            )
+        self.python_archive = self._pack(original.python.folder, self.python)
+        self.binary_archive = self._pack(original.binary.folder, self.binary)
+        self.source = replace(
+            original,
+            train=tuple(parts[:-1]),
+            test=parts[-1],
+            python=replace(original.python, md5=md5(self.python_archive)),
+            binary=replace(original.binary, md5=md5(self.binary_archive)),
+        )
+
+    @staticmethod
+    def _pack(folder: str, files: dict[str, bytes]) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            for name, data in {**files, "readme.html": b"<html>"}.items():
+                info = tarfile.TarInfo(f"{folder}/{name}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return buffer.getvalue()
+
+    def write(self, folder: Path, files: dict[str, bytes]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+
+    def check(self, data) -> None:
+        train = [part.name for part in self.source.train]
+        pixels = np.concatenate([self.pixels[name] for name in train]).reshape(-1, 3, 32, 32)
+        assert torch.equal(data.train_images, torch.from_numpy(pixels))
+        assert data.train_labels.tolist() == [x for name in train for x in self.labels[name]]
+        test = self.pixels[self.source.test.name].reshape(-1, 3, 32, 32)
+        assert torch.equal(data.test_images, torch.from_numpy(test))
+        assert data.test_labels.tolist() == self.labels[self.source.test.name]
+
+
+@pytest.fixture(params=SOURCES, ids=lambda s: s.name)
+def written(request) -> Written:
+    return Written(request.param)
+
+
+@pytest.fixture
+def ten() -> Written:
+    return Written(CIFAR10)
+
+
+@pytest.mark.parametrize("kind", ["python", "binary"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_unpacked_files(written: Written, tmp_path: Path, kind: str, inside: bool) -> None:
+    archive: Archive = getattr(written.source, kind)
+    folder = tmp_path / archive.folder
+    written.write(folder, getattr(written, kind))
+    written.check(cifar.load(written.source, folder if inside else tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["python", "binary"])
+def test_packed_archive(written: Written, tmp_path: Path, kind: str) -> None:
+    archive: Archive = getattr(written.source, kind)
+    (tmp_path / archive.file).write_bytes(getattr(written, f"{kind}_archive"))
+    written.check(cifar.load(written.source, tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == [archive.file]
+
+
+def test_batches_pickled_by_todays_numpy(ten: Written, tmp_path: Path) -> None:
+    name = ten.source.test.name
+    for protocol in (2, 4):
+        content = {b"data": ten.pixels[name], b"labels": ten.labels[name]}
+        data = pickle.dumps(content, protocol=protocol)
+        source = replace(ten.source, test=replace(ten.source.test, md5=md5(data)))
+        ten.write(tmp_path, ten.python | {name: data})
+        ten.check(cifar.load(source, tmp_path))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
+def test_published_facts(source: Source) -> None:
+    assert sum(part.records for part in source.train) == 50_000
+    assert source.test.records == 10_000
+    assert len(set(source.class_names)) == len(source.class_names) == int(source.title[6:])
+    assert list(source.class_names) == sorted(source.class_names)
+    hashes = [part.md5 for part in source.parts] + [source.python.md5, source.binary.md5]
+    assert all(len(h) == 32 and set(h) <= set("0123456789abcdef") for h in hashes)
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_normalization_and_augmentation(ten: Written, tmp_path: Path) -> None:
+    ten.write(tmp_path, ten.binary)
+    data = cifar.load(ten.source, tmp_path)
+    assert data.mean == (0.4914, 0.4822, 0.4465)
+    assert data.std == (0.2470, 0.2435, 0.2616)
+    assert data.augmentation == CropFlip(padding=4, flip=True)
+    assert cifar.load(ten.source, tmp_path, augment=False).augmentation is None
+
+
+@pytest.mark.parametrize("size", [16, 8, 1])
+def test_resize_averages(ten: Written, tmp_path: Path, size: int) -> None:
+    ten.write(tmp_path, ten.binary)
+    data = cifar.load(ten.source, tmp_path, resize=size)
+    assert data.input_shape == (3, size, size)
+    name, k = ten.source.test.name, 32 // size
+    pixels = ten.pixels[name].reshape(RECORDS, 3, size, k, size, k).astype(float)
+    expected = torch.from_numpy(pixels.mean((3, 5)))
+    torch.testing.assert_close(data.test_images.double(), expected, rtol=0, atol=0.5)
+    assert data.augmentation == CropFlip(padding=size // 8, flip=True)
+
+
+@pytest.mark.parametrize("size", [0, 12, -16, 64, 16.0, "16"])
+def test_bad_resize(ten: Written, tmp_path: Path, size) -> None:
+    with pytest.raises(ValueError, match="resize must be a divisor of 32"):
+        cifar.load(ten.source, tmp_path, resize=size)
+
+
+def test_missing_file_is_named(ten: Written, tmp_path: Path) -> None:
+    ten.write(tmp_path / "cifar-10-batches-py", ten.python)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_4").unlink()
+    match = r"missing file .*data_batch_4: get it from https://www\.cs\.toronto\.edu"
+    with pytest.raises(ValueError, match=match):
+        cifar.load(ten.source, tmp_path)
+
+
+def test_empty_directory_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no CIFAR-10 in .*expected cifar-10-batches-py.*https:"):
+        cifar.cifar10(tmp_path)
+    with pytest.raises(ValueError, match=r"no CIFAR-100 in .*cifar-100-python.tar.gz \(md5 eb90"):
+        cifar.cifar100(tmp_path)
+
+
+def test_class_folders_are_not_mistaken_for_cifar100(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    with pytest.raises(ValueError, match="no CIFAR-100 in"):
+        cifar.cifar100(tmp_path)
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a directory, but there is none: .*CIFAR-10"):
+        cifar.cifar10(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="must be a directory, but it is a file"):
+        cifar.cifar10(tmp_path / "file")
+
+
+def test_truncated_binary_file(written: Written, tmp_path: Path) -> None:
+    name = f"{written.source.test.name}.bin"
+    whole = written.binary[name]
+    written.write(tmp_path, written.binary | {name: whole[:-1]})
+    match = rf"{name} is truncated .*: {len(whole) - 1:,} bytes, expected {len(whole):,}: get"
+    with pytest.raises(ValueError, match=match):
+        cifar.load(written.source, tmp_path)
+
+
+def test_binary_file_with_an_impossible_label(ten: Written, tmp_path: Path) -> None:
+    wrong = b"\x0a" + ten.binary["test_batch.bin"][1:]
+    ten.write(tmp_path, ten.binary | {"test_batch.bin": wrong})
+    with pytest.raises(ValueError, match=r"test_batch.bin is not .*label 10, expected 0 \.\.\. 9"):
+        cifar.load(ten.source, tmp_path)
+
+
+def test_truncated_python_file(ten: Written, tmp_path: Path) -> None:
+    whole = ten.python["data_batch_2"]
+    ten.write(tmp_path, ten.python | {"data_batch_2": whole[:-10]})
+    match = rf"data_batch_2 is truncated .*md5 \w+ of {len(whole) - 10:,} bytes, expected \w+: get"
+    with pytest.raises(ValueError, match=match):
+        cifar.load(ten.source, tmp_path)
+
+
+class Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_unpickled_before_its_checksum(ten: Written, tmp_path: Path) -> None:
+    evil = pickle.dumps(Bomb(tmp_path / "exploded"))
+    ten.write(tmp_path, ten.python | {"data_batch_1": evil})
+    with pytest.raises(ValueError, match="data_batch_1 is truncated or not the published file"):
+        cifar.load(ten.source, tmp_path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_the_unpickler_knows_arrays_only(ten: Written, tmp_path: Path) -> None:
+    evil = pickle.dumps(Bomb(tmp_path / "exploded"))
+    source = replace(ten.source, test=replace(ten.source.test, md5=md5(evil)))
+    ten.write(tmp_path, ten.python | {"test_batch": evil})
+    with pytest.raises(ValueError, match=r"test_batch is not a file of CIFAR-10 .*it asks for"):
+        cifar.load(source, tmp_path)
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(evil)
+    assert (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, r"pixels \(2, 3072\)"),
+        ({b"data": np.zeros((3, 3072)), b"labels": [1, 2, 3]}, "pixels"),
+        ({b"data": np.zeros((3, 3072), np.uint8), b"labels": [1]}, "1 labels, expected 3"),
+        ({b"labels": [1, 2, 3]}, "data"),
+        ([1, 2, 3], "indices must be integers"),
+    ],
+)
+def test_a_pickle_of_something_else(ten: Written, tmp_path: Path, content, match: str) -> None:
+    data = pickle.dumps(content, protocol=2)
+    source = replace(ten.source, test=replace(ten.source.test, md5=md5(data)))
+    ten.write(tmp_path, ten.python | {"test_batch": data})
+    with pytest.raises(ValueError, match=rf"test_batch is not a file of CIFAR-10 \(.*{match}"):
+        cifar.load(source, tmp_path)
+
+
+def test_corrupted_archive(ten: Written, tmp_path: Path) -> None:
+    broken = bytearray(ten.python_archive)
+    broken[len(broken) // 2] ^= 1
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(bytes(broken))
+    match = rf"cifar-10-python.tar.gz is truncated .*expected {ten.source.python.md5}: get it from"
+    with pytest.raises(ValueError, match=match):
+        cifar.load(ten.source, tmp_path)
+
+
+def test_archive_without_one_of_its_files(ten: Written, tmp_path: Path) -> None:
+    del ten.python["data_batch_3"]
+    packed = ten._pack("cifar-10-batches-py", ten.python)
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(packed)
+    source = replace(ten.source, python=replace(ten.source.python, md5=md5(packed)))
+    with pytest.raises(ValueError, match="missing file cifar-10-batches-py/data_batch_3 in"):
+        cifar.load(source, tmp_path)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves one directory on this machine and counts what is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.requests: list[str] = []
+        server = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *args) -> None:
+                super().__init__(*args, directory=str(root))
+
+            def log_message(self, *args) -> None:
+                server.requests.append(self.path)
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    root = tmp_path / "site"
+    root.mkdir()
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Server(root) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def at(server: Server, source: Source) -> Source:
+    return replace(source, python=replace(source.python, url=f"{server.url}/{source.python.file}"))
+
+
+def test_download_once_with_a_progress_bar(
+    ten: Written, server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive)
+    source = at(server, ten.source)
+    ten.check(cifar.load(source))
+    assert "100%" in capfd.readouterr().err
+    assert (tmp_path / "cache" / ten.source.python.file).is_file()
+    ten.check(cifar.load(source))
+    assert server.requests == [f"/{ten.source.python.file}"]
+
+
+def test_damaged_cache_is_fetched_again(ten: Written, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive)
+    source = at(server, ten.source)
+    cifar.load(source, progress=False)
+    cached = tmp_path / "cache" / ten.source.python.file
+    cached.write_bytes(cached.read_bytes()[:-5])
+    ten.check(cifar.load(source, progress=False))
+    assert len(server.requests) == 2
+
+
+def test_download_of_another_file(ten: Written, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive[:-1])
+    match = (
+        rf"the download of http.* is not the published file \(expected md5 {ten.source.python.md5}"
+    )
+    with pytest.raises(ValueError, match=match):
+        cifar.load(at(server, ten.source), progress=False)
+
+
+def test_download_that_fails(ten: Written, server: Server) -> None:
+    with pytest.raises(ValueError, match=r"cannot download http.*404.*fetch it by hand \(md5"):
+        cifar.load(at(server, ten.source), progress=False)
+
+
+def test_no_server(ten: Written, server: Server) -> None:
+    source = at(server, ten.source)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(ValueError, match="cannot download http") as caught:
+        cifar.load(source, progress=False)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from quadric.data.images import (
+    CropFlip,
+    ImageData,
+    Normalization,
+    TensorBatches,
+    epoch_order,
+    make_generator,
+    stratified_split,
+)
+
+
+def pictures(count: int = 20, size: int = 6, channels: int = 2) -> Tensor:
+    return torch.randint(1, 256, (count, channels, size, size), dtype=torch.uint8)
+
+
+def data(train: int = 21, test: int = 7, **options) -> ImageData:
+    return ImageData(
+        "toy",
+        pictures(train),
+        torch.arange(train) % 3,
+        pictures(test),
+        torch.arange(test) % 3,
+        mean=(0.5, 0.4),
+        std=(0.25, 0.2),
+        class_names=("a", "b", "c"),
+        **options,
+    )
+
+
+def crops_of(image: Tensor, padding: int, flip: bool) -> list[Tensor]:
+    """Every picture that shifting and mirroring can make of one, by slow slicing."""
+    channels, height, width = image.shape
+    padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=image.dtype)
+    padded[:, padding : padding + height, padding : padding + width] = image
+    crops = [
+        padded[:, i : i + height, j : j + width]
+        for i in range(2 * padding + 1)
+        for j in range(2 * padding + 1)
+    ]
+    return crops + [torch.stack(tuple(reversed(c.unbind(2))), 2) for c in crops if flip]
+
+
+@pytest.mark.parametrize(
+    ("padding", "flip", "kinds"), [(1, True, 18), (1, False, 9), (0, True, 2), (2, True, 50)]
+)
+def test_every_shift_and_mirror_image_occurs_and_nothing_else(
+    padding: int, flip: bool, kinds: int
+) -> None:
+    image = torch.randint(1, 256, (2, 5, 4), dtype=torch.uint8)
+    allowed = {tuple(c.flatten().tolist()) for c in crops_of(image, padding, flip)}
+    assert len(allowed) == kinds
+    batch = CropFlip(padding, flip)(image.expand(1500, -1, -1, -1), make_generator(0))
+    assert batch.shape == (1500, 2, 5, 4)
+    assert batch.dtype == torch.uint8
+    assert {tuple(b.flatten().tolist()) for b in batch} == allowed
+
+
+def test_each_picture_keeps_its_place_in_the_batch() -> None:
+    images = pictures(50)
+    batch = CropFlip(1, True)(images, make_generator(3))
+    for image, augmented in zip(images, batch, strict=True):
+        assert any(torch.equal(augmented, crop) for crop in crops_of(image, 1, True))
+
+
+def test_augmentation_obeys_its_generator_and_leaves_torchs_alone() -> None:
+    images = pictures(50)
+    state = torch.get_rng_state()
+    first = CropFlip()(images, make_generator(1))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(CropFlip()(images, make_generator(1)), first)
+    assert not torch.equal(CropFlip()(images, make_generator(2)), first)
+
+
+def test_normalization_matches_the_formula() -> None:
+    images = pictures()
+    out = Normalization((0.5, 0.4), (0.25, 0.2), scale=255)(images)
+    assert out.dtype == torch.float32
+    for c, (mean, std) in enumerate([(0.5, 0.25), (0.4, 0.2)]):
+        expected = (images[:, c].double() / 255 - mean) / std
+        torch.testing.assert_close(out[:, c].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_normalization_never_changes_floats_in_place() -> None:
+    images = torch.rand(2, 1, 3, 3)
+    before = images.clone()
+    Normalization((0.5,), (0.25,), scale=1)(images)
+    torch.testing.assert_close(images, before, rtol=0, atol=0)
+
+
+def test_a_batch_is_pictures_and_their_labels() -> None:
+    toy = data()
+    # Each picture carries its own index in a corner.
+    toy.train_images[:, 0, 0, 0] = torch.arange(21, dtype=torch.uint8)
+    seen = []
+    for images, labels in toy.train_batches(4, augment=False):
+        index = ((images[:, 0, 0, 0] * 0.25 + 0.5) * 255).round().long()
+        torch.testing.assert_close(labels, toy.train_labels[index])
+        torch.testing.assert_close(images, toy.normalization(toy.train_images[index]))
+        seen += index.tolist()
+    assert sorted(seen) == list(range(21))
+    assert seen != list(range(21))
+
+
+def test_epochs_differ_repeat_and_follow_the_seed() -> None:
+    batches = data(augmentation=CropFlip(1)).train_batches(8, seed=5)
+
+    def epoch(number: int) -> Tensor:
+        batches.set_epoch(number)
+        return torch.cat([images for images, _ in batches])
+
+    first, second = epoch(0), epoch(1)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(epoch(0), first, rtol=0, atol=0)
+    batches.seed = 6
+    assert not torch.equal(epoch(0), first)
+
+
+def test_augmentation_can_be_left_out() -> None:
+    toy = data(augmentation=CropFlip(2))
+    plain = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False, augment=False)])
+    torch.testing.assert_close(plain, toy.normalization(toy.train_images))
+    augmented = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False)])
+    assert not torch.equal(augmented, plain)
+
+
+@pytest.mark.parametrize(("drop_last", "sizes"), [(False, [8, 8, 5]), (True, [8, 8])])
+def test_length_and_the_last_batch(drop_last: bool, sizes: list[int]) -> None:
+    batches = data().train_batches(8, drop_last=drop_last)
+    assert [len(labels) for _, labels in batches] == sizes
+    assert len(batches) == len(sizes)
+
+
+def test_two_processes_share_each_batch_of_one() -> None:
+    toy = data(train=24)
+    one = [images for images, _ in toy.train_batches(8, seed=2)]
+    ranks = [list(toy.train_batches(4, seed=2, rank=r, world_size=2)) for r in (0, 1)]
+    assert len(one) == len(ranks[0]) == len(ranks[1]) == 3
+    for whole, (first, _), (second, _) in zip(one, *ranks, strict=True):
+        torch.testing.assert_close(torch.stack([first, second], 1).flatten(0, 1), whole)
+
+
+def test_training_pads_and_testing_does_not() -> None:
+    toy = data(train=7, test=7)
+    for rank in (0, 1):
+        batches = toy.train_batches(2, rank=rank, world_size=2)
+        assert sum(len(labels) for _, labels in batches) == 4
+        assert len(batches) == len(list(batches)) == 2
+    tests = [toy.test_batches(2, rank=r, world_size=2) for r in (0, 1)]
+    assert [sum(len(labels) for _, labels in t) for t in tests] == [4, 3]
+    assert [len(t) for t in tests] == [2, 2]
+
+
+def test_processes_augment_differently() -> None:
+    toy = data(train=4, augmentation=CropFlip(3))
+    toy = replace(toy, train_images=toy.train_images[:1].repeat(4, 1, 1, 1))
+    first, second = (
+        torch.cat([x for x, _ in toy.train_batches(2, rank=r, world_size=2)]) for r in (0, 1)
+    )
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_epoch_order_covers_everything(world_size: int) -> None:
+    parts = [epoch_order(5, 0, 0, True, r, world_size, True) for r in range(world_size)]
+    assert {len(p) for p in parts} == {-(-5 // world_size)}
+    assert set(torch.cat(parts).tolist()) == set(range(5))
+    exact = [epoch_order(5, 0, 0, True, r, world_size, False) for r in range(world_size)]
+    assert sorted(torch.cat(exact).tolist()) == list(range(5))
+
+
+def test_hold_out_takes_from_training_only() -> None:
+    toy = data(train=30)
+    held = toy.hold_out(0.2, seed=1)
+    assert held.val_images is not None
+    assert held.val_labels is not None
+    assert held.val_labels.bincount().tolist() == [2, 2, 2]
+    assert held.train_size == 24
+    both = torch.cat([held.train_images, held.val_images]).flatten(1).tolist()
+    assert sorted(both) == sorted(toy.train_images.flatten(1).tolist())
+    torch.testing.assert_close(held.test_images, toy.test_images)
+    images, labels = next(iter(held.val_batches(6)))
+    torch.testing.assert_close(labels, held.val_labels)
+    torch.testing.assert_close(images, toy.normalization(held.val_images))
+    other = toy.hold_out(0.2, seed=2).val_images
+    assert other is not None
+    assert not torch.equal(other, held.val_images)
+
+
+def test_stratified_split_is_disjoint_and_complete() -> None:
+    labels = torch.tensor([0] * 10 + [1] * 30)
+    first, second = stratified_split(labels, 0.3, 0)
+    assert labels[first].bincount().tolist() == [3, 9]
+    assert sorted(first.tolist() + second.tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5])
+def test_bad_fraction(fraction: float) -> None:
+    with pytest.raises(ValueError, match=f"fraction must be between 0 and 1, got {fraction}"):
+        data().hold_out(fraction)
+
+
+def test_fraction_that_takes_nothing() -> None:
+    with pytest.raises(ValueError, match="leaves one part empty"):
+        data().hold_out(0.01)
+
+
+def test_no_validation_part() -> None:
+    with pytest.raises(ValueError, match="toy has no validation part"):
+        data().val_batches(4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"train_images": torch.rand(21, 2, 6, 6)}, "train_images must be a uint8 tensor"),
+        ({"test_labels": torch.zeros(3, dtype=torch.int64)}, "test_labels must be an int64"),
+        ({"test_labels": torch.full((7,), 3)}, r"test_labels must be in 0 \.\.\. 2, got 3"),
+        ({"test_images": pictures(7, size=5)}, "must have the shape"),
+        ({"mean": (0.5,)}, "mean and std must have 2 entries"),
+    ],
+)
+def test_bad_data(changes: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        replace(data(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
+        ({"batch_size": 2, "rank": 2, "world_size": 2}, r"rank must be in 0 \.\.\. 1, got 2"),
+    ],
+)
+def test_bad_batching(options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        data().train_batches(**options)
+
+
+def test_batches_on_another_seed_of_torch_are_the_same() -> None:
+    toy = data(augmentation=CropFlip(1))
+    torch.manual_seed(1)
+    first = torch.cat([x for x, _ in toy.train_batches(8)])
+    torch.manual_seed(2)
+    torch.testing.assert_close(torch.cat([x for x, _ in toy.train_batches(8)]), first)
+    assert isinstance(toy.train_batches(8), TensorBatches)

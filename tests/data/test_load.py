@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quadric import data
+from quadric.data._extras import require
+from tests.data import test_uci
+
+
+def test_names_load(tmp_path: Path) -> None:
+    assert {"digits", "cifar10", "cifar100", "folders", "law:lorentz", "uci:kin8nm"} <= set(
+        data.names()
+    )
+    assert data.load("digits").name == "digits"
+    assert data.load("digits", tmp_path, augment=True).augmentation is not None
+    law = data.load("law:lorentz", train_size=10, test_size=5)
+    assert isinstance(law, data.TableData)
+    assert law.train_size == 10
+    test_uci.write(tmp_path / "toy")
+    assert data.load("uci:toy", tmp_path, split=1).name == "uci:toy"
+
+
+@pytest.mark.parametrize("name", ["cifar", "law", "law:", "uci:", "uci", ":", "", "digits:x"])
+def test_unknown_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown data set '.*': choose from digits, cifar10"):
+        data.load(name)
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(ValueError, match=r"unknown option 'resize' .* 'digits': it has augment"):
+        data.load("digits", resize=16)
+    match = "unknown option 'size' for data set 'cifar10': it has resize, augment"
+    with pytest.raises(ValueError, match=match):
+        data.load("cifar10", size=16)
+    with pytest.raises(ValueError, match="unknown option 'law'"):
+        data.load("law:lorentz", law="snell", n=3)
+
+
+@pytest.mark.parametrize("name", ["folders", "uci:kin8nm"])
+def test_directory_needed(name: str) -> None:
+    with pytest.raises(ValueError, match=f"data set '{name}' needs a data directory"):
+        data.load(name)
+
+
+def test_the_directory_reaches_the_loader(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no CIFAR-100 in"):
+        data.load("cifar100", tmp_path)
+    with pytest.raises(ValueError, match=r"missing directory .*train"):
+        data.load("folders", tmp_path)
+
+
+HEAVY = ["sklearn", "pooch", "PIL", "lightning", "pandas", "yaml", "matplotlib"]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, quadric.data, quadric.models\n"
+        f"print([m for m in {HEAVY} if m in sys.modules])\n"
+        # Proves that the test would see one.
+        f"import PIL\nprint([m for m in {HEAVY} if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines() == ["[]", "['PIL']"]
+
+
+class Without:
+    """An import system in which one package is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path=None, target=None) -> None:
+        if name.partition(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {self.package!r}", name=self.package)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "match"),
+    [
+        ("sklearn", "digits", "the digits data set needs sklearn"),
+        ("pooch", "cifar10", "the download of CIFAR-10 needs pooch"),
+        ("PIL", "folders", "a data set of pictures in folders needs PIL"),
+    ],
+)
+def test_missing_extra_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, package: str, name: str, match: str
+) -> None:
+    for module in list(sys.modules):
+        if module.partition(".")[0] == package:
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [Without(package), *sys.meta_path])
+    with pytest.raises(ModuleNotFoundError, match=rf"^{match}: pip install 'quadric\[train\]'$"):
+        data.load(name, "." if name == "folders" else None)
+
+
+def test_a_broken_module_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module_xyz.py").write_text("import another_missing_module_xyz")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'another_missing_module_xyz'"):
+        require("broken_module_xyz", "this test")
+    with pytest.raises(ModuleNotFoundError, match=r"this test needs no_such_xyz: pip install 'qua"):
+        require("no_such_xyz", "this test")
