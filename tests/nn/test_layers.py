@@ -252,6 +252,31 @@ def test_forward_mode_derivative(case: Case) -> None:
     assert_close(got[1], expected[1])
 
 
+@each_layer
+def test_dual_numbers(case: Case) -> None:
+    layer, x = case.make(), case.input()
+    tangent = torch.randn_like(x)
+    with torch.autograd.forward_ad.dual_level():
+        out = layer(torch.autograd.forward_ad.make_dual(x, tangent))
+        got = torch.autograd.forward_ad.unpack_dual(out).tangent
+    expected = torch.func.jvp(lambda x: case.reference(layer, x), (x,), (tangent,))[1]
+    assert got is not None
+    assert_close(got, expected)
+
+
+@each_layer
+def test_inference_mode(case: Case) -> None:
+    layer, x = case.make(), case.input()
+    kept = x.clone()
+    with torch.inference_mode():
+        out = layer(x)
+    assert out.is_inference()
+    assert_close(out, case.reference(layer, x))
+    torch.testing.assert_close(x, kept, rtol=0, atol=0)
+    layer(x).sum().backward()
+    assert layer.eigenvalues.grad is not None
+
+
 # ------------------------------------------------------------------------------------------------
 # Looking inside
 # ------------------------------------------------------------------------------------------------

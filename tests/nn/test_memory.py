@@ -305,6 +305,20 @@ def test_a_changed_operand_is_an_error_as_in_torch(case: Case, name: str, inplac
         out.sum().backward()
 
 
+@each_layer
+def test_a_changed_bias(case: Case) -> None:
+    """A linear layer does not read its bias in backward; where ours must, it says so."""
+    layer, x = case.make(), case.input()
+    out, changed = layer(x), layer(x).sin_()
+    expected = torch.autograd.grad(plain_formula(case, layer, x).sum(), layer.eigenvalues)
+    with torch.no_grad():
+        layer.bias.add_(1)
+    got = torch.autograd.grad(out.sum(), layer.eigenvalues)
+    assert_close(got[0], expected[0])
+    with pytest.raises(RuntimeError, match=r"bias.*modified|modified.*bias"):
+        changed.sum().backward()
+
+
 # ------------------------------------------------------------------------------------------------
 # Double backward, checkpoint, hooks
 # ------------------------------------------------------------------------------------------------
@@ -419,9 +433,10 @@ def test_hooks_on_the_output_see_its_gradient() -> None:
     torch.testing.assert_close(seen, [torch.ones_like(out)])
 
 
-def test_jacobian_row_by_row() -> None:
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_jacobian(vectorize: bool) -> None:
     case = CASES[2]
     layer, x = case.make(), case.input(batch=1)
-    got = torch.autograd.functional.jacobian(layer, x)
+    got = torch.autograd.functional.jacobian(layer, x, vectorize=vectorize)
     expected = torch.autograd.functional.jacobian(lambda x: plain_formula(case, layer, x), x)
     assert_close(got, expected)
