@@ -6,6 +6,7 @@
 torch.Size([4, 3])
 """
 
+from quadric import _quiet_import as _quiet_import  # first: it imports torch
 from quadric import functional as functional
 from quadric import models as models
 from quadric import zoo as zoo
@@ -13,6 +14,8 @@ from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadA
 from quadric.conversion import ConversionReport as ConversionReport
 from quadric.conversion import convert_ as convert_
 from quadric.conversion import revert_ as revert_
+from quadric.counting import CostReport as CostReport
+from quadric.counting import cost as cost
 from quadric.decomposition import Decomposition as Decomposition
 from quadric.decomposition import decompose as decompose
 from quadric.decomposition import reconstruct as reconstruct

@@ -23,7 +23,6 @@ import functools
 import importlib.util
 import inspect
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -228,8 +227,6 @@ def demo(
 
 def main() -> None:
     """Entry point of the `quadric` command."""
-    # A plain install has no numpy, and torch says so at every import; nothing here needs it.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     app()
 
 

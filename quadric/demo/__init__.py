@@ -1,0 +1,113 @@
+"""What a quadratic neuron is good for, in three scenes of under two minutes together.
+
+Two networks of the same widths, one of linear and one of eigen neurons, learn (1) data in the
+plane that no line separates, (2) physical laws from samples, (3) handwritten digits, with ReLU and
+with no activation function at all. The numbers are printed as they come, also where the eigen
+neuron does not win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from quadric import provenance
+from quadric.demo.pictures import draw_all
+from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
+from quadric.demo.table import demo_table
+
+_CAPTION = """\
+Mean ± standard deviation over {seeds} seeds, on test data. Error: root mean square error as a share
+of the target's standard deviation. MACs: multiply-accumulates for one input. Seconds: processor
+time for training one network, one thread."""
+
+
+def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
+    """Run the three scenes, print their table and write everything into a folder.
+
+    Args:
+        out: the folder; made if it does not exist. Files of an earlier demo are overwritten.
+        seed: of the data and of the first network of each kind.
+        quick: only a few training steps and two seeds: shows that everything runs, not a result.
+
+    Returns:
+        What demo.json holds.
+    """
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out must be a folder, got the file {out}: give another name")
+    out.mkdir(parents=True, exist_ok=True)
+
+    tasks = all_tasks()
+    seeds = SEEDS
+    if quick:
+        tasks = [dataclasses.replace(task, steps=12) for task in tasks]
+        seeds = 2
+    started = time.perf_counter()
+    with _one_thread():
+        # The first optimizer step of a process loads half of torch: not the first network's time.
+        run_task(dataclasses.replace(tasks[0], steps=1), "eigen", seed, 1, lambda steps: None)
+        outcomes = _run_all(tasks, seed, seeds)
+        pictures = draw_all(outcomes, out)
+        report = {
+            "seed": seed,
+            "seeds": seeds,
+            "quick": quick,
+            "rows": [outcome.to_dict() for outcome in outcomes],
+            "seconds": time.perf_counter() - started,
+            "versions": provenance.versions("matplotlib", "scikit-learn"),
+            "machine": provenance.machine(),
+            "command": provenance.command(),
+        }
+    report = provenance.finite(report)
+    provenance.write_json(out / "demo.json", report)
+    table = demo_table(report["rows"]) + "\n\n" + _CAPTION.format(seeds=seeds) + "\n"
+    (out / "table.md").write_text(table, encoding="utf-8")
+
+    print(table)
+    print(f"{report['seconds']:.0f} seconds. Everything is in {out}/:")
+    for path in (*pictures, out / "table.md", out / "demo.json"):
+        print(f"  {path}")
+    return report
+
+
+def _run_all(tasks: list[Task], seed: int, seeds: int) -> list[Outcome]:
+    columns = (
+        TextColumn("{task.description:<34}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeElapsedColumn(),
+    )
+    total = sum(task.steps for task in tasks) * seeds * len(NEURONS)
+    outcomes = []
+    # On stderr, so that what is piped or kept holds only the results.
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=total)
+        for task in tasks:
+            for neuron in NEURONS:
+                progress.update(bar, description=f"{task.name}, {neuron} ({task.activation})")
+                outcomes.append(
+                    run_task(task, neuron, seed, seeds, lambda steps: progress.advance(bar, steps))
+                )
+    return outcomes
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread: these networks are too small for more, and sums then have one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

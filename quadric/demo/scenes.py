@@ -1,0 +1,404 @@
+"""The demo's three scenes: data, networks, training.
+
+In each scene a network of linear neurons and one of eigen neurons have the same widths, the same
+first weights (a fresh eigen layer computes what the linear layer computes), the same batches and
+the same optimizer. Only the layer class differs: that line is `_layers` below.
+
+The settings were chosen once for time, not per neuron: the whole demo has two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric.nn import QuadraticConv2d, QuadraticLayer, QuadraticLinear
+from quadric.optim import param_groups
+
+NEURONS = ("linear", "eigen")
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Split:
+    """Data to learn from and data to be judged by."""
+
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set of a scene and the networks that learn it.
+
+    Attributes:
+        scene: "plane", "laws" or "digits".
+        name: of the data set.
+        activation: of the hidden layers, as it is shown.
+        metric: "accuracy", or "error": root mean square error / standard deviation of the target.
+        load: makes the data from a seed.
+        build: makes the network of a neuron.
+        lr: peak of the one-cycle schedule of Adam.
+        steps: training steps.
+        batch: samples in a step.
+        rank: of the eigen neurons.
+    """
+
+    scene: str
+    name: str
+    activation: str
+    metric: str
+    load: Callable[[int], Split]
+    build: Callable[[str, int], nn.Module]
+    lr: float
+    steps: int
+    batch: int
+    rank: int
+
+
+@dataclass
+class Outcome:
+    """What the networks of one task and one neuron did, one entry a seed.
+
+    Attributes:
+        models: the trained networks, in eval mode.
+        values: the metric on the test data.
+        seconds: processor time of training, which other work on the machine does not change.
+    """
+
+    task: Task
+    neuron: str
+    split: Split
+    models: list[nn.Module] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def std(self) -> float:
+        """The sample standard deviation over the seeds."""
+        squares = math.fsum((value - self.mean) ** 2 for value in self.values)
+        return math.sqrt(squares / (len(self.values) - 1)) if len(self.values) > 1 else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, for JSON."""
+        model = self.models[0]
+        return {
+            "scene": self.task.scene,
+            "task": self.task.name,
+            "activation": self.task.activation,
+            "neuron": self.neuron,
+            "rank": self.task.rank if self.neuron == "eigen" else None,
+            "params": sum(parameter.numel() for parameter in model.parameters()),
+            "macs": count_macs(model, self.split.test_inputs[:1]),
+            "metric": self.task.metric,
+            "mean": self.mean,
+            "std": self.std,
+            "values": self.values,
+            "seconds": math.fsum(self.seconds) / len(self.seconds),
+            "steps": self.task.steps,
+        }
+
+
+def _layers(neuron: str, rank: int) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
+    """The dense and the convolutional layer of a neuron: the only difference of two networks."""
+    if neuron == "linear":
+        return nn.Linear, nn.Conv2d
+    return (
+        lambda *sizes, **options: QuadraticLinear(*sizes, rank=rank, **options),
+        lambda *sizes, **options: QuadraticConv2d(*sizes, rank=rank, **options),
+    )
+
+
+# ---------------------------------------------------------------- scene 1: data in the plane
+
+
+def rings(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A ring inside a ring."""
+    labels = torch.arange(count) % 2
+    radius = 1.0 + labels + 0.15 * torch.randn(count, generator=generator)
+    angle = 2 * math.pi * torch.rand(count, generator=generator)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1), labels
+
+
+def xor(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Four quadrants, opposite ones alike, with a gap along the axes."""
+    points = 4 * torch.rand(count, 2, generator=generator) - 2
+    points = points + 0.1 * points.sign()
+    return points, (points.prod(1) > 0).long()
+
+
+def spirals(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two arms of one and a half turns, apart from the center, where they would touch."""
+    labels = torch.arange(count) % 2
+    angle = 3 * math.pi * (0.05 + 0.95 * torch.rand(count, generator=generator)).sqrt()
+    arm = torch.stack([angle.cos(), angle.sin()], 1) * angle.unsqueeze(1) / 4
+    noise = 0.07 * torch.randn(count, 2, generator=generator)
+    return arm * (1 - 2 * labels).unsqueeze(1) + noise, labels
+
+
+def _plane_split(
+    points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]], seed: int
+) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    return Split(*points(1000, generator), *points(2000, generator))
+
+
+def _plane_network(neuron: str, rank: int, width: int, activation: type[nn.Module]) -> nn.Module:
+    dense, _ = _layers(neuron, rank)
+    return nn.Sequential(dense(2, width), activation(), nn.Linear(width, 2))
+
+
+# ---------------------------------------------------------------- scene 2: physical laws
+
+
+def lorentz(x: Tensor) -> Tensor:
+    """The force on a charge, q (E + B v sin t): Feynman I.12.11."""
+    charge, electric, magnetic, speed, angle = x.unbind(1)
+    return charge * (electric + magnetic * speed * angle.sin())
+
+
+def oscillator(x: Tensor) -> Tensor:
+    """The energy of a driven oscillator, m (w^2 + w0^2) x^2 / 4: Feynman I.24.6."""
+    mass, frequency, own_frequency, amplitude = x.unbind(1)
+    return mass * (frequency**2 + own_frequency**2) * amplitude**2 / 4
+
+
+def _law_split(law: Callable[[Tensor], Tensor], inputs: int, high: float, seed: int) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    x = 1 + (high - 1) * torch.rand(12_000, inputs, generator=generator)
+    y = law(x).unsqueeze(1)
+    # Standardized by what may be learned from, never by the test data.
+    x = (x - x[:10_000].mean(0)) / x[:10_000].std(0)
+    y = (y - y[:10_000].mean(0)) / y[:10_000].std(0)
+    return Split(x[:10_000], y[:10_000], x[10_000:], y[10_000:])
+
+
+def _law_network(neuron: str, rank: int, inputs: int, width: int) -> nn.Module:
+    dense, _ = _layers(neuron, rank)
+    return nn.Sequential(
+        dense(inputs, width), nn.SiLU(), dense(width, width), nn.SiLU(), nn.Linear(width, 1)
+    )
+
+
+# ---------------------------------------------------------------- scene 3: handwritten digits
+
+
+def _digits_split(seed: int) -> Split:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = torch.tensor(bunch.data, dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    labels = torch.tensor(bunch.target)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    train, test = order[:1437], order[1437:]
+    return Split(images[train], labels[train], images[test], labels[test])
+
+
+def _digits_network(neuron: str, rank: int, activation: type[nn.Module]) -> nn.Module:
+    _, conv = _layers(neuron, rank)
+    return nn.Sequential(
+        conv(1, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        activation(),
+        conv(8, 16, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        activation(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+def all_tasks() -> list[Task]:
+    """Every task of the demo, in order."""
+    accuracy, error = "accuracy", "error"
+    return [
+        Task(
+            "plane",
+            "rings",
+            "none",
+            accuracy,
+            lambda seed: _plane_split(rings, seed),
+            lambda neuron, rank: _plane_network(neuron, rank, 6, nn.Identity),
+            lr=0.1,
+            steps=500,
+            batch=128,
+            rank=2,
+        ),
+        Task(
+            "plane",
+            "XOR",
+            "none",
+            accuracy,
+            lambda seed: _plane_split(xor, seed),
+            lambda neuron, rank: _plane_network(neuron, rank, 6, nn.Identity),
+            lr=0.1,
+            steps=500,
+            batch=128,
+            rank=2,
+        ),
+        Task(
+            "plane",
+            "spirals",
+            "tanh",
+            accuracy,
+            lambda seed: _plane_split(spirals, seed),
+            lambda neuron, rank: _plane_network(neuron, rank, 9, nn.Tanh),
+            lr=0.03,
+            steps=1000,
+            batch=128,
+            rank=2,
+        ),
+        Task(
+            "laws",
+            "Lorentz force",
+            "SiLU",
+            error,
+            lambda seed: _law_split(lorentz, 5, 5.0, seed),
+            lambda neuron, rank: _law_network(neuron, rank, 5, 32),
+            lr=0.03,
+            steps=1200,
+            batch=256,
+            rank=3,
+        ),
+        Task(
+            "laws",
+            "oscillator energy",
+            "SiLU",
+            error,
+            lambda seed: _law_split(oscillator, 4, 3.0, seed),
+            lambda neuron, rank: _law_network(neuron, rank, 4, 32),
+            lr=0.03,
+            steps=1200,
+            batch=256,
+            rank=3,
+        ),
+        Task(
+            "digits",
+            "digits",
+            "ReLU",
+            accuracy,
+            _digits_split,
+            lambda neuron, rank: _digits_network(neuron, rank, nn.ReLU),
+            lr=0.01,
+            steps=264,
+            batch=64,
+            rank=3,
+        ),
+        Task(
+            "digits",
+            "digits",
+            "none",
+            accuracy,
+            _digits_split,
+            lambda neuron, rank: _digits_network(neuron, rank, nn.Identity),
+            lr=0.01,
+            steps=264,
+            batch=64,
+            rank=3,
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- training and counting
+
+
+def run_task(
+    task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
+) -> Outcome:
+    """Train the networks of one neuron from several seeds and judge them on the test data.
+
+    Args:
+        task: what to learn.
+        neuron: "linear" or "eigen".
+        seed: of the data and of the first network; the next networks take the next seeds.
+        seeds: how many networks.
+        on_steps: called with the number of steps done since it was last called.
+    """
+    outcome = Outcome(task, neuron, task.load(seed))
+    for network_seed in range(seed, seed + seeds):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(network_seed)
+            model = task.build(neuron, task.rank)
+        started = time.process_time()
+        _train(model, task, outcome.split, network_seed, on_steps)
+        outcome.seconds.append(time.process_time() - started)
+        outcome.models.append(model.eval())
+        outcome.values.append(_judge(model, task, outcome.split))
+    return outcome
+
+
+def _train(
+    model: nn.Module, task: Task, split: Split, seed: int, on_steps: Callable[[int], None]
+) -> None:
+    loss_fn = nn.functional.cross_entropy if task.metric == "accuracy" else nn.functional.mse_loss
+    # With Adam, whose step does not depend on the gradient's size, the eigenvalues take the same
+    # learning rate as everything else.
+    optimizer = torch.optim.Adam(param_groups(model, task.lr, quadratic_lr=task.lr), fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.lr, task.steps)
+    for step, index in enumerate(_batches(len(split.inputs), task.batch, task.steps, seed), 1):
+        loss = loss_fn(model(split.inputs[index]), split.targets[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % 10 == 0 or step == task.steps:
+            on_steps((step - 1) % 10 + 1)
+
+
+def _batches(count: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """Indices of `steps` batches: epoch by epoch in random order, the last short batch left out."""
+    generator = torch.Generator().manual_seed(seed)
+    per_epoch = count // size
+    for step in range(steps):
+        if step % per_epoch == 0:
+            order = torch.randperm(count, generator=generator)
+        start = step % per_epoch * size
+        yield order[start : start + size]
+
+
+@torch.no_grad()
+def _judge(model: nn.Module, task: Task, split: Split) -> float:
+    output = model(split.test_inputs)
+    if task.metric == "accuracy":
+        return (output.argmax(1) == split.test_targets).double().mean().item()
+    return (output - split.test_targets).double().square().mean().sqrt().item()
+
+
+@torch.no_grad()
+def count_macs(model: nn.Module, example: Tensor) -> int:
+    """Multiply-accumulates of the linear maps and the squares for one example.
+
+    A weight counts once, an eigenvalue twice (square, then weigh), for each position of the output.
+    Normalization, activations and pooling are not counted.
+    """
+    total = 0
+
+    def count(layer: nn.Module, _: Any, output: Tensor) -> None:
+        nonlocal total
+        positions = math.prod(output.shape[2:])
+        total += positions * sum(p.numel() for n, p in layer.named_parameters() if n == "weight")
+        if isinstance(layer, QuadraticLayer):
+            quadratic = layer.quadratic_parameters().values()
+            total += positions * 2 * sum(parameter.numel() for parameter in quadratic)
+
+    kinds = (nn.Linear, nn.Conv2d, QuadraticLayer)
+    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, kinds)]
+    try:
+        model(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total
