@@ -415,20 +415,15 @@ class QuadraticMultiheadAttention(nn.Module):
     def to_mha(self) -> nn.MultiheadAttention:
         """Torch's attention without the squares: the inverse of :meth:`from_mha`.
 
-        Only for neurons that are a linear layer and squares (`linear`, `eigen`); the others are
-        refused.
+        Only for neurons that are a linear layer and something more, which is dropped; the others
+        are refused.
         """
         linears: list[nn.Linear] = []
         for name in (*_PROJECTIONS, "out_proj"):
             projection = getattr(self, name)
-            if not isinstance(projection, nn.Linear):
-                if not hasattr(projection, "to_linear"):
-                    raise ValueError(
-                        "to_mha needs projections that can drop their squares, got the neuron "
-                        f"{self.neuron!r}: only linear and eigen can."
-                    )
-                projection = projection.to_linear()
-            linears.append(projection)
+            linears.append(
+                projection if isinstance(projection, nn.Linear) else projection.to_linear()
+            )
         q, k, v, out = linears
         new = nn.MultiheadAttention(
             self.embed_dim,

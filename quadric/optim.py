@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 
 from quadric.nn import QuadraticLayer
+from quadric.zoo import get_neuron
 
 # The paper's ratio with SGD is 1/1000 and smaller; a tenth also learns in short trainings.
 _LR_OVER_QUADRATIC_LR = 10
@@ -155,13 +155,11 @@ def _quadratic_ids(model: nn.Module) -> set[int]:
     for layer in model.modules():
         if not isinstance(layer, QuadraticLayer):
             continue
-        for name, value in layer.quadratic_parameters().items():
-            if parametrize.is_parametrized(layer, name):
-                # The attribute is then a computed tensor; what is trained lies underneath.
-                underneath = layer.get_submodule(f"parametrizations.{name}")
+        found.update(id(parameter) for parameter in layer.quadratic_parameters().values())
+        # Under a parametrization the attribute is computed; what is trained lies underneath.
+        for name, underneath in getattr(layer, "parametrizations", {}).items():
+            if name in get_neuron(layer.neuron).quadratic:
                 found.update(id(parameter) for parameter in underneath.parameters())
-            else:
-                found.add(id(value))
     return found
 
 

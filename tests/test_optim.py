@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from quadric.nn import QuadraticConv2d, QuadraticLayer, QuadraticLinear
 from quadric.optim import LayerShare, QuadraticShare, param_groups, quadratic_share
+from quadric.zoo import make_layer, neurons
 
 
 def _model() -> nn.Sequential:
@@ -159,7 +160,10 @@ def test_a_single_layer_is_a_model():
     assert len(groups["quadratic"]["params"]) == 1
 
 
-def test_parametrized_eigenvalues_stay_quadratic():
+@pytest.mark.parametrize(
+    ("neuron", "name"), [("eigen", "eigenvalues"), ("shared", "eigenvalues"), ("fan", "weight2")]
+)
+def test_parametrized_quadratic_parameters_stay_quadratic(neuron, name):
     class Scale(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -168,15 +172,31 @@ def test_parametrized_eigenvalues_stay_quadratic():
         def forward(self, x: Tensor) -> Tensor:
             return self.gain * x
 
-    layer = QuadraticLinear(3, 6, rank=2)
-    parametrize.register_parametrization(layer, "eigenvalues", Scale())
+    layer = make_layer(nn.Linear, 3, 6, neuron=neuron)
+    parametrize.register_parametrization(layer, name, Scale())
+    parametrize.register_parametrization(layer, "weight", Scale())
     groups = _by_name(param_groups(layer, 0.1))
     names = {id(p): name for name, p in layer.named_parameters()}
-    assert {names[id(p)] for p in groups["quadratic"]["params"]} == {
-        "parametrizations.eigenvalues.original",
-        "parametrizations.eigenvalues.0.gain",
+    quadratic = {names[id(p)] for p in groups["quadratic"]["params"]}
+    assert {f"parametrizations.{name}.original", f"parametrizations.{name}.0.gain"} <= quadratic
+    linear = {names[id(p)] for p in groups["linear"]["params"]}
+    assert linear == {
+        "bias",
+        "parametrizations.weight.original",
+        "parametrizations.weight.0.gain",
     }
-    assert {names[id(p)] for p in groups["linear"]["params"]} == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("neuron", sorted(set(neurons()) - {"linear"}))
+def test_every_neuron_declares_its_quadratic_parameters(neuron):
+    model = nn.Sequential(make_layer(nn.Conv1d, 2, 6, 2, neuron=neuron), nn.BatchNorm1d(6))
+    groups = _by_name(param_groups(model, 0.1))
+    declared = {id(p) for p in model[0].quadratic_parameters().values()}
+    assert {id(p) for p in groups.get("quadratic", {"params": []})["params"]} == declared
+    # kervolution's curvature has no parameter of its own: it is in the power.
+    assert declared or neuron == "kervolution"
+    everything = [id(p) for group in groups.values() for p in group["params"]]
+    assert sorted(everything) == sorted(id(p) for p in model.parameters())
 
 
 _OPTIMIZERS = sorted(
@@ -394,6 +414,19 @@ def test_share_of_a_convolution_counts_every_position(batched):
     assert report[""].num_neurons == 4
     assert report[""].samples == 4 * 4 * 3
     assert_close(torch.tensor(report[""].shares).double(), share, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("neuron", sorted(set(neurons()) - {"linear"}))
+def test_every_neuron_has_a_share(neuron):
+    layer = make_layer(nn.Conv1d, 2, 6, 2, neuron=neuron, dtype=torch.float64)
+    _bend_(layer)
+    x = torch.randn(5, 2, 8, dtype=torch.float64)
+    report = quadratic_share(nn.Sequential(layer), [x[:2], x[2:]])["0"]
+    linear, quadratic, _ = layer.responses(x)
+    share, _ = _plain_share(*(part.movedim(1, -1).flatten(0, 1) for part in (linear, quadratic)))
+    assert_close(torch.tensor(report.shares, dtype=torch.float64), share)
+    assert report.neuron == neuron
+    assert 0 < report.share <= 1
 
 
 def test_layers_of_a_network_see_what_they_see_in_it():
