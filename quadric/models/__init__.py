@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
+from torch.nn import functional as F
 
 from quadric.models.registry import ENTRIES, entry
 
@@ -80,7 +82,7 @@ def create(
     exclude: Selection | None = None,
     layers: str | None = None,
     *,
-    init: str = "published",
+    init: str | None = None,
     head: bool = False,
     **options: Any,
 ) -> nn.Module:
@@ -97,8 +99,10 @@ def create(
         exclude: layers to leave linear, as in `quadric.convert_`.
         layers: "first:n" converts only the first n convolutions, 1x1 shortcuts not counted; "all"
             or None all of them. Has no effect on linear networks.
-        init: "published", the start that the neuron's authors use, or "linear", exactly the linear
-            network, as in `quadric.convert_`.
+        init: "linear", exactly the linear network, or "published", the start of the neuron's
+            authors, which draws new weights, as in `quadric.convert_`. None for the published one,
+            but with the network's own weights where it is a linear layer (eigen, shared, fan, ...):
+            all these networks then start from the same weights.
         head: converts the classifier too.
         **options: the network's own options, listed by `options(name)`, and the neuron's.
 
@@ -126,6 +130,8 @@ def create(
     if neuron not in neurons:
         raise ValueError(f"unknown neuron {neuron!r}: choose from {', '.join(neurons)}")
     _refuse_unknown(name, other, found.options, neuron, neurons[neuron].options)
+    if init is None:
+        init = "linear" if _starts_linear(neuron, other) else "published"
     model = found.factory(**own)
     convert_(
         model,
@@ -139,6 +145,17 @@ def create(
         **other,
     )
     return model
+
+
+def _starts_linear(neuron: str, neuron_options: Mapping[str, Any]) -> bool:
+    """Whether a neuron's published start is a linear layer, seen on a small one."""
+    from quadric.zoo import make_layer
+
+    # Neither the caller's random numbers nor a device chosen by `with torch.device` take part.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
+        layer: Any = make_layer(nn.Linear, 3, 12, neuron=neuron, **neuron_options)
+        x = torch.randn(4, 3)
+        return torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
 def _first(layers: str | None) -> int | None:

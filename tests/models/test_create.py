@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import quadric
 from quadric import models
 from quadric.nn import QuadraticLayer
 
@@ -78,11 +79,8 @@ def test_every_convolution_but_not_the_classifier() -> None:
 def test_mlp_keeps_a_linear_head() -> None:
     model = models.create("mlp", neuron="eigen", rank=3, in_features=4, hidden=(8, 8))
     assert quadratic(model) == ["hidden1", "hidden2"]
-    assert quadratic(models.create("mlp", neuron="eigen", rank=3, head=True)) == [
-        "hidden1",
-        "hidden2",
-        "head",
-    ]
+    model = models.create("mlp", neuron="eigen", rank=3, out_features=4, head=True)
+    assert quadratic(model) == ["hidden1", "hidden2", "head"]
 
 
 @pytest.mark.parametrize(
@@ -105,13 +103,31 @@ def test_include_and_exclude() -> None:
     assert quadratic(model) == ["layer1.0.conv1"]
 
 
-def test_eigen_starts_as_the_linear_network() -> None:
-    torch.manual_seed(0)
+LINEAR_STARTS = {"eigen", "shared", "square", "symmetric", "quadenhancer", "fan"}
+
+
+@pytest.mark.parametrize("neuron", sorted(set(quadric.neurons()) - {"linear", "pure", "general"}))
+def test_networks_that_start_linear_start_from_the_same_weights(neuron: str) -> None:
+    torch.manual_seed(1)
     plain = models.build("resnet8").eval()
-    torch.manual_seed(0)
-    model = models.create("resnet8", neuron="eigen", init="linear").eval()
+    torch.manual_seed(1)
+    model = models.create("resnet8", neuron=neuron).eval()
     x = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model(x), plain(x))
+    close = torch.allclose(model(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert close == (neuron in LINEAR_STARTS)
+
+
+def test_the_start_can_be_chosen() -> None:
+    torch.manual_seed(1)
+    plain = models.build("mlp")
+    for init, same in (("linear", True), ("published", False)):
+        torch.manual_seed(1)
+        model = models.create("mlp", neuron="qres", init=init)
+        x = torch.randn(4, 8)
+        assert torch.allclose(model(x), plain(x), atol=1e-6) == same
+    torch.manual_seed(1)
+    model = models.create("mlp", neuron="shared", init="published")
+    assert not torch.equal(model.hidden1.weight, plain.hidden1.weight)
 
 
 def test_neuron_options_reach_the_layers() -> None:
