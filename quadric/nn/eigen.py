@@ -92,7 +92,10 @@ class EigenLayer(QuadraticLayer):
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
         if not self.normalize:
             return self.eigenvalues
-        filters = self.linear_map.filters(self.weight)[self.feature_mask()]
+        # Places, not a mask: how many it selects would have to be read from its values.
+        mask = self._squares.feature_mask(self.num_outputs)
+        places = [place for place, is_feature in enumerate(mask) if is_feature]
+        filters = self.linear_map.filters(self.weight)[places]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
         return self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
