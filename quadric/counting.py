@@ -582,12 +582,8 @@ def _run(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> _Cou
     meta = device.type == "meta"
 
     def place(tensor: Tensor) -> Tensor:
-        # A copy in any case: the pass may change its input in place. Masks and token ids keep their
-        # values, which some models look at; they go to meta where they meet it.
-        if not meta:
-            return tensor.detach().to(device, copy=True)
-        is_data = tensor.is_floating_point() or tensor.is_complex()
-        return _meta(tensor.detach()) if is_data else tensor.clone()
+        # A copy in any case: the pass may change its input in place.
+        return _meta(tensor.detach()) if meta else tensor.detach().to(device, copy=True)
 
     args, kwargs = pytree.tree_map_only(Tensor, place, (args, kwargs))
     counter = _Counter(model, meta)
