@@ -225,6 +225,79 @@ def demo(
     run_demo(out, seed=seed, quick=quick)
 
 
+@app.command()
+def neurons(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric neurons
+
+    List the neurons: source, formula, parameters and MACs per output.
+
+    Beside the exact counts stand those that the paper prints, where they differ, and why.
+    """
+    from quadric.zoo.table import neuron_facts, neuron_table
+
+    if json_file is not None:
+        _write_json(json_file, neuron_facts())
+    if json_file != "-":
+        print(neuron_table(markdown))
+
+
+@app.command()
+def cost(
+    name: Annotated[str, typer.Argument(help="A network of quadric.models, or module:factory.")],
+    neuron: Annotated[str, typer.Option(help="A neuron, see quadric neurons.")] = "linear",
+    rank: Annotated[int | None, typer.Option(help="Its rank; by default its own.")] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Neurons side by side, such as linear,eigen,fan.")
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Input shape without the batch: 3x32x32, or 128:int64 for token ids."),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Convert only the first layers, such as first:3.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric cost resnet20 --neuron eigen --rank 9
+
+    Count the parameters and MACs of a network, layer by layer, or of several neurons in it.
+
+    Counts are for one input, and nothing is computed: the network runs on the meta device.
+    """
+    from quadric.networks import compare_neurons, comparison_table, network_cost
+
+    if compare is None:
+        report = network_cost(name, neuron, rank, layers, input)
+        result: Any = report.to_dict()
+        text = report.to_markdown() if markdown else str(report)
+    else:
+        result = compare_neurons(name, compare.split(","), rank, layers, input)
+        text = comparison_table(result, markdown)
+    if json_file is not None:
+        _write_json(json_file, result)
+    if json_file != "-":
+        print(text)
+
+
+def _write_json(file: str, value: Any) -> None:
+    """Write strict JSON to a file, or to stdout for "-"."""
+    import json
+
+    text = json.dumps(value, indent=2, allow_nan=False)
+    if file == "-":
+        print(text)
+    else:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Entry point of the `quadric` command."""
     app()

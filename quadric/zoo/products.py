@@ -75,8 +75,8 @@ class QRes(Rule):
     "lowrank",
     paper="Jiang et al. 2020",
     formula="x'Q1 Q2'x + w'x + b",
-    params="(2k+1)n",
-    macs="(2k+1)n + k",
+    params="2kn + n",
+    macs="2kn + n + k",
     printed_params="2kn + n",
     printed_macs="2kn + k",
     note="the linear part's n MACs are counted; the paper leaves them out",
@@ -129,8 +129,8 @@ class LowRank(Rule):
     printed_params="3n",
     printed_macs="4n",
     note=(
-        "the paper squares the inputs once for each neuron; a layer squares them once for all, "
-        "counted with the layer"
+        "the paper squares the inputs once for each neuron; a layer squares them once for all its "
+        "outputs, which is counted with the layer, not here"
     ),
 )
 @dataclass(frozen=True)
