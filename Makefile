@@ -2,6 +2,7 @@
 # make test       every test but the slow ones
 # make test-slow  the slow ones
 # make lint       ruff and mypy
+# make readme     the demo's numbers and picture into results/, docs/ and README.md
 # make clean      removes the virtual environment, caches and builds (runs/ stays)
 #
 # Nothing has to be done before: each target makes .venv and installs what it needs, once. A stamp in
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Test processes; each pays the import of torch, so more than a few do not help.
 JOBS ?= auto
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint readme clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed-demo
@@ -30,6 +31,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+readme: demo
+	mkdir -p results docs/images
+	cp runs/demo/demo.json results/demo.json
+	cp runs/demo/boundaries.png docs/images/boundaries.png
+	$(BIN)/python tools/readme_tables.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

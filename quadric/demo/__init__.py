@@ -24,11 +24,6 @@ from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
 
-_CAPTION = """\
-Mean ± standard deviation over {seeds} seeds, on test data. Error: root mean square error as a share
-of the target's standard deviation. MACs: multiply-accumulates for one input. Seconds: processor
-time for training one network, one thread."""
-
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     """Run the three scenes, print their table and write everything into a folder.
@@ -70,10 +65,9 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         }
     report = provenance.finite(report)
     provenance.write_json(out / "demo.json", report)
-    table = demo_table(report["rows"]) + "\n\n" + _CAPTION.format(seeds=seeds) + "\n"
-    (out / "table.md").write_text(table, encoding="utf-8")
+    (out / "table.md").write_text(demo_table(report, markdown=True), encoding="utf-8")
 
-    print(table)
+    print(demo_table(report))
     print(f"{report['seconds']:.0f} seconds. Everything is in {out}/:")
     for path in (*pictures, out / "table.md", out / "demo.json"):
         print(f"  {path}")

@@ -24,7 +24,7 @@ Outcomes = Mapping[tuple[str, str, str], Outcome]  # by task name, activation, n
 
 def _save(figure: Figure, path: Path) -> None:
     # No software name or date inside: the same run makes the same file.
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=100, metadata={"Software": None})
 
 
 def draw_boundaries(outcomes: Outcomes, path: Path) -> None:
@@ -67,12 +67,12 @@ def _draw_plane(panel: Any, outcome: Outcome) -> None:
     with torch.no_grad():
         first_class = outcome.models[0](grid).softmax(1)[:, 1].view(160, 160).T
     line, field = ticks.tolist(), first_class.tolist()
-    panel.contourf(line, line, field, levels=20, cmap=_FIELD, vmin=0.0, vmax=1.0)
+    panel.contourf(line, line, field, levels=8, cmap=_FIELD, vmin=0.0, vmax=1.0)
     # A network that says one class everywhere has no boundary to draw.
     if bool((first_class.min() < 0.5) & (first_class.max() > 0.5)):
         panel.contour(line, line, field, levels=[0.5], colors="black", linewidths=1.6)
     for label, color, marker in ((0, BLUE, "o"), (1, ORANGE, "^")):
-        shown = points[labels == label][:220]
+        shown = points[labels == label][:180]
         x, y = shown[:, 0].tolist(), shown[:, 1].tolist()
         panel.scatter(x, y, s=13, c=color, marker=marker, edgecolors="white", linewidths=0.4)
     panel.set(xticks=[], yticks=[], aspect="equal", xlim=(-reach, reach), ylim=(-reach, reach))

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.nn import QuadraticConv2d, QuadraticLayer, QuadraticLinear
+from quadric.counting import cost
+from quadric.nn import QuadraticConv2d, QuadraticLinear
 from quadric.optim import param_groups
 
 NEURONS = ("linear", "eigen")
@@ -93,15 +94,15 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, for JSON."""
-        model = self.models[0]
+        counted = cost(self.models[0], self.split.test_inputs[:1])
         return {
             "scene": self.task.scene,
             "task": self.task.name,
             "activation": self.task.activation,
             "neuron": self.neuron,
             "rank": self.task.rank if self.neuron == "eigen" else None,
-            "params": sum(parameter.numel() for parameter in model.parameters()),
-            "macs": count_macs(model, self.split.test_inputs[:1]),
+            "params": counted.params,
+            "macs": counted.macs,
             "metric": self.task.metric,
             "mean": self.mean,
             "std": self.std,
@@ -312,7 +313,7 @@ def all_tasks() -> list[Task]:
     ]
 
 
-# ---------------------------------------------------------------- training and counting
+# ---------------------------------------------------------------- training
 
 
 def run_task(
@@ -375,30 +376,3 @@ def _judge(model: nn.Module, task: Task, split: Split) -> float:
     if task.metric == "accuracy":
         return (output.argmax(1) == split.test_targets).double().mean().item()
     return (output - split.test_targets).double().square().mean().sqrt().item()
-
-
-@torch.no_grad()
-def count_macs(model: nn.Module, example: Tensor) -> int:
-    """Multiply-accumulates of the linear maps and the squares for one example.
-
-    A weight counts once, an eigenvalue twice (square, then weigh), for each position of the output.
-    Normalization, activations and pooling are not counted.
-    """
-    total = 0
-
-    def count(layer: nn.Module, _: Any, output: Tensor) -> None:
-        nonlocal total
-        positions = math.prod(output.shape[2:])
-        total += positions * sum(p.numel() for n, p in layer.named_parameters() if n == "weight")
-        if isinstance(layer, QuadraticLayer):
-            quadratic = layer.quadratic_parameters().values()
-            total += positions * 2 * sum(parameter.numel() for parameter in quadratic)
-
-    kinds = (nn.Linear, nn.Conv2d, QuadraticLayer)
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, kinds)]
-    try:
-        model(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return total

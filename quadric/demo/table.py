@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from quadric._text import markdown_table, text_table
+
 _HEAD = ("scene", "data", "activation", "neuron", "parameters", "MACs", "test result", "seconds")
-_RIGHT = frozenset({"parameters", "MACs", "test result", "seconds"})
+_ALIGN = "llllrrrr"
 
 
 def _result(row: Mapping[str, Any]) -> str:
@@ -19,37 +21,30 @@ def _result(row: Mapping[str, Any]) -> str:
     return f"{scale * mean:.{digits}f}{spread}{unit}"
 
 
-def demo_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table that also reads well as plain text.
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["scene"],
+        row["task"],
+        row["activation"],
+        row["neuron"] if row["rank"] is None else f"{row['neuron']} (rank {row['rank']})",
+        f"{row['params']:,}",
+        f"{row['macs']:,}",
+        _result(row),
+        f"{row['seconds']:.1f}",
+    ]
+
+
+def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
+    """The table with its caption.
 
     Args:
-        rows: the entry `rows` of a demo.json.
+        report: what a demo.json holds.
+        markdown: for a page instead of a terminal.
     """
-    cells = [_HEAD]
-    for row in rows:
-        neuron = row["neuron"] if row["rank"] is None else f"{row['neuron']} (rank {row['rank']})"
-        cells.append(
-            (
-                row["scene"],
-                row["task"],
-                row["activation"],
-                neuron,
-                f"{row['params']:,}",
-                f"{row['macs']:,}",
-                _result(row),
-                f"{row['seconds']:.1f}",
-            )
-        )
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
-    rule = [
-        "-" * (width - 1) + (":" if title in _RIGHT else "-")
-        for title, width in zip(_HEAD, widths, strict=True)
-    ]
-    lines = []
-    for line in (cells[0], rule, *cells[1:]):
-        padded = [
-            cell.rjust(width) if title in _RIGHT else cell.ljust(width)
-            for cell, width, title in zip(line, widths, _HEAD, strict=True)
-        ]
-        lines.append("| " + " | ".join(padded) + " |")
-    return "\n".join(lines)
+    table = markdown_table if markdown else text_table
+    caption = (
+        f"Mean ± standard deviation over {report['seeds']} seeds, on test data. Error: root mean "
+        "square error as a share\nof the target's standard deviation. MACs: multiply-accumulates "
+        "for one input. Seconds: processor\ntime for training one network, on one thread."
+    )
+    return f"{table(_HEAD, [_cells(row) for row in report['rows']], _ALIGN)}\n\n{caption}\n"

@@ -1,0 +1,92 @@
+"""`quadric demo` from end to end, with a few training steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from quadric.cli import app
+from quadric.demo import run_demo
+from quadric.demo.table import demo_table
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    out = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    return out, CliRunner().invoke(app, ["demo", "--quick", "--seed", "4", "--out", str(out)])
+
+
+def test_says_where_everything_is(quick: tuple[Path, Any]) -> None:
+    out, result = quick
+    assert result.exit_code == 0, result.output
+    names = ["boundaries.png", "laws.png", "digits.png", "table.md", "demo.json"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    for name in names:
+        assert str(out / name) in result.stdout
+    assert "336/336" in result.stderr  # the progress bar went to its end
+    assert "steps" not in result.stdout
+
+
+def test_pictures_are_pictures(quick: tuple[Path, Any]) -> None:
+    from PIL import Image
+
+    for path in quick[0].glob("*.png"):
+        with Image.open(path) as picture:
+            assert min(picture.size) > 400
+            assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 50
+
+
+def test_report(quick: tuple[Path, Any]) -> None:
+    report = json.loads((quick[0] / "demo.json").read_text(encoding="utf-8"))
+    assert (report["seed"], report["seeds"], report["quick"]) == (4, 2, True)
+    assert report["versions"]["torch"] == torch.__version__
+    assert report["machine"]["threads"] == 1
+    assert {row["scene"] for row in report["rows"]} == {"plane", "laws", "digits"}
+    kinds = [(row["task"], row["activation"], row["neuron"]) for row in report["rows"]]
+    assert len(set(kinds)) == 14
+    for row in report["rows"]:
+        assert len(row["values"]) == 2
+        assert min(row["values"]) <= row["mean"] <= max(row["values"])
+    table = (quick[0] / "table.md").read_text(encoding="utf-8")
+    assert table == demo_table(report, markdown=True)
+    assert demo_table(report) in quick[1].stdout
+
+
+def test_table_of_what_went_wrong() -> None:
+    row = {
+        "scene": "laws",
+        "task": "x",
+        "activation": "SiLU",
+        "neuron": "linear",
+        "rank": None,
+        "params": 1281,
+        "macs": 1216,
+        "metric": "error",
+        "mean": 0.01234,
+        "std": 0.001,
+        "seconds": 1.26,
+    }
+    lost = {**row, "neuron": "eigen", "rank": 3, "mean": None, "std": None}
+    table = demo_table({"seeds": 3, "rows": [row, lost]}, markdown=True)
+    assert "| linear | 1,281 | 1,216 | 0.0123 ± 0.0010 error | 1.3 |" in table
+    assert "| eigen (rank 3) | 1,281 | 1,216 | diverged | 1.3 |" in table
+    assert "over 3 seeds" in table
+
+
+def test_threads_are_given_back_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr("quadric.demo.all_tasks", lambda: [None])
+    try:
+        with pytest.raises(TypeError, match="dataclass"):
+            run_demo(tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,195 @@
+"""The command line as a whole: its overview, its examples, and how it words a user's mistakes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from quadric import cli
+
+QUADRIC = Path(sys.executable).parent / "quadric"
+COMMANDS: dict[str, Any] = get_command(cli.app).commands  # type: ignore[attr-defined]
+
+
+def quadric(*args: str) -> Any:
+    return CliRunner().invoke(cli.app, args)
+
+
+def assert_mistake(result: Any, message: str) -> None:
+    """Exit code 2 and one line on stderr that holds the message."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
+    assert message in result.stderr
+
+
+def test_no_argument_lists_every_command_with_an_example() -> None:
+    result = quadric()
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +\S.*\n +\$ quadric {name}\b", result.stdout, re.MULTILINE), (
+            name
+        )
+    assert quadric("--help").stdout.strip() == result.stdout.strip()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_begins_with_an_example(name: str) -> None:
+    result = quadric(name, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Example: quadric {name}")
+    assert f"Usage: quadric {name}" in result.stdout.replace("root", "quadric")
+    assert quadric(name, "-h").stdout == result.stdout
+
+
+def test_version_in_a_real_process() -> None:
+    run = subprocess.run([str(QUADRIC), "--version"], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"quadric {version('quadric')}\n"
+
+
+def test_version_is_that_of_the_package() -> None:
+    import quadric as package
+
+    assert package.__version__ == version("quadric")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["dmo"], "No such command 'dmo'"),
+        (["demo", "--sed", "1"], "No such option: --sed"),
+        (["demo", "--seed", "many"], "--seed"),
+        (["demo", "--seed", "-1"], "seed must be between 0 and 2147483647, got -1"),
+        (["demo", "--out", __file__], "out must be a folder, got the file"),
+    ],
+)
+def test_a_mistake_is_one_line(args: list[str], message: str) -> None:
+    assert_mistake(quadric(*args), message)
+
+
+def test_a_mistake_in_a_real_process() -> None:
+    run = subprocess.run([str(QUADRIC), "demo", "--seed=-1"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.count("\n") == 1
+    assert run.stderr.startswith("Error: seed must be")
+
+
+def test_a_missing_extra_is_named_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # None is how Python itself marks a module that must not be found.
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "demo"
+    result = quadric("demo", "--out", str(out))
+    assert_mistake(result, "quadric demo needs the demo extras: pip install 'quadric[demo]'")
+    assert not out.exists()
+
+
+def test_extras_are_those_of_the_package() -> None:
+    extras: dict[str, set[str]] = {}
+    for requirement in requires("quadric") or []:
+        found = re.fullmatch(r"([\w.-]+).*; extra == ['\"](\w+)['\"]", requirement)
+        if found is not None:
+            extras.setdefault(found[2], set()).add(found[1].lower())
+    modules = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
+    declared = {
+        extra: {modules.get(name, name) for name in names}
+        for extra, names in extras.items()
+        if extra not in ("all", "dev")
+    }
+    assert declared == {extra: set(names) for extra, names in cli.EXTRAS.items()}
+    assert set(cli.EXTRA_TITLES) == set(cli.EXTRAS)
+
+
+@pytest.fixture
+def probe() -> Any:
+    """Runs a function as a command of an app that words mistakes as `quadric` does."""
+
+    def run(command: Any) -> Any:
+        app = type(cli.app)(cls=cli.app.info.cls, pretty_exceptions_enable=False)
+        app.callback()(lambda: None)
+        app.command("probe")(command)
+        return CliRunner().invoke(app, ["probe"])
+
+    return run
+
+
+def test_a_mistake_that_the_library_raises(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        from quadric import QuadraticLinear
+
+        QuadraticLinear(2, 3, rank=0)
+
+    assert_mistake(probe(command), "rank must be >= 1, got 0")
+
+
+def test_a_file_that_is_not_there(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        Path("no/such/file").read_text(encoding="utf-8")
+
+    assert_mistake(probe(command), "Error: No such file or directory: no/such/file")
+
+
+def test_an_extra_that_is_missing_deep_inside(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        raise ModuleNotFoundError("No module named 'onnx.helper'", name="onnx.helper")
+
+    assert_mistake(
+        probe(command), "quadric probe needs the ONNX extras: pip install 'quadric[onnx]'"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("raised by another library"),
+        ModuleNotFoundError("No module named 'quadrc'", name="quadrc"),
+        RuntimeError("a bug"),
+        OSError("without a file"),
+    ],
+)
+def test_a_bug_keeps_its_traceback(probe: Any, error: Exception) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        raise error
+
+    assert probe(command).exception is error
+
+
+def test_an_operation_that_fails_in_the_library_is_a_bug(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        from quadric.provenance import finite
+
+        finite({1: object.__new__})
+        finite(type("Odd", (dict,), {"items": None})())
+
+    assert isinstance(probe(command).exception, TypeError)
+
+
+def test_exit_codes_of_commands_survive(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        raise typer.Exit(3)
+
+    assert probe(command).exit_code == 3
+
+
+def test_cli_itself_is_light() -> None:
+    code = "import sys, quadric.cli; print('matplotlib' in sys.modules, 'sklearn' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False"]
