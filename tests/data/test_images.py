@@ -123,6 +123,16 @@ def test_epochs_differ_repeat_and_follow_the_seed() -> None:
     assert not torch.equal(epoch(0), first)
 
 
+def test_each_epoch_has_its_own_order() -> None:
+    orders = {
+        tuple(epoch_order(20, seed, epoch, True, 0, 1, True).tolist())
+        for seed in (0, 1)
+        for epoch in (0, 1, 2)
+    }
+    assert len(orders) == 6
+    assert epoch_order(5, 0, 3, False, 0, 1, True).tolist() == [0, 1, 2, 3, 4]
+
+
 def test_augmentation_can_be_left_out() -> None:
     toy = data(augmentation=CropFlip(2))
     plain = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False, augment=False)])
