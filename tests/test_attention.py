@@ -386,6 +386,8 @@ def test_to_mha_is_the_inverse(options):
     _bend_(ours)
     again = ours.to_mha()
     assert type(again) is nn.MultiheadAttention
+    assert again.training
+    assert not ours.eval().to_mha().training
     assert list(again.state_dict()) == list(theirs.state_dict())
     for name, value in theirs.state_dict().items():
         assert_close(again.state_dict()[name], value)
@@ -479,6 +481,9 @@ def test_damaged_checkpoints_are_refused():
     with pytest.raises(RuntimeError, match=r"Unexpected key.*in_proj_weight"):
         ours.load_state_dict(both)
     other = QuadraticMultiheadAttention(E, H, kdim=5).double()
+    both = {**other.state_dict(), "k_proj_weight": other.k_proj.weight}
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*k_proj_weight"):
+        other.load_state_dict(both)
     with pytest.raises(RuntimeError, match=r"size mismatch for k_proj.weight"):
         other.load_state_dict(state)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
+from quadric.attention import QuadraticMultiheadAttention
 from quadric.nn import QuadraticConv2d, QuadraticLayer, QuadraticLinear
 from quadric.optim import LayerShare, QuadraticShare, param_groups, quadratic_share
 from quadric.zoo import make_layer, neurons
@@ -427,6 +428,15 @@ def test_every_neuron_has_a_share(neuron):
     assert_close(torch.tensor(report.shares, dtype=torch.float64), share)
     assert report.neuron == neuron
     assert 0 < report.share <= 1
+
+
+def test_projections_of_an_attention_are_seen_in_eval():
+    block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    block.self_attn = QuadraticMultiheadAttention.from_mha(block.self_attn, rank=3)
+    _bend_(block)
+    report = quadratic_share(block, [torch.randn(4, 5, 8)])
+    assert list(report) == [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
+    assert all(layer.samples == 20 and layer.share > 0 for layer in report.values())
 
 
 def test_layers_of_a_network_see_what_they_see_in_it():
