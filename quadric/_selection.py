@@ -12,17 +12,25 @@ Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
 Rank = int | Mapping[str, int] | Callable[..., int | None]
 
 
+class ExactNames(list[str]):
+    """A list of layer names that are meant exactly, never as suffixes.
+
+    In an ordinary list `conv1` also means `layer1.0.conv1`; names that were read off a model must
+    not.
+    """
+
+
 class Selector:
     """A compiled `include` or `exclude`.
 
     A string is a regular expression that must match the whole name, a list holds exact names or
-    suffixes (after a
-    dot), a callable gets the name and the module.
+    suffixes (after a dot), a callable gets the name and the module.
     """
 
     def __init__(self, argument: str, selection: Selection) -> None:
         self.argument = argument
         self.selection = selection
+        self._exact = isinstance(selection, ExactNames)
         self._pattern: re.Pattern[str] | None = None
         if isinstance(selection, str):
             try:
@@ -30,8 +38,7 @@ class Selector:
             except re.error as error:
                 raise ValueError(
                     f"{argument} must be a valid regular expression, got {selection!r} ({error}): "
-                    "mend it, or give a "
-                    "list of names"
+                    "mend it, or give a list of names"
                 ) from None
         elif not callable(selection):
             if not isinstance(selection, Iterable):
@@ -51,20 +58,19 @@ class Selector:
     def matches(self, names: Sequence[str], module: nn.Module) -> bool:
         """Whether a layer known under these names is chosen."""
         if self._pattern is not None:
-            hits = [name for name in names if self._pattern.fullmatch(name)]
-            self._used.update(hits and [self._pattern.pattern])
-            return bool(hits)
+            hit = any(self._pattern.fullmatch(name) for name in names)
+            self._used.update([self._pattern.pattern] if hit else [])
+            return hit
         if callable(self.selection):
             hit = any(self.selection(name, module) for name in names)
             self._used.update(["callable"] if hit else [])
             return hit
-        found = [
-            entry
-            for entry in self.selection
-            if any(name == entry or name.endswith("." + entry) for name in names)
-        ]
+        found = [entry for entry in self.selection if any(self._means(entry, n) for n in names)]
         self._used.update(found)
         return bool(found)
+
+    def _means(self, entry: str, name: str) -> bool:
+        return name == entry or (not self._exact and name.endswith("." + entry))
 
     def unused(self) -> list[str]:
         """What chose nothing: entries of a list, or the expression or callable as a whole."""
@@ -80,9 +86,8 @@ def check_rank_argument(rank: Any) -> None:
     if rank is None or isinstance(rank, (int, Mapping)) or callable(rank):
         return
     raise TypeError(
-        f"rank must be an integer, a mapping from layer names, or a callable of the name, got "
-        f"{rank!r} of type "
-        f"{type(rank).__name__}: give one of these"
+        "rank must be an integer, a mapping from layer names, or a callable of the name, got "
+        f"{rank!r} of type {type(rank).__name__}: give one of these"
     )
 
 

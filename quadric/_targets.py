@@ -1,14 +1,15 @@
 """Finding the layers of a network that can become quadratic, and what stands against each.
 
 Modules are walked by `parent._modules`, not by `named_modules()`: the latter yields a layer that
-stands in several places
-only once, and all places must be replaced together. A layer that must stay as it is gets a reason
-in words.
+stands in several places only once, and all places must be replaced together. A layer that must stay
+as it is gets a reason in words.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
 
@@ -60,6 +60,14 @@ def is_transposed_linear(module: nn.Module) -> bool:
     )
 
 
+def is_quantized(module: nn.Module) -> bool:
+    """Whether a module is one of torch's quantized layers, which are not subclasses of the plain
+    ones."""
+    kind = type(module)
+    named = kind.__name__ == "Linear" or kind.__name__.startswith("Conv")
+    return named and kind.__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized"))
+
+
 def is_candidate(module: nn.Module) -> bool:
     """Whether a module is of a kind that the converter replaces."""
     return layer_kind(module) is not None or is_attention(module) or is_transposed_linear(module)
@@ -86,59 +94,159 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
 
 
 def find_targets(model: nn.Module) -> list[Target]:
-    """The candidates in registration order, and the layers that are quadratic already."""
+    """The candidates in registration order, and the layers that are quadratic or quantized
+    already."""
     found: dict[int, Target] = {}
     for name, parent, key, module in walk(model):
-        if is_candidate(module) or isinstance(module, QuadraticLayer):
+        if is_candidate(module) or isinstance(module, QuadraticLayer) or is_quantized(module):
             target = found.setdefault(id(module), Target(module))
             target.places.append((parent, key))
             target.names.append(name)
     return list(found.values())
 
 
-def obstacle(target: Target, row: Neuron, rule: Rule, tied: set[int], keeps: bool) -> str | None:
-    """Why a layer must stay linear, or None. Raises for a layer that has no parameters yet."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What the rest of a model has to do with its layers.
+
+    Attributes:
+        tied: the ids of parameters that more than one module holds.
+        held: for the id of a module, who else holds it outside of its submodules.
+    """
+
+    tied: set[int]
+    held: dict[int, str]
+
+
+def look_around(model: nn.Module) -> Surroundings:
+    """Finds shared parameters, and modules that are kept in plain attributes, lists or dicts."""
+    seen: set[int] = set()
+    tied: set[int] = set()
+    held: dict[int, str] = {}
+    for name, module in model.named_modules():
+        for parameter in {id(p) for p in module._parameters.values() if p is not None}:
+            (tied if parameter in seen else seen).add(parameter)
+        for attribute, value in vars(module).items():
+            if attribute in _OWN_TABLES:
+                continue
+            for inner in _modules_in(value):
+                if inner is not module:
+                    where = f"{name}.{attribute}" if name else attribute
+                    held.setdefault(id(inner), where)
+    return Surroundings(tied, held)
+
+
+_OWN_TABLES = set(vars(nn.Module()))
+_MANY = 10_000  # a container of more entries holds data, not layers
+
+
+def _modules_in(value: Any, depth: int = 3) -> Iterator[nn.Module]:
+    """The modules that a plain attribute holds: itself, in containers, bound to functions."""
+    if isinstance(value, nn.Module):
+        yield value
+    elif isinstance(value, types.MethodType):
+        yield from _modules_in(value.__self__, 1)
+    elif depth == 0:
+        return
+    elif isinstance(value, functools.partial):
+        yield from _modules_in([value.func, *value.args, *value.keywords.values()], depth)
+    elif isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) < _MANY:
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _modules_in(inner, depth - 1)
+
+
+def obstacle(
+    target: Target, row: Neuron, rule: Rule, around: Surroundings, keeps: bool
+) -> str | None:
+    """Why a layer must stay linear, or None. Raises for a layer that has no parameters yet.
+
+    Args:
+        target: the layer.
+        row: the neuron it is to become.
+        rule: that neuron with its options.
+        around: what the rest of the model has to do with it.
+        keeps: whether the new layer keeps the parameters.
+    """
     module = target.module
     if isinstance(module, QuadraticLayer):
         return f"already quadratic ({module.neuron})"
+    if is_quantized(module):
+        return "it is quantized"
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
         raise ValueError(
             f"the layer {target.name!r} must have its parameters, got an uninitialized "
-            f"{type(module).__name__}: run one "
-            "forward pass first"
+            f"{type(module).__name__}: run one forward pass first"
         )
     if "forward" in vars(module):
         return "its forward was replaced on the instance"
+    if id(module) in around.held:
+        where = around.held[id(module)]
+        return f"it is also held outside of the submodules (by {where}), where it would stay"
     if is_attention(module):
-        return _attention_obstacle(module, row)
-    if not is_transposed_linear(module):
-        kind: Any = layer_kind(module)
-        if type(module).forward is not kind.forward:
-            return f"{type(module).__name__} is a subclass with a forward of its own"
-        if kind.__name__.startswith("ConvTranspose") and row.name != "eigen":
-            return f"transposed convolutions exist for the neuron eigen alone, not for {row.name}"
+        return _attention_obstacle(module, row, around.tied)
+    kind: Any = type(module) if is_transposed_linear(module) else layer_kind(module)
+    changed = [
+        name for name in _COMPUTING if _method(type(module), name) is not _method(kind, name)
+    ]
+    if changed:
+        return f"{type(module).__name__} is a subclass with a {changed[0]} of its own"
+    if kind.__name__.startswith("ConvTranspose") and row.name != "eigen":
+        return f"transposed convolutions exist for the neuron eigen alone, not for {row.name}"
     if parametrize.is_parametrized(module) or "weight" not in module._parameters:
         return "its weight is computed (a parametrization, weight or spectral norm)"
     own = set(module._parameters) - {"weight", "bias"} | set(module._buffers) | set(module._modules)
     if own:
         return f"it has parameters, buffers or modules of its own ({', '.join(sorted(own))})"
-    weight = module.weight
-    if type(weight) is not nn.Parameter or type(weight.data) is not Tensor:
-        return f"its weight is a {type(weight.data).__name__}, quantized or otherwise special"
-    if not weight.is_floating_point():
-        return f"its weight has the dtype {weight.dtype}"
-    if id(weight) in tied and not keeps:
+    weight: Any = module.weight
+    special = _special("weight", weight) or _special("bias", module._parameters.get("bias"))
+    if special:
+        return special
+    expected = _weight_shape(module, kind)
+    if tuple(weight.shape) != expected or 0 in expected:
+        return f"its weight has the shape {tuple(weight.shape)}, where {expected} was expected"
+    if id(weight) in around.tied and not keeps:
         return "its weight is shared with another layer, and this start would replace it"
-    if id(weight) in tied and is_transposed_linear(module):
+    if id(weight) in around.tied and is_transposed_linear(module):
         return "its weight is shared with another layer, and is stored transposed"
     return _room(module, row, rule)
+
+
+# What decides on a layer's output; a subclass that changes one of these computes something else.
+_COMPUTING = ("forward", "_conv_forward", "_output_padding", "__call__", "__getattr__")
+
+
+def _method(kind: type, name: str) -> Any:
+    return getattr(kind, name, None)
+
+
+def _special(name: str, parameter: Any) -> str | None:
+    if parameter is None:
+        return None
+    if type(parameter) is not nn.Parameter or type(parameter.data) is not Tensor:
+        kind = type(parameter if type(parameter) is not nn.Parameter else parameter.data).__name__
+        return f"its {name} is a {kind}, quantized or otherwise special"
+    if not parameter.is_floating_point() or parameter.dtype.itemsize < 2:
+        return f"its {name} has the dtype {parameter.dtype}"
+    return None
+
+
+def _weight_shape(module: Any, kind: type) -> tuple[int, ...]:
+    """The shape of the weight that goes with a layer's attributes."""
+    if is_transposed_linear(module):
+        return (module.nx, module.nf) if hasattr(module, "nx") else tuple(module.weight.shape)
+    if kind is nn.Linear:
+        return (module.out_features, module.in_features)
+    ends = (module.out_channels, module.in_channels)
+    first, second = reversed(ends) if kind.__name__.startswith("ConvTranspose") else ends
+    return (first, second // module.groups, *module.kernel_size)
 
 
 def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
     """Why the outputs of a layer leave no room for the neuron's groups, or None."""
     groups = getattr(module, "groups", 1)
-    outputs = getattr(module, "out_channels", None) or getattr(module, "out_features", None)
-    outputs = outputs or module.nf
+    outputs = next(
+        getattr(module, n) for n in ("out_channels", "out_features", "nf") if hasattr(module, n)
+    )
     per_group = outputs // groups
     if groups > 1 and module.in_channels == groups:
         return "depthwise convolution: a neuron would see one channel"
@@ -151,29 +259,28 @@ def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
     return None
 
 
-def _attention_obstacle(module: Any, row: Neuron) -> str | None:
+def _attention_obstacle(module: Any, row: Neuron, tied: set[int]) -> str | None:
     if type(module).forward is not nn.MultiheadAttention.forward:
         return f"{type(module).__name__} is a subclass with a forward of its own"
     if not row.can_be_linear:
         return f"attention is converted where the neuron can represent it, and {row.name} cannot"
-    if parametrize.is_parametrized(module) or parametrize.is_parametrized(module.out_proj):
+    if any(parametrize.is_parametrized(m) for m in module.modules()):
         return "its weight is computed (a parametrization)"
-    names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-    for name in names:
-        weight = getattr(module, name, None)
-        if weight is not None and type(weight) is not nn.Parameter:
-            return f"its {name} is a {type(weight).__name__}, quantized or otherwise special"
+    for name, parameter in module._parameters.items():
+        special = _special(name, parameter)
+        if special:
+            return special
+    for name, parameter in module.out_proj._parameters.items():
+        special = _special(f"out_proj.{name}", parameter)
+        if special:
+            return special
+    for name in ("in_proj_weight", "in_proj_bias"):
+        # The packed projections are taken apart, so that they become parameters of their own.
+        if id(module._parameters.get(name)) in tied:
+            return f"its {name} is shared with another layer"
+    if type(module.out_proj) not in (nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear):
+        return f"its out_proj is a {type(module.out_proj).__name__}"
     return None
-
-
-def tied_parameters(model: nn.Module) -> set[int]:
-    """The ids of parameters that more than one module holds."""
-    seen: set[int] = set()
-    tied: set[int] = set()
-    for module in model.modules():
-        for parameter in {id(p) for p in module._parameters.values() if p is not None}:
-            (tied if parameter in seen else seen).add(parameter)
-    return tied
 
 
 def is_shortcut(target: Target) -> bool:
@@ -195,25 +302,37 @@ def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, A
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; training flags and the random state are put back."""
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards training flags, buffers and the random state are as they were."""
     flags = [(module, module.training) for module in model.modules()]
-    model.eval()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=sorted(d or 0 for d in devices)), torch.no_grad():
+        model.eval()
+        with torch.random.fork_rng(devices=sorted(d or 0 for d in devices)):
             yield
     finally:
         for module, training in flags:
             module.training = training
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not buffer.is_meta and not torch.equal(buffer, value):
+                    buffer.copy_(value)
 
 
 @dataclass
 class Trace:
-    """What one forward pass showed: the targets in the order of their calls, and who made the
-    output."""
+    """What one forward pass showed.
+
+    Attributes:
+        order: the targets in the order of their first calls; behind them those never called.
+        uncalled: the ids of the latter.
+        makes_output: the ids of the modules whose result is an output of the model.
+        shortcuts: the ids of 1x1 convolutions beside the main path.
+    """
 
     order: list[Target]
+    uncalled: set[int]
     makes_output: set[int]
     shortcuts: set[int]
 
@@ -236,13 +355,12 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # the fused path calls no submodule
     try:
-        with evaluating(model):
+        with undisturbed(model), torch.no_grad():
             result = model(*args, **kwargs)
     except Exception as error:
         raise ValueError(
             f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of "
-            "model.forward as a tensor, a tuple or a mapping"
+            "give the arguments of model.forward as a tensor, a tuple or a mapping"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -253,7 +371,8 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
     makes = {key for key, (_, made) in calls.items() if any(_storage(t) in outputs for t in made)}
     called = [by_id[key] for key in order]
     uncalled = [target for target in targets if id(target.module) not in calls]
-    return Trace(called + uncalled, makes, _parallel_pointwise(called, calls))
+    ids = {id(target.module) for target in uncalled}
+    return Trace(called + uncalled, ids, makes, _parallel_pointwise(called, calls))
 
 
 def _parallel_pointwise(
@@ -295,13 +414,13 @@ def _storage(tensor: Tensor) -> Any:
 def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> Target | None:
     """The head: the last linear layer, if it makes the model's output, has a head's name, or ends a
     Sequential."""
-    order = traced.order if traced is not None else targets
+    order = targets
     if traced is not None:
+        order = [t for t in traced.order if id(t.module) not in traced.uncalled]
         called = [t for t in order if isinstance(t.module, (nn.Linear, QuadraticLayer))]
-        making = [t for t in called if id(t.module) in traced.makes_output]
-        if making:
-            last = making[-1]
-            return last if isinstance(last.module, nn.Linear) else None
+        # The last one called: a cache of keys and values hands out results of earlier layers too.
+        if called and id(called[-1].module) in traced.makes_output:
+            return called[-1] if isinstance(called[-1].module, nn.Linear) else None
     linear = [t for t in order if isinstance(t.module, nn.Linear)]
     if not linear:
         return None
@@ -323,20 +442,3 @@ def _ends_in(model: nn.Module, layer: nn.Module) -> bool:
         if model is layer:
             return True
     return False
-
-
-__all__ = [
-    "QuadraticMultiheadAttention",
-    "Target",
-    "Trace",
-    "find_head",
-    "find_targets",
-    "is_attention",
-    "is_candidate",
-    "is_shortcut",
-    "is_transposed_linear",
-    "obstacle",
-    "tied_parameters",
-    "trace",
-    "walk",
-]

@@ -145,7 +145,6 @@ class QuadraticMultiheadAttention(nn.Module):
         self.dropout = dropout
         self.batch_first = batch_first
         self.add_zero_attn = add_zero_attn
-        self.neuron = neuron
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         layer: dict[str, Any] = {"neuron": neuron, "rank": rank, **neuron_options, **factory}
         self.q_proj = make_layer(nn.Linear, embed_dim, embed_dim, bias=bias, **layer)
@@ -159,6 +158,12 @@ class QuadraticMultiheadAttention(nn.Module):
             self.register_parameter("bias_k", None)
             self.register_parameter("bias_v", None)
         self._start_as_torch()
+
+    @property
+    def neuron(self) -> str:
+        """The registry name of the neuron of the projections (of the query's, if they differ)."""
+        neuron: str = getattr(self.q_proj, "neuron", "linear")
+        return neuron
 
     @property
     def rank(self) -> int | None:

@@ -1,11 +1,9 @@
 """Turning an existing network into a quadratic one, without losing what it has learned, and back.
 
 A layer of eigen neurons with eigenvalues zero is the linear layer. So a trained network converts
-exactly: every linear map
-keeps its weight (the same parameter object), eigenvalues are added, and fine-tuning grows the
-curvature. The work is done in
-the order find, choose, check, build, swap: everything that can fail comes before the first change
-to the model.
+exactly: every linear map keeps its weight (the same parameter object), eigenvalues are added, and
+fine-tuning grows the curvature. The work is done in the order find, choose, check, build, swap:
+everything that can fail comes before the first change to the model.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from quadric._selection import (
     Rank,
@@ -27,6 +27,7 @@ from quadric._selection import (
     check_rank_argument,
     rank_of,
 )
+from quadric._swapping import Swap, build_linear, build_quadratic
 from quadric._targets import (
     Target,
     Trace,
@@ -36,29 +37,31 @@ from quadric._targets import (
     is_attention,
     is_candidate,
     is_shortcut,
-    is_transposed_linear,
+    look_around,
     obstacle,
-    tied_parameters,
     trace,
     walk,
 )
+from quadric._text import text_table
 from quadric.attention import QuadraticMultiheadAttention
 from quadric.nn import QuadraticLayer
-from quadric.zoo import Neuron, get_neuron, make_layer
-
-# Attributes of torch's Transformer modules that switch on paths which read weights behind a layer's
-# back; the value that
-# switches them off. The old value is kept under the same name with a prefix, for the way back.
-_FUSED = {
-    nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
-    nn.TransformerEncoder: ("use_nested_tensor", False),
-}
-_KEPT = "_quadric_kept_"
+from quadric.zoo import Neuron, Rule, get_neuron
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A layer that was converted: its name (and others it has), what it was, and its rank."""
+    """A layer that was converted.
+
+    Attributes:
+        name: its name in the model.
+        kind: the class that it was of.
+        neuron: the registry name of its neuron.
+        rank: its rank, None for a neuron without one.
+        params_before: its parameters before.
+        params_after: and after.
+        lossless: whether it computes what it computed before.
+        aliases: further names under which the model has it.
+    """
 
     name: str
     kind: str
@@ -91,7 +94,6 @@ class ConversionReport:
         params_after: and after.
         macs_before: multiply-accumulates for the example inputs, None where none were given.
         macs_after: and after.
-        lossless: whether the model computes what it computed before.
         notes: what else should be known.
     """
 
@@ -120,23 +122,17 @@ class ConversionReport:
 
     def __str__(self) -> str:
         rows = [
-            (c.name, c.kind, f"{c.neuron}" + (f" rank {c.rank}" if c.rank is not None else ""))
+            (c.name, c.kind, c.neuron + (f", rank {c.rank}" if c.rank is not None else ""))
             for c in self.converted
         ]
         rows += [(s.name, s.kind, f"left: {s.reason}") for s in self.skipped]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-        done, left = len(self.converted), len(self.skipped)
-        lines = [f"{done} layers converted to {self.neuron}, {left} left"]
-        lines += [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
-        lines.append(_change("parameters", self.params_before, self.params_after))
+        lines = [
+            f"{len(self.converted)} layers converted to {self.neuron}, {len(self.skipped)} left",
+            text_table(("layer", "was", "is"), rows),
+            _change("parameters", self.params_before, self.params_after),
+        ]
         if self.macs_before is not None and self.macs_after is not None:
             lines.append(_change("MACs", self.macs_before, self.macs_after))
-        if not self.lossless:
-            lines.append(
-                f"weights were re-initialized: a {self.neuron} neuron cannot represent a linear one"
-                if not get_neuron(self.neuron).can_be_linear
-                else "weights were re-initialized, as asked"
-            )
         return "\n".join([*lines, *self.notes])
 
 
@@ -160,11 +156,10 @@ def convert_(
     """Makes the linear layers of a model quadratic, in place.
 
     Targets are nn.Linear, nn.Conv1d/2d/3d, transposed convolutions (eigen alone), transformers'
-    Conv1D and
-    nn.MultiheadAttention (as a whole). With `init="linear"` the model computes afterwards what it
-    computed before, for every
-    neuron that can represent a linear layer (all but kervolution and pure). An error leaves the
-    model as it was.
+    Conv1D, nn.MultiheadAttention (as a whole) and the linear projections of our own attention.
+    With `init="linear"` the model computes afterwards what it computed before, for every neuron
+    that can represent a linear layer (all but kervolution and pure). An error leaves the model as
+    it was.
 
     The optimizer, DDP and FSDP must come after the conversion: new parameters are added.
 
@@ -174,18 +169,16 @@ def convert_(
         rank: the neuron's rank: a number, a mapping from layer names, or a callable of the name;
             None for its default.
         include: the layers to convert (default: all): a regular expression that must match the
-            whole name, a list of exact
-            names or suffixes, or a callable of (name, module).
+            whole name, a list of exact names or suffixes, or a callable of (name, module).
         exclude: the layers to leave, likewise; it wins over `include`.
         first: convert only the first so many of them, in the order of the forward pass if
-            `example_inputs` are given, else
-            in the order of registration; 1x1 convolutions on shortcuts do not count and stay.
+            `example_inputs` are given, else in the order of registration; 1x1 convolutions on
+            shortcuts do not count and stay.
         head: convert the head too. The head is the last linear layer if it makes the model's output
-            (seen with
-            `example_inputs`), is named fc, classifier, head, lm_head, score or output, or ends a
-            Sequential.
+            (seen with `example_inputs`), is named fc, classifier, head, lm_head, score or output,
+            or ends a Sequential. Naming it in `include` converts it as well.
         init: "linear", or "published" for the start of the neuron's authors, which draws new
-            weights.
+            weights (but for eigen, whose authors say nothing of weights: they stay).
         example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping.
         neuron_options: further options of the neuron.
 
@@ -194,8 +187,13 @@ def convert_(
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2))
-        >>> convert_(model, rank=9).names
-        ['0']
+        >>> print(convert_(model, rank=9))
+        1 layers converted to eigen, 1 left
+        layer  was     is
+        -----  ------  ---------------------------------------------------
+        0      Linear  eigen, rank 9
+        2      Linear  left: the head stays linear (head=True converts it)
+        parameters: 142 -> 160 (+12.68%)
     """
     row = get_neuron(neuron)
     _check_model(model)
@@ -210,13 +208,13 @@ def convert_(
         start = "published"
     if start not in row.starts:
         raise ValueError(
-            f"init of the neuron {neuron!r} must be one of {', '.join(row.starts)}, got {init!r}"
+            f"init of the neuron {neuron!r} must be one of {', '.join(row.starts)}, got {init!r}: "
+            "choose one of these"
         )
-    if isinstance(rank, int) or not row.has_rank:
-        # One rule for all layers: options are checked before anything is looked at.
-        row.make_rule(rank if isinstance(rank, int) else _no_rank(row, rank), **neuron_options)
-    else:
-        row.make_rule(**neuron_options)
+    # One rule for all layers: options are checked before anything is looked at.
+    if rank is not None and not row.has_rank:
+        row.make_rule(rank if isinstance(rank, int) else 1, **neuron_options)
+    row.make_rule(rank if isinstance(rank, int) else None, **neuron_options)
     targets = find_targets(model)
     traced = trace(model, targets, example_inputs) if example_inputs is not None else None
     chosen, skipped = _choose(
@@ -227,57 +225,123 @@ def convert_(
         | neuron_options
         for target in chosen
     }
-    macs_before = _macs(model, example_inputs)
-    params_before = _count(model)
-    converted = _apply_(model, chosen, plan)
-    notes = []
-    if hasattr(model, "save_pretrained"):
-        notes.append(
-            "from_pretrained would drop the added parameters: save with quadric.save, load with "
-            "quadric.load_"
-        )
+    swap, converted = _prepare(model, chosen, plan)
+    notes = _notes(model, row, converted, chosen, traced)
+    params_before = count_parameters(model)
+    macs_before, why = _macs(model, example_inputs)
+    swap.do()
+    macs_after = None
+    if macs_before is not None:
+        macs_after, why = _macs(model, example_inputs)
     return ConversionReport(
         neuron,
         tuple(converted),
         tuple(skipped),
         params_before,
-        _count(model),
+        count_parameters(model),
         macs_before,
-        _macs(model, example_inputs),
-        tuple(notes),
+        macs_after,
+        tuple(notes + ([f"the MACs could not be counted: {why}"] if why else [])),
     )
 
 
-def apply_plan_(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> list[Converted]:
-    """Converts exactly the layers named, each with its own neuron and options; what `load_` does
-    with a file's header.
+def _notes(
+    model: nn.Module,
+    row: Neuron,
+    converted: list[Converted],
+    chosen: list[Target],
+    traced: Trace | None,
+) -> list[str]:
+    notes = []
+    if not all(layer.lossless for layer in converted):
+        notes.append(
+            "the model was re-initialized, as asked by init"
+            if row.can_be_linear
+            else "weights were re-initialized: a neuron of the kind "
+            f"{row.name} cannot represent a linear one"
+        )
+    if traced is not None:
+        uncalled = [t.name for t in chosen if id(t.module) in traced.uncalled]
+        if uncalled:
+            notes.append(
+                f"never called for the example inputs: {', '.join(uncalled)}; where the model "
+                "reads their weights by itself the squares are passed by: exclude them then"
+            )
+    if hasattr(model, "save_pretrained"):
+        notes.append(
+            "from_pretrained would drop the added parameters: save with quadric.save, load with "
+            "quadric.load_"
+        )
+    return notes
+
+
+def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
+    """Builds exactly the layers named, each with its own neuron and options, and changes nothing:
+    the result's `do` puts them into the model, its `undo` takes them out again.
 
     Args:
         model: the plain model.
-        plan: from layer name to `neuron`, `rank`, `init` and the neuron's options.
+        plan: from layer name to `neuron`, `rank`, `init` and the neuron's options. A plan for an
+            nn.MultiheadAttention also fits our own attention in its place.
     """
     _check_model(model)
-    targets = find_targets(model)
-    by_name = {name: target for target in targets for name in target.names}
-    missing = [name for name in plan if name not in by_name]
+    by_name = {name: target for target in find_targets(model) for name in target.names}
+    entries: dict[str, Mapping[str, Any]] = {}
+    for name, options in plan.items():
+        projections = [f"{name}.{part}" for part in ("q_proj", "k_proj", "v_proj", "out_proj")]
+        whole = name not in by_name and all(p in by_name for p in projections)
+        entries.update(dict.fromkeys(projections if whole else [name], options))
+    missing = [name for name in entries if name not in by_name]
     if missing:
         raise ValueError(
             f"every layer of the plan must be in the model, got {missing[0]!r}"
             + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-            + f", which are not; the model's layers are: {', '.join(by_name) or 'none'}"
+            + f", not found; the model's layers are: {_some(list(by_name))}"
         )
-    tied = tied_parameters(model)
-    for name, options in plan.items():
-        row = get_neuron(options["neuron"])
-        settings = {k: v for k, v in options.items() if k not in ("neuron", "init")}
-        rule = row.make_rule(**settings)
-        keeps = options.get("init", "linear") == "linear"
-        reason = obstacle(by_name[name], row, rule, tied, keeps)
+    around = look_around(model)
+    chosen: dict[int, Target] = {}
+    canonical: dict[str, Mapping[str, Any]] = {}
+    for name, options in entries.items():
+        target, row = by_name[name], get_neuron(options["neuron"])
+        rule = row.make_rule(**{k: v for k, v in options.items() if k not in ("neuron", "init")})
+        keeps = _keeps_weights(row, options.get("init", "linear"))
+        reason = obstacle(target, row, rule, around, keeps)
         if reason is not None:
             raise ValueError(f"the layer {name!r} cannot be converted: {reason}")
-    chosen = {id(by_name[name].module): by_name[name] for name in plan}
-    canonical = {by_name[name].name: dict(options) for name, options in plan.items()}
-    return _apply_(model, list(chosen.values()), canonical)
+        chosen[id(target.module)] = target
+        canonical[target.name] = options
+    return _prepare(model, list(chosen.values()), canonical)[0]
+
+
+def apply_plan_(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> None:
+    """Converts exactly the layers named, each with its own neuron and options.
+
+    Args:
+        model: the plain model.
+        plan: as in :func:`plan_conversion`.
+    """
+    plan_conversion(model, plan).do()
+
+
+def _keeps_weights(row: Neuron, start: str) -> bool:
+    """Whether a layer that starts so keeps the weight and bias of the linear layer."""
+    return start == "linear" or row.name == "eigen"
+
+
+def _starts_linear(row: Neuron, rule: Rule, start: str) -> bool:
+    """Whether a layer that starts so computes what the linear layer computes."""
+    if start == "linear":
+        return True
+    zero = getattr(rule, "eigenvalue_init", "zeros") == "zeros"
+    return _keeps_weights(row, start) and zero
+
+
+def _some(names: list[str], at_most: int = 20) -> str:
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return (", ".join(names[:at_most]) or "none") + more
+
+
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")
 
 
 def _check_model(model: nn.Module) -> None:
@@ -288,14 +352,12 @@ def _check_model(model: nn.Module) -> None:
     if is_attention(model):
         raise ValueError(
             "the model must contain layers, got a single MultiheadAttention, which cannot be "
-            "replaced in place: use "
-            "quadric.QuadraticMultiheadAttention.from_mha(model)"
+            "replaced in place: use quadric.QuadraticMultiheadAttention.from_mha(model)"
         )
     if is_candidate(model) or isinstance(model, QuadraticLayer):
         raise ValueError(
             f"the model must contain layers, got a single {type(model).__name__}, which cannot be "
-            "replaced in place: use "
-            "quadric.make_layer(model, neuron=...)"
+            "replaced in place: use quadric.make_layer(model, neuron=...)"
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
@@ -303,20 +365,11 @@ def _check_model(model: nn.Module) -> None:
         )
     for module in model.modules():
         name = type(module).__name__
-        wrappers = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")
-        if name.startswith(wrappers):
+        if name.startswith(_WRAPPERS):
             raise ValueError(
                 f"the model must not be wrapped for distributed training yet, got a {name}: "
-                "convert it first, wrap it "
-                "then"
+                "convert it first, wrap it then"
             )
-
-
-def _no_rank(row: Neuron, rank: Rank | None) -> int | None:
-    """For a neuron without a rank: None, or a value that its rule refuses with the reason."""
-    if rank is None:
-        return None
-    return rank if isinstance(rank, int) else 1
 
 
 def _choose(
@@ -341,7 +394,8 @@ def _choose(
     excluded = Selector("exclude", exclude) if exclude is not None else None
     check_mapping(rank, [name for target in targets for name in target.names])
     head_target = find_head(model, targets, traced)
-    tied = tied_parameters(model)
+    around = look_around(model)
+    keeps = _keeps_weights(row, start)
     order = traced.order if traced is not None else targets
     pointwise = traced.shortcuts if traced is not None else set()
     chosen: list[Target] = []
@@ -370,7 +424,7 @@ def _choose(
                 f"{error} (layer {target.name!r}): leave the layer linear with "
                 f"exclude=[{target.name!r}]"
             ) from None
-        reason = obstacle(target, row, rule, tied, start == "linear")
+        reason = obstacle(target, row, rule, around, keeps)
         if reason is not None:
             skip(target, reason)
         elif first is not None and (is_shortcut(target) or id(target.module) in pointwise):
@@ -380,9 +434,8 @@ def _choose(
     if first is not None:
         if chosen and first > len(chosen):
             raise ValueError(
-                f"first must be at most the number of layers that can be converted, "
-                f"{len(chosen)}, got {first}: give a "
-                "smaller number or leave it out"
+                "first must be at most the number of layers that can be converted, "
+                f"{len(chosen)}, got {first}: give a smaller number or leave it out"
             )
         for target in chosen[first:]:
             skip(target, f"behind the first {first} layers")
@@ -402,21 +455,19 @@ def _check_chosen(
 ) -> None:
     if chosen:
         return
+    kinds = Counter(type(m).__name__ for m in model.modules() if not m._modules)
+    present = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
     if matched == 0:
-        kinds = Counter(type(m).__name__ for m in model.modules() if not m._modules)
-        present = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         asked = f" by include={include!r}" if included is not None else ""
-        names = ", ".join(s.name for s in skipped[:20])
+        names = [s.name + (" (excluded)" if s.reason == "excluded" else "") for s in skipped]
         raise ValueError(
-            f"at least one layer must match, got none{asked}; the model's layers are: "
-            f"{present or 'none'}"
-            + (f"; those that can be converted: {names}" if names else "")
-            + ": choose other names"
+            f"at least one layer must match, got none{asked}; the model's layers are: {present}; "
+            f"those that can be converted: {_some(names)}: choose other names"
         )
-    reasons = "; ".join(f"{s.name}: {s.reason}" for s in skipped if s.reason != "not included")
+    reasons = [f"{s.name} ({s.kind}): {s.reason}" for s in skipped if s.reason != "not included"]
     raise ValueError(
-        f"at least one layer must be convertible, but every layer that matched was skipped: "
-        f"{reasons}"
+        "at least one layer must be convertible, but every layer that matched was skipped; the "
+        f"model's layers are: {present}; the reasons: {'; '.join(reasons)}"
     )
 
 
@@ -432,126 +483,38 @@ def _warn_unused(included: Selector | None, excluded: Selector | None) -> None:
             )
 
 
-def _apply_(
+def _prepare(
     model: nn.Module, targets: list[Target], plan: Mapping[str, Mapping[str, Any]]
-) -> list[Converted]:
-    """Builds every new layer, then swaps them all in. Building changes nothing; swapping cannot
-    fail."""
-    built = [(target, _build(target.module, dict(plan[target.name]))) for target in targets]
-    converted = []
-    for target, new in built:
-        row = get_neuron(plan[target.name]["neuron"])
-        lossless = row.can_be_linear and plan[target.name].get("init", "linear") == "linear"
+) -> tuple[Swap, list[Converted]]:
+    """Builds every new layer. The model is as it was until the swap is done."""
+    built, converted = [], []
+    for target in targets:
+        options = plan[target.name]
+        row = get_neuron(options["neuron"])
+        rule = row.make_rule(**{k: v for k, v in options.items() if k not in ("neuron", "init")})
+        new: Any = build_quadratic(target, options)
+        built.append((target, new))
         converted.append(
             Converted(
                 target.name,
                 type(target.module).__name__,
                 row.name,
-                new.rank,  # type: ignore[arg-type]
-                _count(target.module),
-                _count(new),
-                lossless,
+                new.rank,
+                count_parameters(target.module),
+                count_parameters(new),
+                _starts_linear(row, rule, options.get("init", "linear")),
                 tuple(target.names[1:]),
             )
         )
-    for target, new in built:
-        for parent, key in target.places:
-            parent._modules[key] = new
-    _switch_fused_paths_off(model, [new for _, new in built])
-    return converted
-
-
-def _build(module: nn.Module, options: dict[str, Any]) -> nn.Module:
-    """The new layer for a module, with everything the old one carried."""
-    if options.get("rank") is None:
-        options.pop("rank", None)
-    if is_attention(module):
-        init = options.pop("init", "linear")
-        if init != "linear":
-            options["init"] = init
-        attention: Any = module
-        new: nn.Module = QuadraticMultiheadAttention.from_mha(attention, **options)
-    elif is_transposed_linear(module):
-        new = make_layer(_as_linear(module), **options)
-        vars(new)["transposed_checkpoint"], vars(new)["_origin"] = True, type(module)
-    else:
-        new = make_layer(module, **options)
-    _carry_over(module, new)
-    return new
-
-
-def _as_linear(module: nn.Module) -> nn.Linear:
-    """transformers' Conv1D as a linear layer; its weight is the transposed view, not a copy."""
-    own: Any = module
-    weight, bias = own.weight, own.bias
-    linear = nn.Linear(weight.shape[0], weight.shape[1], bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight.detach().T, requires_grad=weight.requires_grad)
-    if bias is not None:
-        linear.bias = bias
-    return linear.train(module.training)
-
-
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_is_full_backward_hook",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
-
-
-def _carry_over(old: nn.Module, new: nn.Module) -> None:
-    """Hooks (the same dictionaries, so that their handles still work) and attributes that users
-    have set."""
-    if new is old:
-        return
-    for name in _HOOKS:
-        setattr(new, name, getattr(old, name))
-    for name, value in vars(old).items():
-        private = name.startswith("_") and name != "_is_hf_initialized"
-        if not private and not hasattr(new, name):
-            setattr(new, name, value)
-    new.training = old.training
-
-
-def _switch_fused_paths_off(model: nn.Module, layers: list[nn.Module]) -> None:
-    """In torch's Transformer modules around these layers, so that no fused kernel reads their
-    weight alone."""
-    ids = {id(layer) for layer in layers}
-    for module in model.modules():
-        for kind, (attribute, off) in _FUSED.items():
-            if isinstance(module, kind) and any(id(m) in ids for m in module.modules()):
-                if not hasattr(module, _KEPT + attribute):
-                    setattr(module, _KEPT + attribute, getattr(module, attribute, off))
-                setattr(module, attribute, off)
-
-
-def _switch_fused_paths_on(model: nn.Module) -> None:
-    """The way back, where no quadratic layer is left inside."""
-    for module in model.modules():
-        for kind, (attribute, _) in _FUSED.items():
-            if isinstance(module, kind) and hasattr(module, _KEPT + attribute):
-                if not any(isinstance(m, _QUADRATIC) for m in module.modules()):
-                    setattr(module, attribute, getattr(module, _KEPT + attribute))
-                    delattr(module, _KEPT + attribute)
-
-
-_QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
+    return Swap(model, built), converted
 
 
 def revert_(model: nn.Module, project: bool = False) -> list[str]:
     """Makes a quadratic model linear again, in place: the inverse of `convert_`.
 
     Layers whose squares have weight zero become the torch layers they were, with the same parameter
-    objects. A layer with
-    squares in use is refused, or, on request, loses them. An error leaves the model as it was.
+    objects. A layer with squares in use is refused, or, on request, loses them. An error leaves the
+    model as it was.
 
     Args:
         model: a model with quadratic layers.
@@ -559,82 +522,75 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
 
     Returns:
         The names of the layers that were reverted.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2))
+        >>> names = convert_(model).names
+        >>> revert_(model) == names, type(model[0]).__name__
+        (True, 'Linear')
     """
-    if isinstance(model, _QUADRATIC):
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
+        )
+    if isinstance(model, QuadraticLayer) or _was_attention(model):
         raise ValueError(
             f"the model must contain layers, got a single {type(model).__name__}, which cannot be "
-            "replaced in place: use "
-            "its to_linear (or to_mha) method"
+            "replaced in place: use its to_linear (or to_mha) method"
         )
-    places: dict[int, Target] = {}
+    found: dict[int, Target] = {}
     inside: set[int] = set()
     for name, parent, key, module in walk(model):
-        if isinstance(module, QuadraticMultiheadAttention):
+        if _was_attention(module):
             inside.update(id(m) for m in module.modules() if m is not module)
-        if isinstance(module, _QUADRATIC) and id(module) not in inside:
-            target = places.setdefault(id(module), Target(module))
+        if isinstance(module, QuadraticLayer) or _was_attention(module):
+            target = found.setdefault(id(module), Target(module))
             target.places.append((parent, key))
             target.names.append(name)
-    if not places:
+    targets = [target for target in found.values() if id(target.module) not in inside]
+    if not targets:
         raise ValueError("the model must have quadratic layers to revert, got none: nothing to do")
-    used = [
-        name
-        for target in places.values()
-        for name, layer in _quadratic_layers(target)
-        if not layer.is_linear()
-    ]
+    layers = [pair for target in targets for pair in _quadratic_layers(target)]
+    for name, layer in layers:
+        if parametrize.is_parametrized(layer):
+            raise ValueError(
+                f"the parameters of a layer must be plain to revert it, got a parametrization in "
+                f"{name!r}: remove it with torch.nn.utils.parametrize.remove_parametrizations first"
+            )
+    used = [name for name, layer in layers if not layer.is_linear()]
     if used and not project:
         raise ValueError(
             f"the squares must have weight zero to be reverted without loss, but {len(used)} "
-            "layers use theirs "
-            f"({', '.join(used[:5])}{', …' if len(used) > 5 else ''}): give project=True to drop "
-            "them"
+            f"layers use theirs ({_some(used, 5)}): give project=True to drop them"
         )
-    built = [(target, _linear_again(target)) for target in places.values()]
-    for target, new in built:
-        for parent, key in target.places:
-            parent._modules[key] = new
-    _switch_fused_paths_on(model)
-    return [target.name for target, _ in built]
+    built = [(target, build_linear(target)) for target in targets]
+    Swap(model, built).do()
+    return [target.name for target in targets]
+
+
+def _was_attention(module: nn.Module) -> bool:
+    """Whether a module is an attention that the converter put in the place of torch's."""
+    return isinstance(module, QuadraticMultiheadAttention) and hasattr(module, "_origin")
 
 
 def _quadratic_layers(target: Target) -> list[tuple[str, QuadraticLayer]]:
-    if isinstance(target.module, QuadraticLayer):
-        return [(target.name, target.module)]
     named = target.module.named_modules(prefix=target.name)
     return [(name, module) for name, module in named if isinstance(module, QuadraticLayer)]
 
 
-def _linear_again(target: Target) -> nn.Module:
-    layer = target.module
-    try:
-        if isinstance(layer, QuadraticMultiheadAttention):
-            new: nn.Module = layer.to_mha()
-        else:
-            assert isinstance(layer, QuadraticLayer)
-            new = layer.to_linear()
-    except ValueError as error:
-        raise ValueError(f"{error} (layer {target.name!r})") from None
-    origin = getattr(layer, "_origin", None)
-    if origin is not None:
-        transposed: Any = origin(new.out_features, new.in_features)
-        weight: Any = new.weight
-        transposed.weight = nn.Parameter(weight.detach().T, requires_grad=weight.requires_grad)
-        if new.bias is not None:
-            transposed.bias = new.bias
-        new = transposed
-    _carry_over(layer, new)
-    return new
+def count_parameters(module: nn.Module) -> int:
+    """The number of parameters, shared ones once; lazy ones, which have no size yet, not."""
+    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
-def _count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def _macs(model: nn.Module, example_inputs: Any) -> int | None:
+def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
+    """The MACs for the example inputs, or why they could not be counted."""
     if example_inputs is None:
-        return None
+        return None, ""
     from quadric.counting import cost
 
     args, kwargs = example_arguments(example_inputs)
-    return cost(model, *args, **kwargs).macs
+    try:
+        return cost(model, *args, **kwargs).macs, ""
+    except Exception as error:  # counting runs the user's own forward pass, on other tensors
+        return None, f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from quadric._squares import EigenSquares
 from quadric.functional import check_rank
-from quadric.init import EigenvalueInit
+from quadric.init import EigenvalueInit, check_eigenvalue_init
 from quadric.zoo.layers import NeuronLayer
 from quadric.zoo.registry import Rule, along_channels, draw_, register, squared_dtype
 
@@ -56,6 +56,10 @@ class Eigen(Rule):
     eigenvalue_init: EigenvalueInit = "zeros"
     normalize: bool = False
     quadratic = ("eigenvalues",)
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank)
+        check_eigenvalue_init(self.eigenvalue_init)
 
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
         squares = EigenSquares(self.rank, groups=groups)
