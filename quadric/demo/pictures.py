@@ -72,7 +72,7 @@ def _draw_plane(panel: Any, outcome: Outcome) -> None:
     if bool((first_class.min() < 0.5) & (first_class.max() > 0.5)):
         panel.contour(line, line, field, levels=[0.5], colors="black", linewidths=1.6)
     for label, color, marker in ((0, BLUE, "o"), (1, ORANGE, "^")):
-        shown = points[labels == label][:180]
+        shown = points[labels == label][:150]
         x, y = shown[:, 0].tolist(), shown[:, 1].tolist()
         panel.scatter(x, y, s=13, c=color, marker=marker, edgecolors="white", linewidths=0.4)
     panel.set(xticks=[], yticks=[], aspect="equal", xlim=(-reach, reach), ylim=(-reach, reach))

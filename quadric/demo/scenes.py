@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.counting import cost
+from quadric.data import digits, laws
 from quadric.nn import QuadraticConv2d, QuadraticLinear
 from quadric.optim import param_groups
 
@@ -164,26 +165,15 @@ def _plane_network(neuron: str, rank: int, width: int, activation: type[nn.Modul
 # ---------------------------------------------------------------- scene 2: physical laws
 
 
-def lorentz(x: Tensor) -> Tensor:
-    """The force on a charge, q (E + B v sin t): Feynman I.12.11."""
-    charge, electric, magnetic, speed, angle = x.unbind(1)
-    return charge * (electric + magnetic * speed * angle.sin())
-
-
-def oscillator(x: Tensor) -> Tensor:
-    """The energy of a driven oscillator, m (w^2 + w0^2) x^2 / 4: Feynman I.24.6."""
-    mass, frequency, own_frequency, amplitude = x.unbind(1)
-    return mass * (frequency**2 + own_frequency**2) * amplitude**2 / 4
-
-
-def _law_split(law: Callable[[Tensor], Tensor], inputs: int, high: float, seed: int) -> Split:
-    generator = torch.Generator().manual_seed(seed)
-    x = 1 + (high - 1) * torch.rand(12_000, inputs, generator=generator)
-    y = law(x).unsqueeze(1)
-    # Standardized by what may be learned from, never by the test data.
-    x = (x - x[:10_000].mean(0)) / x[:10_000].std(0)
-    y = (y - y[:10_000].mean(0)) / y[:10_000].std(0)
-    return Split(x[:10_000], y[:10_000], x[10_000:], y[10_000:])
+def _law_split(law: str, seed: int) -> Split:
+    table = laws.table(law, train_size=10_000, test_size=2_000, seed=seed)
+    scale = table.standardization()
+    return Split(
+        scale.inputs(table.train_inputs),
+        scale.targets(table.train_targets),
+        scale.inputs(table.test_inputs),
+        scale.targets(table.test_targets),
+    )
 
 
 def _law_network(neuron: str, rank: int, inputs: int, width: int) -> nn.Module:
@@ -197,14 +187,12 @@ def _law_network(neuron: str, rank: int, inputs: int, width: int) -> nn.Module:
 
 
 def _digits_split(seed: int) -> Split:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = torch.tensor(bunch.data, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    labels = torch.tensor(bunch.target)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    train, test = order[:1437], order[1437:]
-    return Split(images[train], labels[train], images[test], labels[test])
+    # The digits have one split into train and test for everybody, whatever the seed.
+    data = digits.load()
+    scale = data.normalization
+    return Split(
+        scale(data.train_images), data.train_labels, scale(data.test_images), data.test_labels
+    )
 
 
 def _digits_network(neuron: str, rank: int, activation: type[nn.Module]) -> nn.Module:
@@ -267,7 +255,7 @@ def all_tasks() -> list[Task]:
             "Lorentz force",
             "SiLU",
             error,
-            lambda seed: _law_split(lorentz, 5, 5.0, seed),
+            lambda seed: _law_split("lorentz", seed),
             lambda neuron, rank: _law_network(neuron, rank, 5, 32),
             lr=0.03,
             steps=1200,
@@ -279,7 +267,7 @@ def all_tasks() -> list[Task]:
             "oscillator energy",
             "SiLU",
             error,
-            lambda seed: _law_split(oscillator, 4, 3.0, seed),
+            lambda seed: _law_split("oscillator", seed),
             lambda neuron, rank: _law_network(neuron, rank, 4, 32),
             lr=0.03,
             steps=1200,
