@@ -87,7 +87,8 @@ class _MapWithSquares(torch.autograd.Function):
             ctx.version = ctx.probe._version
             kept = result.data if keeps_output else None
         else:
-            result = squares.plain(out, eigenvalues)
+            assert isinstance(squares, SharedSquares)
+            result = squares.forward(out, eigenvalues)
             ctx.probe, ctx.version = None, 0
             kept = out
         ctx.save_for_backward(kept, eigenvalues, input, weight)

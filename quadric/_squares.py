@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quadric import kernels
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which squares are summed: float32 for the half precisions, else the dtype
@@ -142,7 +144,12 @@ class EigenSquares:
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Adds the squares to `out` in place. The features stay as they are."""
-        if self.has_features(out.shape[self.dim]):
+        channels = out.shape[self.dim]
+        shape = kernels.layout(out, self.dim)
+        if shape is not None:
+            table = kernels.eigen_table(self.neuron_ranks(channels))
+            kernels.eigen_forward_(out, eigenvalues, table, shape)
+        elif self.has_features(channels):
             ys = self._split(out)[0]
             sums = self.sums(out, eigenvalues)
             if sums.dtype == out.dtype:
@@ -161,6 +168,10 @@ class EigenSquares:
         """
         if not self.has_features(out.shape[self.dim]):
             return grad, torch.zeros_like(eigenvalues)
+        shape = kernels.layout(out, self.dim)
+        if shape is not None:
+            table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
+            return kernels.backward("eigen", grad, out, eigenvalues, table, shape)
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         result = grad.clone()
@@ -293,8 +304,23 @@ class SharedSquares:
         mixed = self.mixed(out, eigenvalues)
         return (out.to(mixed.dtype) + mixed).to(out.dtype)
 
+    def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The sum with the mixed squares, as a new tensor, outside autograd."""
+        shape = kernels.layout(out, self.dim)
+        if shape is None:
+            return self.plain(out, eigenvalues)
+        result = torch.empty_like(out)
+        table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
+        kernels.shared_forward(out, result, eigenvalues, table, shape)
+        return result
+
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Replaces `out` by its sum with the mixed squares, in place."""
+        shape = kernels.layout(out, self.dim)
+        if shape is not None:
+            table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
+            kernels.shared_forward(out, out, eigenvalues, table, shape)
+            return
         dtype = accumulation_dtype(out.dtype)
         mats = self._active(eigenvalues.to(dtype), out.shape[self.dim])
         for block, matrix in zip(self._blocks(out), mats, strict=True):
@@ -312,6 +338,10 @@ class SharedSquares:
 
         With y = z + L z^2: dz_j = g_j + 2 z_j sum_i L_ij g_i and dL_ij = sum g_i z_j^2.
         """
+        shape = kernels.layout(linear, self.dim)
+        if shape is not None:
+            table = kernels.shared_table(self.group_sizes(linear.shape[self.dim]))
+            return kernels.backward("shared", grad, linear, eigenvalues, table, shape)
         dtype = accumulation_dtype(linear.dtype)
         dim = linear.dim() + self.dim
         result = torch.empty_like(grad)

@@ -1,0 +1,460 @@
+// Fused epilogues of the eigen and the shared neuron, float32, one pass forward and one backward.
+//
+// A tensor is (outer, channels, inner): images in NCHW have inner = H * W, images in channels_last and matrices have
+// inner = 1, the channels being contiguous. Channels fall into blocks (`start`, `size`, `offset` of the first eigenvalue):
+// for eigen a block is a neuron, y first and its features behind; for shared it is a group of outputs with a size x size
+// matrix of eigenvalues. No torch header is used: the library is built in a second or two and called through ctypes.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+typedef float V __attribute__((vector_size(64)));   // 16 floats; narrower machines split it
+typedef float V8 __attribute__((vector_size(32)));  // 8 floats: one group of the shared neuron
+
+static inline V load(const float *p) { V v; std::memcpy(&v, p, sizeof v); return v; }
+static inline void store(float *p, V v) { std::memcpy(p, &v, sizeof v); }
+static inline V8 load8(const float *p) { V8 v; std::memcpy(&v, p, sizeof v); return v; }
+static inline void store8(float *p, V8 v) { std::memcpy(p, &v, sizeof v); }
+static inline float sum(V v) {
+    float s = 0;
+    for (int i = 0; i < 16; i++) s += v[i];
+    return s;
+}
+
+static const int64_t BLOCK = 512;  // pixels handled at once: a block of ten channels stays in the first cache
+
+struct Blocks {
+    int64_t count, eigenvalues;
+    const int32_t *start, *size, *offset;
+};
+
+// ---------------------------------------------------------------------------------------------- eigen
+
+static void eigen_forward_planes(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int64_t inner,
+                                 int threads) {
+    const int64_t jobs = outer * b.count;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t job = 0; job < jobs; job++) {
+        const int64_t i = job % b.count;
+        const int k = b.size[i] - 1;
+        if (k < 1) continue;
+        float *y = out + ((job / b.count) * channels + b.start[i]) * inner;
+        const float *l = lam + b.offset[i];
+        for (int64_t p0 = 0; p0 < inner; p0 += BLOCK) {
+            const int64_t n = inner - p0 < BLOCK ? inner - p0 : BLOCK;
+            float *yp = y + p0;
+            int j = 0;
+            for (; j + 2 < k; j += 3) {
+                const float *a = yp + (j + 1) * inner, *c = a + inner, *d = c + inner;
+                const float la = l[j], lc = l[j + 1], ld = l[j + 2];
+                for (int64_t p = 0; p < n; p++) yp[p] += la * a[p] * a[p] + lc * c[p] * c[p] + ld * d[p] * d[p];
+            }
+            for (; j < k; j++) {
+                const float *a = yp + (j + 1) * inner;
+                const float la = l[j];
+                for (int64_t p = 0; p < n; p++) yp[p] += la * a[p] * a[p];
+            }
+        }
+    }
+}
+
+// Per channel: the eigenvalue of a feature, zero for a y.
+static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
+    std::vector<float> wide(channels, 0.0f);
+    for (int64_t i = 0; i < b.count; i++)
+        for (int j = 1; j < b.size[i]; j++) wide[b.start[i] + j] = lam[b.offset[i] + j - 1];
+    return wide;
+}
+
+template <int K>
+static inline void eigen_row(float *row, const float *t, Blocks b) {
+    for (int64_t i = 0; i < b.count; i++) {
+        const float *s = t + b.start[i];
+        const int k = b.size[i] - 1;
+        float a = 0;
+        if (K > 0 && k == K) {
+            float c = 0, d = 0;
+            for (int j = 1; j <= K; j += 3) {
+                a += s[j];
+                if (j + 1 <= K) c += s[j + 1];
+                if (j + 2 <= K) d += s[j + 2];
+            }
+            a += c + d;
+        } else {
+            for (int j = 1; j <= k; j++) a += s[j];
+        }
+        row[b.start[i]] += a;
+    }
+}
+
+static void eigen_forward_rows(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
+    const std::vector<float> wide = spread(lam, b, channels);
+    const float *w = wide.data();
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<float> scratch(channels);
+        float *t = scratch.data();
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < outer; r++) {
+            float *row = out + r * channels;
+            for (int64_t c = 0; c < channels; c++) t[c] = w[c] * row[c] * row[c];
+            eigen_row<9>(row, t, b);
+        }
+    }
+}
+
+static void eigen_backward_planes(const float *grad, const float *out, const float *lam, float *result, double *dlam,
+                                  Blocks b, int64_t outer, int64_t channels, int64_t inner, int threads) {
+    const int64_t jobs = outer * b.count;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(b.eigenvalues, 0.0);
+#pragma omp for schedule(static)
+        for (int64_t job = 0; job < jobs; job++) {
+            const int64_t i = job % b.count, base = ((job / b.count) * channels + b.start[i]) * inner;
+            const int k = b.size[i] - 1;
+            for (int64_t p0 = 0; p0 < inner; p0 += BLOCK) {
+                const int64_t n = inner - p0 < BLOCK ? inner - p0 : BLOCK;
+                const float *gy = grad + base + p0;
+                std::memcpy(result + base + p0, gy, n * sizeof(float));
+                for (int j = 1; j <= k; j++) {
+                    const float *g = gy + j * inner, *f = out + base + p0 + j * inner;
+                    float *r = result + base + p0 + j * inner;
+                    const float l = lam[b.offset[i] + j - 1], twice = 2 * l;
+                    V acc = {};
+                    int64_t p = 0;
+                    for (; p + 16 <= n; p += 16) {
+                        const V x = load(f + p), gf = load(gy + p) * x;
+                        store(r + p, load(g + p) + twice * gf);
+                        acc += gf * x;
+                    }
+                    float rest = sum(acc);
+                    for (; p < n; p++) {
+                        const float gf = gy[p] * f[p];
+                        r[p] = g[p] + twice * gf;
+                        rest += gf * f[p];
+                    }
+                    own[b.offset[i] + j - 1] += rest;
+                }
+            }
+        }
+#pragma omp critical
+        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+    }
+}
+
+static void eigen_backward_rows(const float *grad, const float *out, const float *lam, float *result, double *dlam,
+                                Blocks b, int64_t outer, int64_t channels, int threads) {
+    const std::vector<float> wide = spread(lam, b, channels);
+    const float *w = wide.data();
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<float> scratch(channels, 0.0f), partial(channels, 0.0f);
+        std::vector<double> own(channels, 0.0);
+        float *gy = scratch.data(), *acc = partial.data();
+        int64_t since = 0;
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < outer; row++) {
+            const float *g = grad + row * channels, *f = out + row * channels;
+            float *r = result + row * channels;
+            for (int64_t i = 0; i < b.count; i++) {
+                const float y = g[b.start[i]];
+                for (int j = 1; j < b.size[i]; j++) gy[b.start[i] + j] = y;
+            }
+            for (int64_t c = 0; c < channels; c++) {
+                const float gf = gy[c] * f[c];
+                r[c] = g[c] + 2 * w[c] * gf;
+                acc[c] += gf * f[c];
+            }
+            if (++since == 256) {  // short float sums, added up in double
+                for (int64_t c = 0; c < channels; c++) own[c] += acc[c], acc[c] = 0;
+                since = 0;
+            }
+        }
+        for (int64_t c = 0; c < channels; c++) own[c] += acc[c];
+#pragma omp critical
+        for (int64_t i = 0; i < b.count; i++)
+            for (int j = 1; j < b.size[i]; j++) dlam[b.offset[i] + j - 1] += own[b.start[i] + j];
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- shared
+
+// One group over pixels [p0, p0 + n): y_i = z_i + sum_j L_ij z_j^2. In place where z == y: all of a vector is read first.
+template <int S>
+static inline void shared_forward_group(const float *z, float *y, const float *L, int size, int64_t inner, int64_t n) {
+    const int s = S ? S : size;
+    V square[S ? S : 1];
+    std::vector<V> many(S ? 0 : s);
+    V *q = S ? square : many.data();
+    std::vector<float> tail(s);
+    int64_t p = 0;
+    for (; p + 16 <= n; p += 16) {
+        for (int j = 0; j < s; j++) {
+            const V x = load(z + j * inner + p);
+            q[j] = x * x;
+        }
+        for (int i = 0; i < s; i++) {
+            V a = load(z + i * inner + p), c = {};
+            const float *l = L + i * s;
+            int j = 0;
+            for (; j + 1 < s; j += 2) a += l[j] * q[j], c += l[j + 1] * q[j + 1];
+            if (j < s) a += l[j] * q[j];
+            store(y + i * inner + p, a + c);
+        }
+    }
+    for (; p < n; p++) {
+        for (int j = 0; j < s; j++) tail[j] = z[j * inner + p] * z[j * inner + p];
+        for (int i = 0; i < s; i++) {
+            float a = z[i * inner + p];
+            for (int j = 0; j < s; j++) a += L[i * s + j] * tail[j];
+            y[i * inner + p] = a;
+        }
+    }
+}
+
+static void shared_forward_planes(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
+                                  int64_t inner, int threads) {
+    const int64_t jobs = outer * b.count;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t job = 0; job < jobs; job++) {
+        const int64_t i = job % b.count, base = ((job / b.count) * channels + b.start[i]) * inner;
+        const float *L = lam + b.offset[i];
+        switch (b.size[i]) {
+            case 4: shared_forward_group<4>(z + base, y + base, L, 4, inner, inner); break;
+            case 8: shared_forward_group<8>(z + base, y + base, L, 8, inner, inner); break;
+            case 16: shared_forward_group<16>(z + base, y + base, L, 16, inner, inner); break;
+            default: shared_forward_group<0>(z + base, y + base, L, b.size[i], inner, inner);
+        }
+    }
+}
+
+static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
+                                int threads) {
+    // Columns of L, so that a group of eight outputs is one vector.
+    std::vector<float> columns(b.eigenvalues);
+    for (int64_t i = 0; i < b.count; i++) {
+        const int s = b.size[i];
+        for (int r = 0; r < s; r++)
+            for (int c = 0; c < s; c++) columns[b.offset[i] + c * s + r] = lam[b.offset[i] + r * s + c];
+    }
+    const float *t = columns.data();
+    const int64_t step = 64;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<float> square(channels);
+        float *q = square.data();
+#pragma omp for schedule(static)
+        for (int64_t r0 = 0; r0 < outer; r0 += step) {
+            const int64_t end = r0 + step < outer ? r0 + step : outer;
+            for (int64_t i = 0; i < b.count; i++) {
+                const int s = b.size[i];
+                const float *l = t + b.offset[i];
+                if (s == 8) {
+                    V8 m[8];
+                    for (int j = 0; j < 8; j++) m[j] = load8(l + 8 * j);
+                    for (int64_t r = r0; r < end; r++) {
+                        const int64_t at = r * channels + b.start[i];
+                        const V8 x = load8(z + at), x2 = x * x;
+                        V8 a = x + m[0] * x2[0], c = m[1] * x2[1];
+                        a += m[2] * x2[2], c += m[3] * x2[3];
+                        a += m[4] * x2[4], c += m[5] * x2[5];
+                        a += m[6] * x2[6], c += m[7] * x2[7];
+                        store8(y + at, a + c);
+                    }
+                } else {
+                    for (int64_t r = r0; r < end; r++) {
+                        const int64_t at = r * channels + b.start[i];
+                        for (int j = 0; j < s; j++) q[j] = z[at + j] * z[at + j];
+                        if (y != z) std::memcpy(y + at, z + at, s * sizeof(float));
+                        for (int j = 0; j < s; j++) {
+                            const float x2 = q[j];
+                            for (int o = 0; o < s; o++) y[at + o] += l[j * s + o] * x2;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+// One group over a block of n pixels: r_j = g_j + 2 z_j sum_i L_ij g_i and dL_ij += sum g_i z_j^2.
+template <int S>
+static inline void shared_backward_group(const float *g, const float *z, const float *L, float *r, double *dL, int size,
+                                         int64_t inner, int64_t n) {
+    const int s = S ? S : size;
+    int64_t p = 0;
+    V fixed[S ? S : 1];
+    std::vector<V> many(S ? 0 : s);
+    V *gv = S ? fixed : many.data();
+    for (; p + 16 <= n; p += 16) {
+        for (int i = 0; i < s; i++) gv[i] = load(g + i * inner + p);
+        for (int j = 0; j < s; j++) {
+            V a = L[j] * gv[0], c = {};
+            int i = 1;
+            for (; i + 1 < s; i += 2) a += L[i * s + j] * gv[i], c += L[(i + 1) * s + j] * gv[i + 1];
+            if (i < s) a += L[i * s + j] * gv[i];
+            store(r + j * inner + p, gv[j] + 2.0f * load(z + j * inner + p) * (a + c));
+        }
+    }
+    const int64_t whole = p;
+    // Four by four sums at a time fit the registers; the block is in the first cache by now.
+    for (int i0 = 0; i0 < s; i0 += 4)
+        for (int j0 = 0; j0 < s; j0 += 4) {
+            const int ni = s - i0 < 4 ? s - i0 : 4, nj = s - j0 < 4 ? s - j0 : 4;
+            V acc[4][4] = {};
+            if (ni == 4 && nj == 4) {
+                for (p = 0; p < whole; p += 16) {
+                    V q[4];
+                    for (int j = 0; j < 4; j++) {
+                        const V x = load(z + (j0 + j) * inner + p);
+                        q[j] = x * x;
+                    }
+                    for (int i = 0; i < 4; i++) {
+                        const V x = load(g + (i0 + i) * inner + p);
+                        for (int j = 0; j < 4; j++) acc[i][j] += x * q[j];
+                    }
+                }
+            } else {
+                for (p = 0; p < whole; p += 16)
+                    for (int i = 0; i < ni; i++)
+                        for (int j = 0; j < nj; j++) {
+                            const V x = load(z + (j0 + j) * inner + p);
+                            acc[i][j] += load(g + (i0 + i) * inner + p) * x * x;
+                        }
+            }
+            for (int i = 0; i < ni; i++)
+                for (int j = 0; j < nj; j++) dL[(i0 + i) * s + j0 + j] += sum(acc[i][j]);
+        }
+    for (p = whole; p < n; p++)
+        for (int j = 0; j < s; j++) {
+            const float x = z[j * inner + p];
+            float a = 0;
+            for (int i = 0; i < s; i++) {
+                a += L[i * s + j] * g[i * inner + p];
+                dL[i * s + j] += g[i * inner + p] * x * x;
+            }
+            r[j * inner + p] = g[j * inner + p] + 2 * x * a;
+        }
+}
+
+static void shared_backward_planes(const float *grad, const float *z, const float *lam, float *result, double *dlam,
+                                   Blocks b, int64_t outer, int64_t channels, int64_t inner, int threads) {
+    const int64_t jobs = outer * b.count, block = 256;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(b.eigenvalues, 0.0);
+#pragma omp for schedule(static)
+        for (int64_t job = 0; job < jobs; job++) {
+            const int64_t i = job % b.count, base = ((job / b.count) * channels + b.start[i]) * inner;
+            const float *L = lam + b.offset[i];
+            double *d = own.data() + b.offset[i];
+            for (int64_t p0 = 0; p0 < inner; p0 += block) {
+                const int64_t n = inner - p0 < block ? inner - p0 : block, at = base + p0;
+                const float *g = grad + at, *x = z + at;
+                float *r = result + at;
+                switch (b.size[i]) {
+                    case 4: shared_backward_group<4>(g, x, L, r, d, 4, inner, n); break;
+                    case 8: shared_backward_group<8>(g, x, L, r, d, 8, inner, n); break;
+                    case 16: shared_backward_group<16>(g, x, L, r, d, 16, inner, n); break;
+                    default: shared_backward_group<0>(g, x, L, r, d, b.size[i], inner, n);
+                }
+            }
+        }
+#pragma omp critical
+        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+    }
+}
+
+static void shared_backward_rows(const float *grad, const float *z, const float *lam, float *result, double *dlam,
+                                 Blocks b, int64_t outer, int64_t channels, int threads) {
+    const int64_t step = 64;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(b.eigenvalues, 0.0);
+        std::vector<float> scratch;
+#pragma omp for schedule(static)
+        for (int64_t r0 = 0; r0 < outer; r0 += step) {
+            const int64_t end = r0 + step < outer ? r0 + step : outer;
+            for (int64_t k = 0; k < b.count; k++) {
+                const int s = b.size[k];
+                const float *L = lam + b.offset[k];
+                double *d = own.data() + b.offset[k];
+                if (s == 8) {
+                    V8 m[8], acc[8] = {};
+                    for (int i = 0; i < 8; i++) m[i] = load8(L + 8 * i);
+                    for (int64_t r = r0; r < end; r++) {
+                        const int64_t at = r * channels + b.start[k];
+                        const V8 g = load8(grad + at), x = load8(z + at), x2 = x * x;
+                        V8 a = m[0] * g[0], c = m[1] * g[1];
+                        a += m[2] * g[2], c += m[3] * g[3];
+                        a += m[4] * g[4], c += m[5] * g[5];
+                        a += m[6] * g[6], c += m[7] * g[7];
+                        store8(result + at, g + 2.0f * x * (a + c));
+                        for (int i = 0; i < 8; i++) acc[i] += g[i] * x2;
+                    }
+                    for (int i = 0; i < 8; i++)
+                        for (int j = 0; j < 8; j++) d[i * 8 + j] += acc[i][j];
+                } else {
+                    scratch.assign(s * s + s, 0.0f);
+                    float *acc = scratch.data(), *t = acc + s * s;
+                    for (int64_t r = r0; r < end; r++) {
+                        const int64_t at = r * channels + b.start[k];
+                        for (int j = 0; j < s; j++) t[j] = 0;
+                        for (int i = 0; i < s; i++) {
+                            const float g = grad[at + i];
+                            for (int j = 0; j < s; j++) {
+                                t[j] += L[i * s + j] * g;
+                                acc[i * s + j] += g * z[at + j] * z[at + j];
+                            }
+                        }
+                        for (int j = 0; j < s; j++) result[at + j] = grad[at + j] + 2 * z[at + j] * t[j];
+                    }
+                    for (int e = 0; e < s * s; e++) d[e] += acc[e];
+                }
+            }
+        }
+#pragma omp critical
+        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- entry points
+
+extern "C" {
+
+int quadric_abi() { return 1; }
+
+void quadric_eigen_forward(float *out, const float *lam, const int32_t *start, const int32_t *size, const int32_t *offset,
+                           int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner,
+                           int threads) {
+    const Blocks b = {count, eigenvalues, start, size, offset};
+    if (inner == 1) eigen_forward_rows(out, lam, b, outer, channels, threads);
+    else eigen_forward_planes(out, lam, b, outer, channels, inner, threads);
+}
+
+void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, double *dlam,
+                            const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                            int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
+    const Blocks b = {count, eigenvalues, start, size, offset};
+    if (inner == 1) eigen_backward_rows(grad, out, lam, result, dlam, b, outer, channels, threads);
+    else eigen_backward_planes(grad, out, lam, result, dlam, b, outer, channels, inner, threads);
+}
+
+void quadric_shared_forward(const float *z, float *y, const float *lam, const int32_t *start, const int32_t *size,
+                            const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels,
+                            int64_t inner, int threads) {
+    const Blocks b = {count, eigenvalues, start, size, offset};
+    if (inner == 1) shared_forward_rows(z, y, lam, b, outer, channels, threads);
+    else shared_forward_planes(z, y, lam, b, outer, channels, inner, threads);
+}
+
+void quadric_shared_backward(const float *grad, const float *z, const float *lam, float *result, double *dlam,
+                             const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                             int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
+    const Blocks b = {count, eigenvalues, start, size, offset};
+    if (inner == 1) shared_backward_rows(grad, z, lam, result, dlam, b, outer, channels, threads);
+    else shared_backward_planes(grad, z, lam, result, dlam, b, outer, channels, inner, threads);
+}
+}

@@ -1,0 +1,322 @@
+"""Fused epilogues: the squares of the eigen and the shared neuron in one pass forward and one
+backward.
+
+`use_kernels(True)` compiles `kernels.cpp` with the machine's own C++ compiler, once; the library is
+kept in a cache folder
+(`$QUADRIC_CACHE`, or the user's cache) under a name that depends on the source, the compiler and
+the processor, written in
+full before it gets that name, so that a killed build leaves nothing behind. It is called through
+ctypes and needs neither
+torch's headers nor a build tool. Importing quadric never builds anything.
+
+The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
+without a compiler, and any
+failure run the plain operators; `reason()` says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_SOURCE = Path(__file__).with_name("kernels.cpp")
+_ABI = 1
+# Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
+_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+)
+_SMALL = 1 << 15
+"""Elements below which one thread is faster than several."""
+
+
+@dataclass
+class _State:
+    library: ctypes.CDLL | None = None
+    enabled: bool = False
+    reason: str | None = "not switched on: call quadric.use_kernels(True)"
+
+
+_state = _State()
+
+
+def use_kernels(enabled: bool = True) -> bool:
+    """Switches the fused kernels on or off, building them where that has not been done yet.
+
+    Args:
+        enabled: whether to use them.
+
+    Returns:
+        Whether they are active. If not, `quadric.kernels.reason()` says why.
+    """
+    if not enabled:
+        _state.enabled = False
+        _state.reason = "switched off: call quadric.use_kernels(True)"
+        return False
+    if _state.library is None:
+        try:
+            _state.library = _load(_build())
+            _check(_state.library)
+        except Exception as error:  # a fast path must never be the reason that nothing runs
+            _state.library, _state.enabled = None, False
+            _state.reason = f"{error}"
+            return False
+    _state.enabled, _state.reason = True, None
+    return True
+
+
+def active() -> bool:
+    """Whether the fused kernels are in use."""
+    return _state.enabled
+
+
+def reason() -> str | None:
+    """Why the kernels are not active, or None if they are."""
+    return _state.reason
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise RuntimeError("no C++ compiler was found: install g++ or clang++, or set CXX")
+
+
+def _cache() -> Path:
+    """A folder of this user's that can be written to."""
+    named = os.environ.get("QUADRIC_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(named) if named else Path(base) / "quadric"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        user = os.getuid() if hasattr(os, "getuid") else "user"
+        folder = Path(tempfile.gettempdir()) / f"quadric-{user}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+            raise RuntimeError(
+                f"the cache folder {folder} belongs to another user: set QUADRIC_CACHE"
+            ) from None
+        return folder
+
+
+def _processor() -> str:
+    """What the machine's own instruction set depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    kept = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+    return "".join(kept[:2])
+
+
+def _build() -> Path:
+    """Compiles the source unless that has been done, and returns the library's path."""
+    compiler = _compiler()
+    version = _run([compiler, "--version"]).stdout
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    text = _SOURCE.read_bytes()
+    key = "\n".join([version, " ".join(_FLAGS), native, _processor(), sys.platform]).encode()
+    name = f"kernels-{hashlib.sha256(text + key).hexdigest()[:20]}.so"
+    target = _cache() / name
+    if target.exists():
+        return target
+    handle, unfinished = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    os.close(handle)
+    try:
+        attempts = [[native, "-fopenmp"], ["-fopenmp"], []]
+        for extra in attempts:
+            command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", unfinished]
+            done = _run(command)
+            if done.returncode == 0:
+                os.replace(unfinished, target)
+                return target
+        last = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{compiler} failed to build the kernels: {last[0]}")
+    finally:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        abi = library.quadric_abi()
+    except (OSError, AttributeError) as error:
+        path.unlink(missing_ok=True)  # damaged: build it anew next time
+        raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
+    if abi != _ABI:
+        raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
+    pointers = {
+        "quadric_eigen_forward": 5,
+        "quadric_eigen_backward": 8,
+        "quadric_shared_forward": 6,
+        "quadric_shared_backward": 8,
+    }
+    for name, count in pointers.items():
+        function = getattr(library, name)
+        function.restype = None
+        function.argtypes = [ctypes.c_void_p] * count + [ctypes.c_int64] * 5 + [ctypes.c_int]
+    return library
+
+
+def _check(library: ctypes.CDLL) -> None:
+    """One small comparison with arithmetic in Python, so that a broken build is never used."""
+    out = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    table = _Table((0, 3), (3, 1), (0, 2), 2)
+    _call(library.quadric_eigen_forward, [out, torch.tensor([10.0, 100.0])], table, (1, 4, 1))
+    if out.tolist() != [[941.0, 2.0, 3.0, 4.0]]:
+        raise RuntimeError(
+            f"the kernels computed a wrong result in their self-test: {out.tolist()}"
+        )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Blocks of channels: where each starts, how many channels it has, where its eigenvalues
+    start."""
+
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+    offset: tuple[int, ...]
+    eigenvalues: int
+
+    @functools.cached_property
+    def arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ...]:
+        """The three columns as C arrays, which live as long as the table."""
+        kind = ctypes.c_int32 * len(self.start)
+        return kind(*self.start), kind(*self.size), kind(*self.offset)
+
+
+@functools.lru_cache(maxsize=1024)
+def eigen_table(ranks: tuple[int, ...]) -> _Table:
+    """Neurons of these ranks, one behind the other."""
+    start, offset, channel, eigen = [], [], 0, 0
+    for rank in ranks:
+        start.append(channel)
+        offset.append(eigen)
+        channel, eigen = channel + rank + 1, eigen + rank
+    return _Table(tuple(start), tuple(r + 1 for r in ranks), tuple(offset), eigen)
+
+
+@functools.lru_cache(maxsize=1024)
+def shared_table(sizes: tuple[int, ...]) -> _Table:
+    """Groups of these sizes, one behind the other."""
+    start, offset, channel, eigen = [], [], 0, 0
+    for size in sizes:
+        start.append(channel)
+        offset.append(eigen)
+        channel, eigen = channel + size, eigen + size * size
+    return _Table(tuple(start), sizes, tuple(offset), eigen)
+
+
+Layout = tuple[int, int, int]
+
+
+def layout(tensor: Tensor, dim: int) -> Layout | None:
+    """The tensor as (outer, channels, inner) if the kernels can take it, else None.
+
+    Args:
+        tensor: the output of a linear map.
+        dim: its channel dimension, counted from the end.
+    """
+    if not _state.enabled or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        return None
+    channels = tensor.shape[dim]
+    if tensor.numel() == 0 or channels == 0:
+        return None
+    if dim == -1:
+        return (tensor.numel() // channels, channels, 1) if tensor.is_contiguous() else None
+    if tensor.is_contiguous():
+        inner = tensor[(0,) * (tensor.dim() + dim)][0].numel()
+        return (tensor.numel() // (channels * inner), channels, inner)
+    if tensor.movedim(dim, -1).is_contiguous():
+        return (tensor.numel() // channels, channels, 1)
+    return None
+
+
+def _call(function: object, tensors: list[Tensor], table: _Table, shape: Layout) -> None:
+    outer, channels, inner = shape
+    work = outer * channels * inner
+    threads = 1 if work < _SMALL else torch.get_num_threads()
+    function(  # type: ignore[operator]
+        *(t.data_ptr() for t in tensors),
+        *table.arrays,
+        len(table.start),
+        table.eigenvalues,
+        outer,
+        channels,
+        inner,
+        threads,
+    )
+
+
+def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
+    """`tensor` in memory as `like` is, copied only where it is not."""
+    if tensor.dtype == like.dtype and tensor.stride() == like.stride():
+        return tensor
+    return torch.empty_like(like).copy_(tensor)
+
+
+def eigen_forward_(out: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout) -> None:
+    """Adds the eigen neuron's squares to `out` in place."""
+    assert _state.library is not None
+    lam = eigenvalues.detach().float().contiguous()
+    _call(_state.library.quadric_eigen_forward, [out, lam], table, shape)
+
+
+def shared_forward(
+    linear: Tensor, result: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
+) -> None:
+    """Writes the shared neuron's output into `result`, which may be `linear` itself."""
+    assert _state.library is not None
+    lam = eigenvalues.detach().float().contiguous()
+    _call(_state.library.quadric_shared_forward, [linear, result, lam], table, shape)
+
+
+def backward(
+    kind: str, grad: Tensor, kept: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the linear map's output and of the eigenvalues.
+
+    Args:
+        kind: "eigen" or "shared".
+        grad: the gradient of the output.
+        kept: eigen: the output; shared: the linear map's output.
+        eigenvalues: one flat vector.
+        table: the blocks of channels.
+        shape: the layout of `kept`.
+    """
+    assert _state.library is not None
+    lam = eigenvalues.detach().float().contiguous()
+    grad = _same_layout(grad, kept)
+    result = torch.empty_like(kept)
+    sums = torch.zeros(table.eigenvalues, dtype=torch.float64)
+    function = getattr(_state.library, f"quadric_{kind}_backward")
+    _call(function, [grad, kept, lam, result, sums], table, shape)
+    return result, sums.to(eigenvalues.dtype)
