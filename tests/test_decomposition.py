@@ -81,7 +81,7 @@ def test_relative_error_is_zero_for_the_zero_form_and_safe_for_extreme_scales():
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_eckart_young_no_random_or_refined_rank_k_matrix_is_nearer(rank):
-    n, candidates = 5, 2000
+    n, candidates = 5, 600
     M = _forms(n, seed=3)
     S = (M + M.mT) / 2
     best = decompose(M, rank).error
