@@ -67,39 +67,58 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
     return wide;
 }
 
+// Rows are handled in tiles of a few thousand numbers, so that the passes over all channels are long loops.
+static int64_t tile_rows(int64_t channels) {
+    const int64_t rows = 2048 / channels;
+    return rows < 1 ? 1 : rows;
+}
+
+static std::vector<float> repeat(const std::vector<float> &row, int64_t times) {
+    std::vector<float> all;
+    for (int64_t r = 0; r < times; r++) all.insert(all.end(), row.begin(), row.end());
+    return all;
+}
+
+// y += the sum of the k products behind it, in each row of a tile. K is k where the compiler knows it, else 0.
 template <int K>
-static inline void eigen_row(float *row, const float *t, Blocks b) {
-    for (int64_t i = 0; i < b.count; i++) {
-        const float *s = t + b.start[i];
-        const int k = b.size[i] - 1;
-        float a = 0;
-        if (K > 0 && k == K) {
-            float c = 0, d = 0;
-            for (int j = 1; j <= K; j += 3) {
-                a += s[j];
-                if (j + 1 <= K) c += s[j + 1];
-                if (j + 2 <= K) d += s[j + 2];
-            }
-            a += c + d;
-        } else {
-            for (int j = 1; j <= k; j++) a += s[j];
-        }
-        row[b.start[i]] += a;
+static inline void add_sums(float *__restrict y, const float *__restrict t, int k, int64_t rows, int64_t channels) {
+    for (int64_t r = 0; r < rows; r++, y += channels, t += channels) {
+        float a = 0, c = 0, d = 0;
+        const int n = K ? K : k;
+        int j = 0;
+        for (; j + 2 < n; j += 3) a += t[j], c += t[j + 1], d += t[j + 2];
+        for (; j < n; j++) a += t[j];
+        *y += a + c + d;
     }
 }
 
 static void eigen_forward_rows(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
-    const std::vector<float> wide = spread(lam, b, channels);
-    const float *w = wide.data();
+    const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
+    const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
+    const float *__restrict w = wide.data();
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<float> scratch(channels);
-        float *t = scratch.data();
+        std::vector<float> scratch(tile * channels);
+        float *__restrict t = scratch.data();
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < outer; r++) {
-            float *row = out + r * channels;
-            for (int64_t c = 0; c < channels; c++) t[c] = w[c] * row[c] * row[c];
-            eigen_row<9>(row, t, b);
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            float *__restrict x = out + i * tile * channels;
+            for (int64_t c = 0; c < rows * channels; c++) t[c] = w[c] * x[c] * x[c];
+            for (int64_t m = 0; m < b.count; m++) {
+                const int k = b.size[m] - 1;
+                float *y = x + b.start[m];
+                const float *f = t + b.start[m] + 1;
+                switch (k) {
+                    case 0: break;
+                    case 1: add_sums<1>(y, f, k, rows, channels); break;
+                    case 3: add_sums<3>(y, f, k, rows, channels); break;
+                    case 5: add_sums<5>(y, f, k, rows, channels); break;
+                    case 7: add_sums<7>(y, f, k, rows, channels); break;
+                    case 9: add_sums<9>(y, f, k, rows, channels); break;
+                    default: add_sums<0>(y, f, k, rows, channels);
+                }
+            }
         }
     }
 }
@@ -144,38 +163,63 @@ static void eigen_backward_planes(const float *grad, const float *out, const flo
     }
 }
 
+// The gradient of y in front of each of its k features, in each row of a tile.
+template <int K>
+static inline void spread_grads(const float *__restrict g, float *__restrict gy, int k, int64_t rows, int64_t channels) {
+    for (int64_t r = 0; r < rows; r++, g += channels, gy += channels) {
+        const int n = K ? K : k;
+        for (int j = 0; j < n; j++) gy[j] = *g;
+    }
+}
+
 static void eigen_backward_rows(const float *grad, const float *out, const float *lam, float *result, double *dlam,
                                 Blocks b, int64_t outer, int64_t channels, int threads) {
-    const std::vector<float> wide = spread(lam, b, channels);
-    const float *w = wide.data();
+    const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
+    const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
+    const float *__restrict w = wide.data();
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<float> scratch(channels, 0.0f), partial(channels, 0.0f);
+        std::vector<float> scratch(tile * channels, 0.0f), partial(tile * channels, 0.0f);
         std::vector<double> own(channels, 0.0);
-        float *gy = scratch.data(), *acc = partial.data();
+        float *__restrict gy = scratch.data();
+        float *__restrict acc = partial.data();
         int64_t since = 0;
+        const auto flush = [&]() {  // short float sums, added up in double
+            for (int64_t r = 0; r < tile; r++)
+                for (int64_t c = 0; c < channels; c++) own[c] += acc[r * channels + c];
+            std::memset(acc, 0, tile * channels * sizeof(float));
+        };
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < outer; row++) {
-            const float *g = grad + row * channels, *f = out + row * channels;
-            float *r = result + row * channels;
-            for (int64_t i = 0; i < b.count; i++) {
-                const float y = g[b.start[i]];
-                for (int j = 1; j < b.size[i]; j++) gy[b.start[i] + j] = y;
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            const float *__restrict g = grad + i * tile * channels;
+            const float *__restrict f = out + i * tile * channels;
+            float *__restrict r = result + i * tile * channels;
+            for (int64_t m = 0; m < b.count; m++) {
+                const int k = b.size[m] - 1;
+                const float *y = g + b.start[m];
+                float *to = gy + b.start[m] + 1;
+                switch (k) {
+                    case 0: break;
+                    case 1: spread_grads<1>(y, to, k, rows, channels); break;
+                    case 3: spread_grads<3>(y, to, k, rows, channels); break;
+                    case 5: spread_grads<5>(y, to, k, rows, channels); break;
+                    case 7: spread_grads<7>(y, to, k, rows, channels); break;
+                    case 9: spread_grads<9>(y, to, k, rows, channels); break;
+                    default: spread_grads<0>(y, to, k, rows, channels);
+                }
             }
-            for (int64_t c = 0; c < channels; c++) {
+            for (int64_t c = 0; c < rows * channels; c++) {
                 const float gf = gy[c] * f[c];
                 r[c] = g[c] + 2 * w[c] * gf;
                 acc[c] += gf * f[c];
             }
-            if (++since == 256) {  // short float sums, added up in double
-                for (int64_t c = 0; c < channels; c++) own[c] += acc[c], acc[c] = 0;
-                since = 0;
-            }
+            if (++since == 64) flush(), since = 0;
         }
-        for (int64_t c = 0; c < channels; c++) own[c] += acc[c];
+        flush();
 #pragma omp critical
-        for (int64_t i = 0; i < b.count; i++)
-            for (int j = 1; j < b.size[i]; j++) dlam[b.offset[i] + j - 1] += own[b.start[i] + j];
+        for (int64_t m = 0; m < b.count; m++)
+            for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
     }
 }
 
