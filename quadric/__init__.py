@@ -29,6 +29,10 @@ from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.nn import QuadraticLinear as QuadraticLinear
 from quadric.optim import param_groups as param_groups
 from quadric.optim import quadratic_share as quadratic_share
+from quadric.saving import load_ as load_
+from quadric.saving import save as save
+from quadric.screening import Scores as Scores
+from quadric.screening import sensitivity as sensitivity
 from quadric.zoo import make_layer as make_layer
 from quadric.zoo import neurons as neurons
 

@@ -195,8 +195,71 @@ def convert_(
         2      Linear  left: the head stays linear (head=True converts it)
         parameters: 142 -> 160 (+12.68%)
     """
+    prepared = prepare_conversion(
+        model,
+        neuron,
+        rank,
+        include,
+        exclude,
+        first,
+        head,
+        init,
+        example_inputs,
+        **neuron_options,
+    )
+    notes = list(prepared.notes)
+    params_before = count_parameters(model)
+    macs_before, why = _macs(model, example_inputs)
+    prepared.swap.do()
+    macs_after = None
+    if macs_before is not None:
+        macs_after, why = _macs(model, example_inputs)
+    if why:
+        notes.append(f"the MACs could not be counted: {why}")
+    return ConversionReport(
+        neuron,
+        tuple(prepared.converted),
+        tuple(prepared.skipped),
+        params_before,
+        count_parameters(model),
+        macs_before,
+        macs_after,
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A conversion that has been checked and built, but not done.
+
+    Attributes:
+        swap: does it.
+        converted: the layers that it converts.
+        skipped: those that it leaves.
+        notes: what a report should say besides.
+    """
+
+    swap: Swap
+    converted: list[Converted]
+    skipped: list[Skipped]
+    notes: list[str]
+
+
+def prepare_conversion(
+    model: nn.Module,
+    neuron: str = "eigen",
+    rank: Rank | None = None,
+    include: Selection | None = None,
+    exclude: Selection | None = None,
+    first: int | None = None,
+    head: bool = False,
+    init: str = "linear",
+    example_inputs: Any = None,
+    **neuron_options: Any,
+) -> Prepared:
+    """Everything that `convert_` does, but for the change to the model. Its arguments."""
     row = get_neuron(neuron)
-    _check_model(model)
+    check_convertible(model)
     if neuron == "linear":
         raise ValueError(
             "neuron must be a quadratic one, got 'linear': use quadric.revert_ to make a model "
@@ -225,24 +288,8 @@ def convert_(
         | neuron_options
         for target in chosen
     }
-    swap, converted = _prepare(model, chosen, plan)
-    notes = _notes(model, row, converted, chosen, traced)
-    params_before = count_parameters(model)
-    macs_before, why = _macs(model, example_inputs)
-    swap.do()
-    macs_after = None
-    if macs_before is not None:
-        macs_after, why = _macs(model, example_inputs)
-    return ConversionReport(
-        neuron,
-        tuple(converted),
-        tuple(skipped),
-        params_before,
-        count_parameters(model),
-        macs_before,
-        macs_after,
-        tuple(notes + ([f"the MACs could not be counted: {why}"] if why else [])),
-    )
+    swap, converted = _build(model, chosen, plan)
+    return Prepared(swap, converted, skipped, _notes(model, row, converted, chosen, traced))
 
 
 def _notes(
@@ -284,7 +331,7 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
         plan: from layer name to `neuron`, `rank`, `init` and the neuron's options. A plan for an
             nn.MultiheadAttention also fits our own attention in its place.
     """
-    _check_model(model)
+    check_convertible(model)
     by_name = {name: target for target in find_targets(model) for name in target.names}
     entries: dict[str, Mapping[str, Any]] = {}
     for name, options in plan.items():
@@ -310,7 +357,7 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
             raise ValueError(f"the layer {name!r} cannot be converted: {reason}")
         chosen[id(target.module)] = target
         canonical[target.name] = options
-    return _prepare(model, list(chosen.values()), canonical)[0]
+    return _build(model, list(chosen.values()), canonical)[0]
 
 
 def apply_plan_(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> None:
@@ -344,7 +391,8 @@ def _some(names: list[str], at_most: int = 20) -> str:
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")
 
 
-def _check_model(model: nn.Module) -> None:
+def check_convertible(model: nn.Module) -> None:
+    """Raises for what is not a model with layers that can be replaced in it."""
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
@@ -479,11 +527,11 @@ def _warn_unused(included: Selector | None, excluded: Selector | None) -> None:
                 f"{selector.argument} names {', '.join(map(repr, unused))}, which matched no "
                 "layer: check the spelling",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
-def _prepare(
+def _build(
     model: nn.Module, targets: list[Target], plan: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Swap, list[Converted]]:
     """Builds every new layer. The model is as it was until the swap is done."""
