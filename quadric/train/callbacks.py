@@ -1,0 +1,152 @@
+"""What happens after each epoch: a record, its row in metrics.csv, its line on the screen."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+
+from quadric.nn import QuadraticLayer
+from quadric.optim import quadratic_share
+from quadric.train.directory import RunDirectory
+from quadric.train.module import TrainingModule
+from quadric.train.tasks import Task
+
+
+class EpochRecords(Callback):
+    """Keeps one record an epoch, in the checkpoint too, so that a continued run has all of them.
+
+    Args:
+        directory: whose metrics.csv is written.
+        screen: where a line is printed, or None.
+    """
+
+    def __init__(self, directory: RunDirectory, screen: TextIO | None) -> None:
+        self.directory = directory
+        self.screen = screen
+        self.records: list[dict[str, Any]] = []
+        self.started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"records": self.records}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.records = list(state_dict["records"])
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TrainingModule)
+        # With all processes, before the others leave.
+        trained = pl_module.task.metrics(pl_module.total(pl_module.train_sums))
+        if not trainer.is_global_zero:
+            return
+        evaluated = pl_module.task.metrics(pl_module.eval_sums)
+        part = "val" if pl_module.recipe.validation else "test"
+        record: dict[str, Any] = {"epoch": trainer.current_epoch + 1}
+        record |= {f"train_{name}": value for name, value in trained.items()}
+        record |= {f"{part}_{name}": value for name, value in evaluated.items()}
+        for group in trainer.optimizers[0].param_groups:
+            name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
+            record[name] = float(group["lr"])
+        largest = pl_module.activations.largest()
+        if largest is not None:
+            record["largest_activation"], record["largest_activation_layer"] = largest
+        record["quadratic_share"] = shares(pl_module)
+        record["seconds"] = time.perf_counter() - self.started
+        self.records.append(record)
+        write_metrics(self.directory.metrics_file, self.records)
+        for logger in trainer.loggers:
+            numbers = {k: v for k, v in flat(record).items() if isinstance(v, int | float)}
+            logger.log_metrics(numbers, step=record["epoch"])
+        if self.screen is not None:
+            line = epoch_line(record, pl_module.recipe.epochs, pl_module.task)
+            bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
+            if bar is not None:
+                bar.write(line, file=self.screen)
+            else:
+                print(line, file=self.screen, flush=True)
+
+
+def shares(module: TrainingModule) -> dict[str, float] | None:
+    """The quadratic share of each layer on a part of an evaluation batch; None without layers."""
+    network = module.network
+    if module.sample is None or not any(isinstance(m, QuadraticLayer) for m in network.modules()):
+        return None
+    with module.trainer.precision_plugin.forward_context():
+        report = quadratic_share(network, [module.sample])
+    return {name: layer.share for name, layer in report.items()}
+
+
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with the shares of layers as fields of their own, their mean first."""
+    found = {key: value for key, value in record.items() if key != "quadratic_share"}
+    by_layer = record["quadratic_share"]
+    if by_layer:
+        found["quadratic_share"] = sum(by_layer.values()) / len(by_layer)
+        found |= {f"quadratic_share/{name}": value for name, value in by_layer.items()}
+    return found
+
+
+def write_metrics(path: Path, records: list[dict[str, Any]]) -> None:
+    """Writes all records anew: a row that a killed process left never appears twice."""
+    rows = [flat(record) for record in records]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
+    """One epoch in one line."""
+    part = "val" if f"val_{task.metric}" in record else "test"
+    words = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
+    for name in ("train", part):
+        value = record[f"{name}_{task.metric}"]
+        shown = f"{100 * value:6.2f} %" if task.metric == "accuracy" else f"{value:.5g}"
+        words.append(f"{name} loss {record[f'{name}_loss']:.4f}, {task.metric} {shown}")
+    words.append(f"{record['seconds']:.1f} s")
+    return "  ".join(words)
+
+
+def make_callbacks(
+    directory: RunDirectory, task: Task, validation: bool, screen: TextIO | None
+) -> tuple[EpochRecords, list[Callback]]:
+    """The callbacks of a run, the records apart."""
+    records = EpochRecords(directory, screen)
+    # The same file each time: lightning writes beside it and renames, so one is always whole.
+    last = ModelCheckpoint(
+        directory.checkpoints,
+        filename="last",
+        save_top_k=1,
+        monitor=None,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True,
+    )
+    callbacks: list[Callback] = [records]
+    if validation:
+        callbacks.append(
+            ModelCheckpoint(
+                directory.checkpoints,
+                filename="best",
+                save_top_k=1,
+                monitor=f"val_{task.metric}",
+                mode="max" if task.higher_is_better else "min",
+                enable_version_counter=False,
+                save_on_train_epoch_end=True,
+            )
+        )
+    # After the best one, so that whoever finds `last` finds the `best` of the same epoch.
+    callbacks.append(last)
+    if screen is not None and screen.isatty() and sys.stderr.isatty():
+        callbacks.append(TQDMProgressBar(refresh_rate=10, leave=False))
+    return records, callbacks

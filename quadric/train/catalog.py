@@ -1,0 +1,195 @@
+"""The recipes that ship with the package, found by name, and recipes from a user's own files.
+
+A file holds the fields of `Recipe` (its name is the file's), and may hold two more keys: `base`,
+the name of a recipe whose fields it starts from, and `quick`, fields of the variant `<name>-quick`
+that finishes in minutes. A data set that ends in `*` makes the file a family: `law.yaml` with
+`dataset: "law:*"` is the recipe `law-<name>` for every law.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quadric.train.recipe import Recipe, make_recipe
+
+QUICK = "-quick"
+NOT_THE_PAPERS = "quick variant, not the paper's settings"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers may be written 1e-4, as in YAML 1.2; in 1.1 that is a text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)$"),
+    list("-+0123456789."),
+)
+
+
+def parse(text: str, where: str) -> Any:
+    """Reads YAML.
+
+    Args:
+        text: the YAML.
+        where: what it comes from, for the error.
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Reads `field=value`, the value as in a recipe."""
+    field, equals, value = text.partition("=")
+    if not equals or not field:
+        raise ValueError(f"--set must be field=value, got {text!r}: such as --set lr=0.05")
+    return field.strip(), parse(value, f"the value of {field.strip()!r}")
+
+
+def names() -> list[str]:
+    """Lists the recipes, without their quick variants."""
+    found: list[str] = []
+    for name, text in _files().items():
+        family = str(text.get("dataset", ""))
+        if family.endswith(":*"):
+            found += [f"{name}-{member}" for member in _members(family)]
+        else:
+            found.append(name)
+    return found
+
+
+def has_quick(name: str) -> bool:
+    """Whether a recipe has a quick variant."""
+    return bool(_values(name).get("quick"))
+
+
+def load(name: str, quick: bool = False) -> Recipe:
+    """Loads a recipe.
+
+    Args:
+        name: of a recipe that ships with the package, or a path ending in `.yaml`. `<name>-quick`
+            is the quick variant.
+        quick: the quick variant.
+    """
+    if name.endswith(QUICK) and not _is_path(name) and name not in names():
+        name, quick = name.removesuffix(QUICK), True
+    values = _values(name)
+    fast = values.pop("quick", None)
+    title = Path(name).stem if _is_path(name) else name
+    where = f"recipe {title}"
+    if not quick:
+        return make_recipe({"name": title, **values}, where)
+    if not fast:
+        raise ValueError(f"{where} has no quick variant: leave --quick out, or choose --epochs")
+    if not isinstance(fast, dict):
+        raise ValueError(f"{where}: quick must be a mapping of fields, got {fast!r}")
+    values["title"] = f"{values.get('title', '')} ({NOT_THE_PAPERS})"
+    values["reproduces"] = ""
+    recipe = make_recipe({"name": title + QUICK, **values}, where)
+    return recipe.with_overrides(fast)
+
+
+def text(name: str) -> str:
+    """A recipe's file as it is, or the resolved quick variant or member of a family."""
+    if _is_path(name):
+        return Path(name).read_text(encoding="utf-8")
+    if name in _files():
+        return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    recipe = load(name)
+    return recipe.to_yaml(f"quadric train {name}")
+
+
+def first_line(name: str) -> str:
+    """The command in the first line of a recipe's file."""
+    if name not in _files():
+        return f"quadric train {name}"
+    return text(name).partition("\n")[0].removeprefix("#").strip()
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _folder() -> Any:
+    return resources.files("quadric") / "recipes"
+
+
+@lru_cache(maxsize=1)
+def _files() -> dict[str, dict[str, Any]]:
+    """The raw values of each file that ships, by name."""
+    found = {}
+    for path in sorted(_folder().iterdir(), key=lambda path: _by_number(path.name[:-5])):
+        if path.name.endswith(".yaml"):
+            where = f"recipe file {path.name}"
+            found[path.name.removesuffix(".yaml")] = _mapping(
+                parse(path.read_text(encoding="utf-8"), where), where
+            )
+    return found
+
+
+def _by_number(name: str) -> list[Any]:
+    """resnet20 before resnet110."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _mapping(values: Any, where: str) -> dict[str, Any]:
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ValueError(f"{where} must hold a mapping of fields, got {type(values).__name__}")
+    return values
+
+
+def _members(family: str) -> Iterator[str]:
+    from quadric.data import laws, uci
+
+    kinds = {"law": laws.names, "uci": uci.names}
+    yield from kinds[family.partition(":")[0]]()
+
+
+def _values(name: str) -> dict[str, Any]:
+    """The fields of a file, those of its base below them."""
+    if _is_path(name):
+        values = dict(_mapping(parse(Path(name).read_text(encoding="utf-8"), name), name))
+    else:
+        values = dict(_found(name))
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    below = _values(str(base))
+    # A multiplier of channels replaces the base's numbers, and the other way round.
+    if values.get("channels") is not None:
+        below.pop("width", None)
+    if values.get("width") is not None:
+        below.pop("channels", None)
+    if isinstance(values.get("quick"), dict):
+        values["quick"] = (below.get("quick") or {}) | values["quick"]
+    return below | values
+
+
+def _found(name: str) -> dict[str, Any]:
+    files = _files()
+    if name in files and not str(files[name].get("dataset", "")).endswith(":*"):
+        return files[name]
+    for family, values in files.items():
+        dataset = str(values.get("dataset", ""))
+        member = name.removeprefix(f"{family}-")
+        if dataset.endswith(":*") and member != name:
+            # Any table of a folder is a member of uci; a law is one of ours.
+            if dataset == "uci:*" or member in _members(dataset):
+                title = str(values.get("title", "")).replace("*", member)
+                return values | {"dataset": dataset.replace("*", member), "title": title}
+    near = difflib.get_close_matches(name, names(), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`quadric recipes` lists them"
+    raise ValueError(f"unknown recipe {name!r}: {hint}")

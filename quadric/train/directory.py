@@ -1,0 +1,221 @@
+"""A run is a directory: recipe, metrics, checkpoints, weights, result.
+
+    recipe.yaml             the resolved recipe; its first line is the command
+    metrics.csv             one row an epoch
+    tensorboard/            the same for TensorBoard
+    checkpoints/last.ckpt   after every epoch; best.ckpt where a validation part is held out
+    weights.safetensors     of the last, or of the best, epoch
+    result.json             written at the end: a run that has one is finished
+
+A directory belongs to one resolved recipe for ever. While a process trains in it, it holds a lock
+that dies with the process, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from quadric.train import catalog
+from quadric.train.recipe import PLACE, Recipe, make_recipe
+
+RUNS = Path("runs")
+
+
+class BusyError(ValueError):
+    """Another process trains in this directory."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run.
+
+    Attributes:
+        path: the directory; it need not exist yet.
+    """
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def weights_file(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return self.checkpoints / "last.ckpt"
+
+    @property
+    def best_checkpoint(self) -> Path:
+        return self.checkpoints / "best.ckpt"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.result_file.is_file()
+
+    @property
+    def resume_command(self) -> str:
+        return f"quadric train {self.path} --resume"
+
+    def recipe(self) -> Recipe:
+        """The recipe that the directory belongs to."""
+        if not self.recipe_file.is_file():
+            raise ValueError(
+                f"{self.path} is not a run directory, it has no recipe.yaml: name a directory "
+                "that quadric train made"
+            )
+        where = str(self.recipe_file)
+        values = catalog.parse(self.recipe_file.read_text(encoding="utf-8"), where)
+        if not isinstance(values, dict):
+            raise ValueError(f"{where} must hold a mapping of fields: restore it, or train anew")
+        return make_recipe(values, where)
+
+    def command(self) -> str:
+        """The command that made the run."""
+        line = self.recipe_file.read_text(encoding="utf-8").partition("\n")[0]
+        return line.removeprefix("#").strip()
+
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run."""
+        try:
+            found = json.loads(self.result_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(
+                f"{self.path} is not finished, it has no result.json: continue it with "
+                f"`{self.resume_command}`"
+            ) from None
+        except ValueError:
+            raise ValueError(f"{self.result_file} is not JSON: remove it and train again") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{self.result_file} must hold an object: remove it and train again")
+        return found
+
+    def check_owner(self, recipe: Recipe) -> None:
+        """Refuses a directory that belongs to another recipe, or holds something else.
+
+        Args:
+            recipe: resolved.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"run directory {self.path} is a file: choose another --run-dir")
+        if not self.recipe_file.is_file():
+            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+                raise ValueError(
+                    f"run directory {self.path} holds files but no recipe.yaml: choose an empty "
+                    "--run-dir"
+                )
+            return
+        theirs, ours = self.recipe().identity(), recipe.identity()
+        if theirs != ours:
+            field = next(key for key in ours if theirs.get(key) != ours[key])
+            raise ValueError(
+                f"run directory {self.path} holds another recipe ({field} is "
+                f"{theirs.get(field)!r}, not {ours[field]!r}): choose another --run-dir"
+            )
+
+    def create(self, recipe: Recipe, command: str, need: int = 0) -> None:
+        """Makes the directory and writes the recipe, so that nothing can fail later that could now.
+
+        Args:
+            recipe: resolved; the directory is its, or new.
+            command: that makes the run.
+            need: bytes that the run will write.
+        """
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            partial = self.recipe_file.with_suffix(".partial")
+            partial.write_text(recipe.to_yaml(command), encoding="utf-8")
+            partial.replace(self.recipe_file)
+        except OSError as error:
+            raise ValueError(
+                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
+                "--run-dir"
+            ) from None
+        free = shutil.disk_usage(self.path).free
+        if free < need:
+            raise ValueError(
+                f"run directory {self.path} has {free / 1e6:,.0f} MB of free space, this run "
+                f"writes about {need / 1e6:,.0f} MB: make room or choose another --run-dir"
+            )
+
+    def clear(self) -> None:
+        """Removes what an earlier training of the same recipe left."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        for file in (self.metrics_file, self.weights_file, self.result_file):
+            file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[int | None]:
+        """Holds the directory for this process; yields the lock's file descriptor.
+
+        A child that inherits the descriptor holds the lock too. Where the system has no such locks
+        nothing is held.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            yield None
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file: IO[str] = open(self.path / ".lock", "a", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
+                "--run-dir"
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BusyError(
+                    f"another process trains in {self.path}: wait for it, or choose another "
+                    "--run-dir"
+                ) from None
+            yield file.fileno()
+
+
+def is_run_directory(text: str) -> bool:
+    """Whether what the user named is a run directory rather than a recipe."""
+    path = Path(text)
+    return path.is_dir() and ((path / "recipe.yaml").is_file() or os.sep in text)
+
+
+def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
+    """The recipe of a run that is continued, perhaps at another place.
+
+    Args:
+        recipe: of the run.
+        overrides: of the new command.
+    """
+    values = recipe.model_dump()
+    changed = [k for k, v in overrides.items() if k not in PLACE and values.get(k, v) != v]
+    if changed:
+        raise ValueError(
+            f"a run keeps its recipe when it is continued, got {changed[0]}="
+            f"{overrides[changed[0]]!r} instead of {values[changed[0]]!r}: leave it out, or start "
+            "another run"
+        )
+    return make_recipe(values | overrides, f"recipe {recipe.name}")

@@ -1,0 +1,231 @@
+"""Training in this process, with lightning's Trainer, up to the result file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import nn
+
+from quadric import provenance
+from quadric.kernels import active, use_kernels
+from quadric.train.callbacks import EpochRecords, make_callbacks
+from quadric.train.data import DataSet, TrainingData, load_data
+from quadric.train.directory import RunDirectory
+from quadric.train.evaluation import count, measure, save_weights
+from quadric.train.module import DivergedError, TrainingModule
+from quadric.train.network import build_network
+from quadric.train.processes import InterruptedTraining
+from quadric.train.recipe import Recipe
+
+# A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
+# fast, and does not wait for another one on a busy machine.
+SMALL_STEP = 50_000_000
+
+
+def fit(
+    recipe: Recipe,
+    directory: RunDirectory,
+    *,
+    data: DataSet | None = None,
+    screen: TextIO | None = None,
+) -> None:
+    """Trains a recipe in its directory, from its last checkpoint if there is one.
+
+    Args:
+        recipe: resolved.
+        directory: made, and the recipe's.
+        data: train on this instead of the recipe's data set.
+        screen: where progress is printed, or None.
+    """
+    prepared = load_data(recipe, data)
+    network = build_network(recipe, prepared)
+    counts = count(network, prepared)
+    small = counts["macs"] * recipe.batch_size < SMALL_STEP
+    with _quiet_lightning(), _kernels(recipe.kernels), _one_thread(small):
+        module = TrainingModule(network, prepared, recipe)
+        records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
+        trainer = _trainer(recipe, directory, callbacks, len(prepared.train(0, 1)))
+        checkpoint = directory.last_checkpoint
+        diverged: DivergedError | None = None
+        try:
+            _fit(trainer, module, str(checkpoint) if checkpoint.is_file() else None)
+        except DivergedError as error:
+            diverged = error
+        if not trainer.is_global_zero:
+            return
+        if recipe.validation and diverged is None:
+            best = torch.load(directory.best_checkpoint, weights_only=True, map_location="cpu")
+            module.load_state_dict(best["state_dict"])
+        result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
+        save_weights(network, directory.weights_file)
+        # Last of all: a run with a result is finished.
+        provenance.write_json(directory.result_file, result)
+
+
+def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int) -> Trainer:
+    several = recipe.devices * recipe.nodes > 1
+    plugins: list[Any] = []
+    if SLURMEnvironment.detect():
+        # Its requeueing would save and continue in the middle of an epoch; --resume does not.
+        plugins.append(SLURMEnvironment(auto_requeue=False))
+    return Trainer(
+        accelerator=recipe.accelerator,
+        devices=recipe.devices,
+        num_nodes=recipe.nodes,
+        strategy="ddp" if several else "auto",
+        precision=recipe.precision,
+        max_epochs=recipe.epochs,
+        logger=TensorBoardLogger(directory.path, name="", version="tensorboard"),
+        # Records are logged once an epoch; a smaller interval would flush files at every step.
+        log_every_n_steps=steps,
+        callbacks=callbacks,
+        plugins=plugins,
+        gradient_clip_val=recipe.clip,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        enable_progress_bar=any(hasattr(c, "train_progress_bar") for c in callbacks),
+        # Algorithms on a CPU are deterministic; on a GPU those that can be.
+        deterministic="warn" if torch.cuda.is_available() else None,
+        default_root_dir=directory.path,
+    )
+
+
+def _fit(trainer: Trainer, module: TrainingModule, checkpoint: str | None) -> None:
+    """Calls the trainer; Ctrl-C and SIGTERM end it with an `InterruptedTraining`."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, ckpt_path=checkpoint)
+    except (SIGTERMException, KeyboardInterrupt):
+        raise InterruptedTraining from None
+    except SystemExit:
+        # How lightning ends after Ctrl-C.
+        if not trainer.interrupted:
+            raise
+        raise InterruptedTraining from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _result(
+    recipe: Recipe,
+    directory: RunDirectory,
+    trainer: Trainer,
+    data: TrainingData,
+    network: nn.Module,
+    records: EpochRecords,
+    diverged: DivergedError | None,
+    counts: dict[str, int],
+) -> dict[str, Any]:
+    epochs = records.records
+    last = epochs[-1] if epochs else {}
+    task = data.task
+    extra: dict[str, Any] = {}
+    names = (task.metric, "loss", "top5") if task.metric == "accuracy" else (task.metric, "loss")
+    if diverged is not None:
+        metrics: dict[str, Any] = dict.fromkeys(names)
+        extra["diverged"] = {
+            "layer": diverged.layer,
+            "epoch": diverged.epoch + 1,
+            "step": diverged.step + 1,
+            "message": str(diverged),
+        }
+    elif recipe.validation:
+        device = trainer.strategy.root_device
+        metrics = measure(network, data.test(0, 1), task, device, recipe.precision)
+        network.cpu()
+        better = max if task.higher_is_better else min
+        best = better(epochs, key=lambda record: record[f"val_{task.metric}"])
+        extra["best_epoch"] = best["epoch"]
+        last = best
+    else:
+        metrics = {name: last.get(f"test_{name}") for name in names}
+        metrics["largest_activation"] = last.get("largest_activation")
+        metrics["largest_activation_layer"] = last.get("largest_activation_layer")
+    result = {
+        "recipe": recipe.name,
+        "dataset": recipe.dataset,
+        "model": recipe.model,
+        "neuron": recipe.neuron,
+        "rank": recipe.rank,
+        "seed": recipe.seed,
+        "status": "ok" if diverged is None else "diverged",
+        **counts,
+        f"test_{task.metric}": metrics.pop(task.metric),
+        **{f"test_{name}": metrics.pop(name) for name in ("top5", "loss") if name in metrics},
+        **metrics,
+        **extra,
+        "quadratic_share": last.get("quadratic_share"),
+        "epochs": epochs,
+        "seconds": sum(record["seconds"] for record in epochs),
+        "peak_memory_bytes": _peak_memory(),
+        "versions": provenance.versions("lightning"),
+        "machine": provenance.machine(),
+        "command": directory.command(),
+        "settings": recipe.identity(),
+    }
+    found: dict[str, Any] = provenance.finite(result)
+    return found
+
+
+def _peak_memory() -> int:
+    """Of the device if it is a GPU, else of this process."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@contextlib.contextmanager
+def _kernels(wanted: bool) -> Iterator[None]:
+    before = active()
+    use_kernels(wanted)
+    try:
+        yield
+    finally:
+        use_kernels(before)
+
+
+@contextlib.contextmanager
+def _one_thread(wanted: bool) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Without lightning's notes on hardware, its tips and its advice on data loaders."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # Ours is no DataLoader with workers, and its directory holds a run that is continued.
+            warnings.filterwarnings("ignore", message=r".*does not have many workers.*")
+            warnings.filterwarnings("ignore", message=r"Checkpoint directory .* exists and is not")
+            # Its own use of torch.
+            warnings.filterwarnings("ignore", message=r".*LeafSpec")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,201 @@
+"""The training step, for lightning: loss, optimizer with the quadratic parameters in their own
+group, schedule, and sums of what is reported.
+
+Nothing in a step waits for the device or logs: sums are kept on the device and read once an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from quadric.data.images import Batches, make_generator
+from quadric.optim import param_groups
+from quadric.train.data import TrainingData
+from quadric.train.monitors import LargestActivation, first_not_finite
+from quadric.train.recipe import Recipe
+from quadric.train.schedule import make_schedule
+
+# A look at the loss waits for the device: on a CPU it costs nothing, elsewhere it is taken rarely.
+LOOK_EVERY = 50
+# Inputs kept from the first evaluation batch, on which quadratic shares are measured.
+SAMPLE = 128
+
+
+class DivergedError(Exception):
+    """The loss is not finite any more.
+
+    Attributes:
+        layer: what was the first to be not finite.
+        epoch: counted from 0.
+        step: counted from 0 over all epochs.
+        loss: its value.
+    """
+
+    def __init__(self, layer: str, epoch: int, step: int, loss: float) -> None:
+        self.layer = layer
+        self.epoch = epoch
+        self.step = step
+        self.loss = loss
+        super().__init__(
+            f"training diverged: the loss is {loss} at step {step + 1} (epoch {epoch + 1}), the "
+            f"first to be not finite is {layer}: lower lr or eigenvalue_lr, or clip the gradients "
+            "with --set clip=1"
+        )
+
+
+class TrainingModule(LightningModule):
+    """A network in training.
+
+    Args:
+        network: the network itself, not compiled.
+        data: what it learns from.
+        recipe: resolved.
+    """
+
+    def __init__(self, network: nn.Module, data: TrainingData, recipe: Recipe) -> None:
+        super().__init__()
+        self.network = network
+        self.data = data
+        self.task = data.task
+        self.recipe = recipe
+        self.train_sums = self.task.zeros(torch.device("cpu"))
+        self.eval_sums = self.task.zeros(torch.device("cpu"))
+        self.sample: Tensor | None = None
+        self.activations = LargestActivation(network)
+        self.suspect: DivergedError | None = None
+        self._watching: Any = None
+        # In a list, or nn.Module would register it: the network's names stay as they are.
+        self._call: list[Callable[[Tensor], Tensor]] = [network]
+
+    def setup(self, stage: str) -> None:
+        if self.recipe.compile:
+            self._call = [torch.compile(self.network)]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self._call[0](inputs)
+
+    # Data: each process its share.
+
+    def train_dataloader(self) -> Batches:
+        return self.data.train(self.trainer.global_rank, self.trainer.world_size)
+
+    def val_dataloader(self) -> Batches:
+        """The validation part if there is one; else the test part, by which nothing is chosen."""
+        share = self.trainer.global_rank, self.trainer.world_size
+        return self.data.validation(*share) or self.data.test(*share)
+
+    # Training
+
+    def on_train_epoch_start(self) -> None:
+        epoch = self.trainer.current_epoch
+        batches: Any = self.trainer.train_dataloader
+        batches.set_epoch(epoch)
+        self.train_sums = self.task.zeros(self.device)
+        # What draws from the global generator (dropout) draws the same after a restart.
+        seed = make_generator(self.recipe.seed, epoch, self.trainer.global_rank).initial_seed()
+        torch.manual_seed(seed)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        outputs = self(inputs)
+        loss = self.task.loss(outputs, targets)
+        self.train_sums += self.task.sums(outputs.detach(), targets)
+        if loss.device.type == "cpu" or batch_idx % LOOK_EVERY == 0:
+            self._look(loss, inputs)
+        return loss
+
+    def _look(self, loss: Tensor, inputs: Tensor) -> None:
+        """Stops if the loss is not finite.
+
+        One of several processes must not stop alone, as the others would wait for it. So it goes
+        on: gradients are averaged, the parameters of all become not finite, and at their next look
+        all processes stop together.
+        """
+        value = float(loss.detach())
+        if abs(value) < float("inf"):  # false for NaN too
+            self.suspect = None
+            return
+        if self.suspect is None:
+            layer = first_not_finite(self.network, inputs)
+            epoch, step = self.trainer.current_epoch, self.trainer.global_step
+            self.suspect = DivergedError(layer, epoch, step, value)
+        if self.trainer.world_size == 1:
+            raise self.suspect
+        if not all(bool(p.isfinite().all()) for p in self.network.parameters()):
+            seen: list[Any] = [None] * self.trainer.world_size
+            mine = self.suspect
+            torch.distributed.all_gather_object(
+                seen, (mine.step, mine.layer, mine.epoch, mine.loss)
+            )
+            step, layer, epoch, value = min(seen)
+            raise DivergedError(layer, epoch, step, value)
+
+    def configure_optimizers(self) -> Any:
+        recipe = self.recipe
+        rate = recipe.eigenvalue_lr
+        groups = param_groups(
+            self.network,
+            recipe.lr,
+            rate if isinstance(rate, float) else None,
+            recipe.weight_decay,
+            recipe.eigenvalue_weight_decay,
+            decay_bias_and_norm=recipe.decay_bias_and_norm,
+        )
+        optimizer: torch.optim.Optimizer
+        if recipe.optimizer == "sgd":
+            optimizer = torch.optim.SGD(
+                groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov
+            )
+        else:
+            kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimizer]
+            optimizer = kind(groups, lr=recipe.lr)
+        factor = make_schedule(
+            recipe.schedule,
+            len(self.data.train(0, self.trainer.world_size)),
+            recipe.epochs,
+            milestones=recipe.milestones,
+            gamma=recipe.gamma,
+            warmup=recipe.warmup,
+        )
+        constant = recipe.eigenvalue_schedule == "constant"
+        factors = [
+            (lambda step: 1.0) if constant and group["name"] == "quadratic" else factor
+            for group in groups
+        ]
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    # Evaluation
+
+    def on_validation_epoch_start(self) -> None:
+        self.eval_sums = self.task.zeros(self.device)
+        self.activations = LargestActivation(self.network)
+        self._watching = self.activations.watching()
+        self._watching.__enter__()
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        inputs, targets = batch
+        if batch_idx == 0:
+            self.sample = inputs[:SAMPLE]
+        # The network itself: a compiled one would not see the hooks.
+        self.eval_sums += self.task.sums(self.network(inputs), targets)
+
+    def on_validation_epoch_end(self) -> None:
+        self._watching.__exit__(None, None, None)
+        self.eval_sums = self.total(self.eval_sums)
+        if self.recipe.validation:
+            value = self.task.metrics(self.eval_sums)[self.task.metric]
+            self.log(f"val_{self.task.metric}", value, sync_dist=True, rank_zero_only=False)
+
+    def total(self, sums: Tensor) -> Tensor:
+        """The sum over all processes."""
+        reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")  # type: ignore
+        return reduced

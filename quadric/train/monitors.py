@@ -1,0 +1,106 @@
+"""Looking into a network: its largest activation, and the layer where numbers stop being finite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from quadric.nn import QuadraticLayer
+
+
+class LargestActivation:
+    """The largest magnitude that each linear, convolution or quadratic layer put out.
+
+    Attributes:
+        by_layer: a scalar tensor a layer, on the device of the network: reading one waits for it,
+            so that they are read once, at the end.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = {
+            name: module
+            for name, module in network.named_modules()
+            if isinstance(module, QuadraticLayer | nn.Linear | _ConvNd)
+        }
+        self.by_layer: dict[str, Tensor] = {}
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[LargestActivation]:
+        """Watches the layers as long as the context lasts."""
+        handles = [
+            layer.register_forward_hook(self._hook(name)) for name, layer in self.layers.items()
+        ]
+        try:
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, name: str) -> Any:
+        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
+            if not isinstance(output, Tensor) or not output.numel():
+                return
+            low, high = torch.aminmax(output.detach())
+            largest = torch.maximum(-low, high)
+            before = self.by_layer.get(name)
+            self.by_layer[name] = largest if before is None else torch.maximum(before, largest)
+
+        return hook
+
+    def largest(self) -> tuple[float, str] | None:
+        """The largest of all and its layer; NaN counts as largest. None if nothing was seen."""
+        values = {name: float(value) for name, value in self.by_layer.items()}
+        if not values:
+            return None
+        name = max(values, key=lambda name: (values[name] != values[name], values[name]))
+        return values[name], name
+
+
+def first_not_finite(network: nn.Module, inputs: Tensor) -> str:
+    """Says which layer is the first to put out a number that is not finite.
+
+    The network runs once more on these inputs, as it stands, and is left as it was.
+
+    Args:
+        network: in training mode, if the inputs came from training.
+        inputs: the batch with which the loss was not finite.
+    """
+    if not inputs.isfinite().all():
+        return "the input"
+    broken = [name for name, value in network.named_parameters() if not value.isfinite().all()]
+    found: list[tuple[str, nn.Module]] = []
+
+    def hook(name: str) -> Any:
+        def check(layer: nn.Module, args: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not output.isfinite().all():
+                found.append((name, layer))
+
+        return check
+
+    leaves = [
+        (name, module)
+        for name, module in network.named_modules()
+        if isinstance(module, QuadraticLayer) or not any(module.children())
+    ]
+    handles = [module.register_forward_hook(hook(name)) for name, module in leaves]
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    try:
+        with torch.no_grad():
+            network(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    if not found:
+        return "the loss"
+    name, layer = found[0]
+    text = f"layer {name!r} ({type(layer).__name__})"
+    if any(parameter.rpartition(".")[0] == name for parameter in broken):
+        text += ", whose parameters are not finite"
+    return text

@@ -1,0 +1,275 @@
+"""A recipe: everything that decides what a training run computes, as one strict, flat record.
+
+Flat, so that every field can be overridden by name (`--set field=value`) and two runs compared
+field by field. A recipe is *resolved* once its neuron is known: ranks, learning rates that depend
+on the neuron and fields that cannot matter (a linear network has no eigenvalues) then have one
+spelling, and two runs compute the same if and only if their resolved recipes are equal.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import shlex
+from typing import Annotated, Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from quadric.zoo import neurons
+
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Selection: TypeAlias = str | list[str] | None
+
+# Where and how a run is computed, not what: these may differ between a run and its continuation.
+PLACE = ("data_dir", "workers", "accelerator", "kernels")
+DESCRIPTION = ("title", "reproduces")
+# What the name of a run directory spells out; everything else that differs goes into its hash.
+SPELLED = ("name", "neuron", "rank", "seed")
+# Neurons whose quadratic parameters are whole weights that start at random: their authors train
+# them with the rate of all other weights.
+ONE_RATE = ("general", "pure", "qres", "lowrank", "quadralib", "symmetric")
+# Options of a neuron: they do not outlive a change of the neuron.
+OF_NEURON = ("rank", "neuron_options", "init")
+
+
+class Recipe(BaseModel):
+    """What a run computes; the fields are explained in docs/training.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    title: str
+    reproduces: str = ""
+
+    # Data
+    dataset: str
+    data_dir: str | None = None
+    resize: Positive | None = None
+    augment: bool = True
+    shuffle: bool = True
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    limit: Positive | None = None
+    split: Annotated[int, Field(ge=0)] = 0
+    samples: Positive = 10_000
+    data_seed: int = 0
+    on_broken: Literal["skip", "refuse"] = "skip"
+    workers: Annotated[int, Field(ge=0)] | None = None
+
+    # Network
+    model: str
+    width: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    channels: list[Positive] | None = None
+    hidden: list[Positive] | None = None
+    shortcut: Literal["A", "B"] | None = None
+    activation: str | None = None
+    neuron: str = "linear"
+    rank: Positive | None = None
+    neuron_options: dict[str, Any] = {}
+    init: Literal["published", "linear", "random"] = "published"
+    include: Selection = None
+    exclude: Selection = None
+    layers: Annotated[str, Field(pattern=r"^(all|first:[1-9][0-9]*)$")] | None = None
+    head: bool = False
+
+    # Training
+    epochs: Positive
+    batch_size: Positive
+    drop_last: bool = False
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: NotNegative
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: NotNegative = 0.0
+    decay_bias_and_norm: bool = True
+    eigenvalue_lr: NotNegative | dict[str, NotNegative] | None = None
+    eigenvalue_weight_decay: NotNegative = 0.0
+    eigenvalue_schedule: Literal["same", "constant"] = "same"
+    schedule: Literal["constant", "step", "cosine", "onecycle"] = "constant"
+    milestones: list[Positive] = []
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: NotNegative = 0.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    clip: Annotated[float, Field(gt=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    # Computation
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
+    accelerator: str = "auto"
+    devices: Positive = 1
+    nodes: Positive = 1
+    compile: bool = False
+    kernels: bool = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.milestones != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must be ascending, got {self.milestones}: sort them")
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError(
+                "schedule 'step' needs milestones, got none: give the epochs of the decays, such "
+                "as milestones=[90,135]"
+            )
+        if self.width is not None and self.channels is not None:
+            raise ValueError(
+                f"width and channels exclude each other, got {self.width} and {self.channels}: "
+                "give one of them"
+            )
+        return self
+
+    @property
+    def is_resolved(self) -> bool:
+        return not isinstance(self.eigenvalue_lr, dict)
+
+    def resolved(self) -> Recipe:
+        """This recipe in its one spelling: what depends on the neuron is put in."""
+        registry = neurons()
+        if self.neuron not in registry:
+            raise ValueError(f"neuron must be one of {', '.join(registry)}, got {self.neuron!r}")
+        neuron = registry[self.neuron]
+        changes: dict[str, Any] = {}
+        if self.rank is None:
+            changes["rank"] = neuron.default_rank
+        elif not neuron.has_rank:
+            with_rank = ", ".join(name for name, row in registry.items() if row.has_rank)
+            raise ValueError(
+                f"neuron {self.neuron!r} has no rank, got rank={self.rank}: leave rank out "
+                f"(neurons with a rank: {with_rank})"
+            )
+        rate = self.eigenvalue_lr
+        if isinstance(rate, dict):
+            unknown = [name for name in rate if name not in registry]
+            if unknown:
+                raise ValueError(
+                    f"eigenvalue_lr names the neuron {unknown[0]!r}: choose from "
+                    f"{', '.join(registry)}"
+                )
+            rate = rate.get(self.neuron)
+        if rate is None:
+            # Steps of Adam do not depend on the scale of the gradient: no smaller rate is needed.
+            one_rate = self.optimizer != "sgd" or self.neuron in ONE_RATE
+            rate = self.lr if one_rate else self.lr / 10
+        changes["eigenvalue_lr"] = float(rate)
+        if not neuron.quadratic:
+            changes["eigenvalue_lr"] = None
+            changes["eigenvalue_weight_decay"] = 0.0
+            changes["eigenvalue_schedule"] = "same"
+        if self.neuron == "linear":
+            changes |= {"include": None, "exclude": None, "head": False, "neuron_options": {}}
+            changes |= {"init": "published", "layers": None}
+        if self.layers == "all":
+            changes["layers"] = None
+        if self.schedule != "step":
+            changes |= {"milestones": [], "gamma": 0.1}
+        if self.optimizer != "sgd":
+            changes |= {"momentum": 0.9, "nesterov": False}
+        for field in ("lr", "weight_decay", "eigenvalue_weight_decay", "warmup", "width"):
+            value = changes.get(field, getattr(self, field))
+            changes[field] = None if value is None else float(value)  # 1 and 1.0 are one spelling
+        return self.model_copy(update=changes)
+
+    def with_overrides(self, overrides: dict[str, Any]) -> Recipe:
+        """This recipe with other values of some fields, checked.
+
+        Args:
+            overrides: by field. Another neuron begins with its own defaults: the recipe's rank,
+                start and options belong to the recipe's neuron.
+        """
+        values = self.model_dump()
+        if overrides.get("neuron", self.neuron) != self.neuron:
+            values = {key: value for key, value in values.items() if key not in OF_NEURON}
+        # Numbers of channels replace the multiplier, and the other way round.
+        for one, other in (("width", "channels"), ("channels", "width")):
+            if overrides.get(one) is not None and other not in overrides:
+                values.pop(other, None)
+        return make_recipe(values | overrides, f"recipe {self.name}")
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides what the run computes; of a resolved recipe."""
+        return self.model_dump(exclude={*PLACE, *DESCRIPTION})
+
+    def arm(self) -> dict[str, Any]:
+        """The identity without the seed: runs of one arm differ by the seed alone."""
+        return {key: value for key, value in self.identity().items() if key != "seed"}
+
+    def differences(self, base: Recipe) -> dict[str, Any]:
+        """The fields in which this resolved recipe differs from a base with the same neuron."""
+        plain = base.with_overrides({"neuron": self.neuron}).resolved().identity()
+        return {key: value for key, value in self.identity().items() if value != plain[key]}
+
+    def directory_name(self, base: Recipe) -> str:
+        """`<recipe>-<neuron>[-k<rank>][-<hash of overrides>]-s<seed>`."""
+        parts = [self.name, self.neuron]
+        if self.rank is not None:
+            parts.append(f"k{self.rank}")
+        hidden = {k: v for k, v in self.differences(base).items() if k not in SPELLED}
+        if hidden:
+            text = json.dumps(hidden, sort_keys=True)
+            parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
+        return "-".join([*parts, f"s{self.seed}"])
+
+    def command(self, base: Recipe) -> str:
+        """The shortest command that makes this run."""
+        words = ["quadric", "train", self.name]
+        if self.neuron != base.neuron:
+            words += ["--neuron", self.neuron]
+        needed = self.differences(base)
+        for field in list(needed):
+            # Some fields follow from others: without a step schedule there are no milestones.
+            rest = {key: value for key, value in needed.items() if key != field}
+            try:
+                again = base.with_overrides(rest | {"neuron": self.neuron}).resolved()
+            except ValueError:
+                continue
+            if again.identity() == self.identity():
+                needed = rest
+        for field, value in needed.items():
+            if field == "seed":
+                words += ["--seed", str(value)]
+            elif field == "rank":
+                words += ["--rank", str(value)]
+            elif field != "name":
+                words += ["--set", f"{field}={json.dumps(value)}"]
+        return shlex.join(words)
+
+    def to_yaml(self, command: str) -> str:
+        """The recipe as a file whose first line is the command."""
+        body = yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True, width=100)
+        return f"# {command}\n{body}"
+
+
+FIELDS: tuple[str, ...] = tuple(Recipe.model_fields)
+
+
+def make_recipe(values: dict[str, Any], where: str) -> Recipe:
+    """A checked recipe.
+
+    Args:
+        values: by field.
+        where: what the values come from, for the error.
+    """
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {_one_line(error)}") from None
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][:1])
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(field, FIELDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
+        return f"unknown field {field!r}: {hint}"
+    if kind == "missing":
+        return f"field {field!r} is missing: give it a value"
+    if kind == "value_error":
+        return str(first["ctx"]["error"])
+    if kind == "string_pattern_mismatch":
+        return f"layers must be 'all' or 'first:n' with n >= 1, got {first['input']!r}"
+    # A union reports each of its branches: the message of the first one says the rule.
+    rule = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return f"{field} must be {rule}, got {first['input']!r}: give another value"

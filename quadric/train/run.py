@@ -1,0 +1,156 @@
+"""One run from a recipe to its result: the directory is checked, the processes are started."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from quadric.train import catalog
+from quadric.train.data import DataSet, load_data
+from quadric.train.directory import RUNS, RunDirectory, continued, is_run_directory
+from quadric.train.network import build_network
+from quadric.train.processes import InterruptedTraining as InterruptedTraining
+from quadric.train.processes import is_first_process, launch, launched
+from quadric.train.recipe import Recipe
+
+# What a run writes besides weights: records, logs, a result.
+SMALL_FILES = 20_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe and its directory.
+
+    Attributes:
+        recipe: resolved.
+        directory: where it is, or will be.
+        command: that makes it.
+    """
+
+    recipe: Recipe
+    directory: RunDirectory
+    command: str
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs that the last checkpoint holds."""
+        if not self.directory.last_checkpoint.is_file():
+            return 0
+        state = torch.load(self.directory.last_checkpoint, weights_only=True, map_location="meta")
+        return int(state["epoch"]) + 1
+
+
+def find_run(
+    name: str,
+    overrides: dict[str, Any] | None = None,
+    *,
+    quick: bool = False,
+    run_dir: str | Path | None = None,
+    runs: str | Path = RUNS,
+) -> Run:
+    """The run of a recipe with overrides, or of a directory.
+
+    Args:
+        name: of a recipe, a recipe file, or a run directory.
+        overrides: other values of some fields.
+        quick: the recipe's quick variant.
+        run_dir: the run's directory, instead of one named after recipe, neuron, rank, seed and
+            overrides.
+        runs: where directories are made.
+    """
+    overrides = dict(overrides or {})
+    if is_run_directory(name):
+        directory = RunDirectory(Path(name))
+        if quick or run_dir is not None:
+            raise ValueError(
+                f"{name} is a run directory: --quick and --run-dir belong to a recipe, leave them "
+                "out"
+            )
+        recipe = continued(directory.recipe(), overrides)
+        return Run(recipe, directory, directory.command())
+    base = catalog.load(name, quick)
+    started = launched()
+    if started is not None:
+        overrides.setdefault("devices", started.devices)
+        overrides.setdefault("nodes", started.nodes)
+    recipe = base.with_overrides(overrides).resolved()
+    path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
+    return Run(recipe, RunDirectory(path), recipe.command(base))
+
+
+def train(
+    run: Run,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    data: DataSet | None = None,
+    screen: TextIO | None = None,
+) -> dict[str, Any] | None:
+    """Trains a run to its end and returns its result; None in all processes but the first.
+
+    A run that is finished is not trained again.
+
+    Args:
+        run: what to train.
+        resume: continue from the last checkpoint; without one, start.
+        overwrite: start again, whatever the directory holds of the same recipe.
+        data: train on this instead of the recipe's data set, in one process.
+        screen: where progress is printed, or None.
+    """
+    recipe, directory = run.recipe, run.directory
+    _check_processes(recipe)
+    if not is_first_process():
+        # The first process has the directory; this one only needs to know where it is.
+        from quadric.train.fitting import fit
+
+        fit(recipe, directory)
+        return None
+    directory.check_owner(recipe)
+    with directory.lock() as lock:
+        if directory.is_finished and not overwrite:
+            return directory.result()
+        if overwrite:
+            directory.clear()
+        elif directory.last_checkpoint.is_file() and not resume:
+            raise ValueError(
+                f"{directory.path} holds an unfinished run, {run.epochs_done} of {recipe.epochs} "
+                f"epochs are done: continue it with `{directory.resume_command}`, or start again "
+                "with --overwrite"
+            )
+        # All that can be wrong with the recipe, the data or the disk is found here, in one process.
+        prepared = load_data(recipe, data)
+        network = build_network(recipe, prepared)
+        size = sum(p.numel() * p.element_size() for p in network.parameters())
+        # Weights, momenta and the file that replaces the old one.
+        directory.create(recipe, run.command, 8 * size + SMALL_FILES)
+        if recipe.devices > 1 and launched() is None:
+            del prepared, network
+            launch(directory, recipe.devices, lock, screen is not None)
+        else:
+            from quadric.train.fitting import fit
+
+            fit(recipe, directory, data=data, screen=screen)
+        return directory.result()
+
+
+def _check_processes(recipe: Recipe) -> None:
+    started = launched()
+    if started is None and recipe.nodes > 1:
+        raise ValueError(
+            f"nodes must be 1 without a launcher, got {recipe.nodes}: start the same command on "
+            "each machine with torchrun or srun"
+        )
+    if started is not None and (started.devices, started.nodes) != (recipe.devices, recipe.nodes):
+        raise ValueError(
+            f"devices and nodes must be what the launcher started, {started.devices} and "
+            f"{started.nodes}, got {recipe.devices} and {recipe.nodes}: leave them out"
+        )
+
+
+def progress_stream(quiet: bool) -> TextIO | None:
+    """Where progress goes."""
+    return None if quiet or not is_first_process() else sys.stderr

@@ -1,0 +1,178 @@
+"""A grid of runs: every combination of neurons, ranks, values of fields and seeds, each once.
+
+What a sweep has done is in the run directories and nowhere else: a run with a result is skipped,
+one with a checkpoint is continued, so a sweep that was killed goes on when it is started again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from quadric.train import catalog
+from quadric.train.directory import RUNS, BusyError
+from quadric.train.processes import InterruptedTraining as InterruptedTraining
+from quadric.train.run import Run, find_run, train
+from quadric.zoo import neurons
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run of a sweep ended.
+
+    Attributes:
+        run: which.
+        kind: done, skipped (it was finished), busy (another process trains it) or failed.
+        text: the result in a few words, or the error.
+    """
+
+    run: Run
+    kind: str
+    text: str
+
+
+def split_values(text: str) -> list[Any]:
+    """The values in `1e-4,1e-3` or `[24,48,96],[16,32,64]`: split at commas outside brackets."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "[{(") - (sign in "]})")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [catalog.parse(part, f"the value {part!r}") for part in parts]
+
+
+def split_assignment(text: str) -> tuple[str, list[Any]]:
+    """Reads `field=value,value`."""
+    name, equals, values = text.partition("=")
+    if not equals or not name or not values:
+        raise ValueError(f"--set must be field=value,value, got {text!r}: such as --set lr=0.1,0.2")
+    return name.strip(), split_values(values)
+
+
+def seeds_of(text: str) -> list[int]:
+    """`3` means the seeds 0, 1, 2; `0,4` means those."""
+    values = split_values(text)
+    if not all(isinstance(value, int) and value >= 0 for value in values):
+        raise ValueError(f"--seeds must be a number or a list such as 0,1,2, got {text!r}")
+    if len(values) > 1 or text.rstrip().endswith(","):
+        return values
+    if values[0] < 1:
+        raise ValueError(f"--seeds must be >= 1, got {values[0]}")
+    return list(range(values[0]))
+
+
+def plan(
+    recipes: Sequence[str],
+    grid: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int],
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    quick: bool = False,
+    runs: str | Path = RUNS,
+) -> list[Run]:
+    """The runs of a grid, seed by seed, each once.
+
+    Combinations that compute the same are one run: a linear network has no eigenvalue_lr, and a
+    neuron without a rank takes part in a sweep of ranks once.
+
+    Args:
+        recipes: names.
+        grid: values by field.
+        seeds: of every combination.
+        fixed: fields that all runs share.
+        quick: the recipes' quick variants.
+        runs: where the directories are.
+    """
+    found: dict[Path, Run] = {}
+    registry = neurons()
+    for seed in seeds:
+        for name in recipes:
+            for values in itertools.product(*grid.values()):
+                overrides = dict(fixed or {}) | dict(zip(grid, values, strict=True))
+                overrides["seed"] = seed
+                neuron = overrides.get("neuron")
+                if neuron is None and "rank" in grid:
+                    neuron = catalog.load(name, quick).neuron
+                if "rank" in grid and neuron in registry and not registry[neuron].has_rank:
+                    overrides.pop("rank", None)
+                run = find_run(name, overrides, quick=quick, runs=runs)
+                found.setdefault(run.directory.path, run)
+    return list(found.values())
+
+
+def sweep(runs: Sequence[Run], jobs: int = 1) -> Iterator[Outcome]:
+    """Trains runs and yields how each ended, in the order in which they end.
+
+    Args:
+        runs: of `plan`.
+        jobs: so many at the same time, each on its share of the processors.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be >= 1, got {jobs}")
+    waiting = []
+    for run in runs:
+        # Before anything is trained: a directory that belongs to something else.
+        run.directory.check_owner(run.recipe)
+        if run.directory.is_finished:
+            yield Outcome(run, "skipped", words(run.directory.result()))
+        else:
+            waiting.append(run)
+    if jobs == 1 or len(waiting) < 2:
+        for run in waiting:
+            yield _attempt(run, lambda run: words(_train(run) or {}))
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    # Fresh processes: a fork of one that has run torch's threads may hang.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _single, (threads,)) as pool:
+        futures: dict[Future[str], Run] = {pool.submit(_words_of, run): run for run in waiting}
+        try:
+            for future in as_completed(futures):
+                yield _attempt(futures[future], lambda run, done=future: done.result())  # type: ignore[misc]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _attempt(run: Run, work: Callable[[Run], str]) -> Outcome:
+    """One run that fails does not end the others."""
+    try:
+        return Outcome(run, "done", work(run))
+    except BusyError as error:
+        return Outcome(run, "busy", str(error))
+    except InterruptedTraining:
+        raise
+    except Exception as error:
+        return Outcome(run, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def _single(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _train(run: Run) -> dict[str, Any] | None:
+    return train(run, resume=True)
+
+
+def _words_of(run: Run) -> str:
+    return words(_train(run) or {})
+
+
+def words(result: Mapping[str, Any]) -> str:
+    """A result in a few words."""
+    if result.get("status") == "diverged":
+        return "diverged"
+    if result.get("test_accuracy") is not None:
+        return f"test accuracy {100 * result['test_accuracy']:.2f} %"
+    if result.get("test_rmse") is not None:
+        return f"test RMSE {result['test_rmse']:.4g}"
+    return "no result"

@@ -1,0 +1,29 @@
+"""One process of a run on several devices: `torchrun -m quadric.train.worker RUN_DIRECTORY`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from quadric.train.directory import RunDirectory
+
+
+def main(arguments: list[str]) -> int:
+    """Trains the run of a directory, or goes on with it.
+
+    Args:
+        arguments: the directory, and perhaps --quiet.
+    """
+    from quadric.train.fitting import fit
+    from quadric.train.processes import InterruptedTraining
+
+    directory = RunDirectory(Path(arguments[0]))
+    try:
+        fit(directory.recipe(), directory, screen=None if "--quiet" in arguments else sys.stderr)
+    except InterruptedTraining:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
