@@ -287,6 +287,259 @@ def cost(
         print(text)
 
 
+@app.command()
+@needs("train")
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe's file.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric recipes
+
+    List the recipes of quadric train and what they reproduce, or show one.
+
+    Every recipe but the quick variants (--quick) has the paper's settings, where it has any.
+    """
+    from quadric.train import listing
+
+    if json_file is not None:
+        _write_json(json_file, listing.facts(name))
+    if json_file != "-":
+        print(listing.table() if name is None else listing.text(name))
+
+
+@app.command()
+@needs("train")
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe, a .yaml file, or with --resume a run directory.")
+    ],
+    neuron: Annotated[str | None, typer.Option(help="A neuron, see quadric neurons.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Its rank; by default its own.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The variant that takes minutes; not the paper's.")
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples a step and process: 2 devices see twice as many.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    eigenvalue_lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the quadratic parameters.")
+    ] = None,
+    eigenvalue_weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay of the quadratic parameters.")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the others.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, step, cosine or onecycle.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Convert only these layers (repeatable).")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave these layers linear (repeatable).")
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Convert only the first layers, such as first:3.")
+    ] = None,
+    width: Annotated[float | None, typer.Option(help="Multiplies the channels.")] = None,
+    activation: Annotated[str | None, typer.Option(help="Such as silu, or none.")] = None,
+    resize: Annotated[int | None, typer.Option(help="Pixels a side of the pictures.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Hold out so much; the best epoch on it counts.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many training, and test, samples.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the weights and the data's order.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Any field of the recipe (repeatable)."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set is.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that decode pictures.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Processes on this machine.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="cpu, gpu, mps or auto.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true.")
+    ] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="By default runs/<recipe>-<neuron>...-s<seed>.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Train again in the same directory.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each epoch.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the result; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric train digits --neuron eigen
+
+    Train a network by a recipe, in a run directory that holds everything about it.
+
+    Ctrl-C, or a kill, loses at most the current epoch: quadric train RUN_DIRECTORY --resume goes
+    on. A finished run is not trained again, its result is shown. Several machines: the same
+    command under torchrun or srun.
+    """
+    from quadric.train import commands
+
+    named = dict(
+        neuron=neuron,
+        rank=rank,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        eigenvalue_lr=eigenvalue_lr,
+        eigenvalue_weight_decay=eigenvalue_weight_decay,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        include=include,
+        exclude=exclude,
+        layers=layers,
+        width=width,
+        activation=activation,
+        resize=resize,
+        validation=validation,
+        limit=limit,
+        seed=seed,
+        data_dir=None if data_dir is None else str(data_dir),
+        workers=workers,
+        devices=devices,
+        accelerator=accelerator,
+        precision=precision,
+        compile=compile or None,
+    )
+    result, text, code = commands.train(
+        recipe,
+        named,
+        set_ or [],
+        quick=quick,
+        run_dir=run_dir,
+        resume=resume,
+        overwrite=overwrite,
+        quiet=quiet or json_file == "-",
+    )
+    if json_file is not None and result is not None:
+        _write_json(json_file, result)
+    if json_file != "-" and text:
+        print(text)
+    raise typer.Exit(code)
+
+
+@app.command()
+@needs("train")
+def evaluate(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set is now.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric evaluate runs/digits-eigen-k9-s0
+
+    Test the weights of runs on their test data, and count what the networks cost.
+    """
+    from quadric.train import commands
+
+    found = commands.evaluate(runs, data_dir)
+    if json_file is not None:
+        _write_json(json_file, found if len(runs) > 1 else found[0])
+    if json_file != "-":
+        print(commands.evaluation_text(found))
+
+
+@app.command()
+@needs("train")
+def results(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories, folders of them, or result files.")
+    ],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric results runs/digits-*
+
+    Tabulate runs, mean ± standard deviation over seeds, and the differences between arms.
+
+    Arms of a recipe are compared on the seeds that they share, with the linear one if it is there:
+    the mean of the paired differences and its 95 % interval.
+    """
+    from quadric.train import commands
+
+    data, text, notes = commands.results(runs, markdown)
+    for note in notes:
+        print(note, file=sys.stderr)
+    if json_file is not None:
+        _write_json(json_file, data)
+    if json_file != "-":
+        print(text)
+
+
+@app.command()
+@needs("train")
+def sweep(
+    recipe: Annotated[list[str], typer.Argument(help="Recipes.")],
+    neuron: Annotated[str | None, typer.Option(help="Neurons, such as linear,eigen.")] = None,
+    rank: Annotated[str | None, typer.Option(help="Ranks, such as 3,9.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many, or which: 3 means 0,1,2.")] = "1",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUES", help="Values of a field, such as lr=0.1,0.2."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The variants that take minutes; not the paper's.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Runs at the same time, each on its share of the processors.")
+    ] = 1,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set is.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the run directories are made.")] = Path(
+        "runs"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and train none.")
+    ] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set eigenvalue_lr=1e-3,1e-2
+
+    Train every combination of neurons, ranks, values and seeds, and tabulate them.
+
+    Finished runs are skipped and a killed sweep goes on where it was: start it again.
+    """
+    from quadric.train import commands
+
+    data, text, code = commands.sweep(
+        recipe,
+        {"neuron": neuron, "rank": rank},
+        set_ or [],
+        seeds,
+        quick=quick,
+        jobs=jobs,
+        data_dir=data_dir,
+        runs_dir=runs_dir,
+        dry_run=dry_run,
+    )
+    if json_file is not None:
+        _write_json(json_file, data)
+    if json_file != "-":
+        print(text)
+    raise typer.Exit(code)
+
+
 def _write_json(file: str, value: Any) -> None:
     """Write strict JSON to a file, or to stdout for "-"."""
     import json
