@@ -77,6 +77,17 @@ def test_padding_of_one_dimension(padding_mode: str) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
+def test_padding_mode_there_and_back(dims: int, padding_mode: str) -> None:
+    plain = PLAIN[dims](2, 5, 3, padding=1, padding_mode=padding_mode, dtype=F64)
+    layer = CONV[dims].from_linear(plain, rank=2)
+    x = torch.randn(2, 2, *SPACE[dims], dtype=F64)
+    torch.testing.assert_close(layer(x), plain(x), rtol=0, atol=0)
+    torch.testing.assert_close(layer.to_linear()(x), plain(x), rtol=0, atol=0)
+    assert layer.padding_mode == layer.to_linear().padding_mode == padding_mode
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_stride(dims: int, stride: int) -> None:
     check_conv(dims, 2, 5, 2, rank=2, stride=stride)
