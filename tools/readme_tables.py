@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from quadric.demo.table import demo_table
@@ -49,13 +49,13 @@ def fill(page: str, results: Path) -> str:
     return filled
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite or check the README."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 if stale")
     parser.add_argument("--page", type=Path, default=ROOT / "README.md")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     page = options.page.read_text(encoding="utf-8")
     filled = fill(page, options.results)
     if filled == page:

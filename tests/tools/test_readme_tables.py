@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "readme_tables.py"
@@ -24,34 +26,42 @@ ROW = {
 }
 
 
-def run(*args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(TOOL), *map(str, args)], capture_output=True, text=True
-    )
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("readme_tables", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_readme_is_up_to_date() -> None:
+def test_readme_is_up_to_date(tool: ModuleType) -> None:
     assert "<!-- table: demo -->" in (ROOT / "README.md").read_text(encoding="utf-8")
-    checked = run("--check")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert tool.main(["--check"]) == 0
 
 
-def test_a_stale_table_is_found_and_mended(tmp_path: Path) -> None:
+def test_a_stale_table_is_found_and_mended(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "demo.json").write_text(json.dumps({"seeds": 1, "rows": [ROW]}), encoding="utf-8")
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: demo -->\nold\n<!-- /table -->\nafter\n", encoding="utf-8")
-    where = ("--page", page, "--results", tmp_path)
-    assert run("--check", *where).returncode == 1
+    where = ["--page", str(page), "--results", str(tmp_path)]
+    assert tool.main(["--check", *where]) == 1
+    assert capsys.readouterr().out.startswith("page.md is out of date: run")
     assert "old" in page.read_text(encoding="utf-8")
-    assert run(*where).returncode == 0
+    assert tool.main(where) == 0
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n<!-- table: demo -->\n\n| scene |")
     assert "| eigen (rank 2) | 1,234 | 32 | 98.8 % right | 0.5 |" in text
     assert text.endswith("<!-- /table -->\nafter\n")
     assert "old" not in text
-    assert run("--check", *where).returncode == 0
+    assert tool.main(["--check", *where]) == 0
 
-    page.write_text("<!-- table: nothing -->\n<!-- /table -->", encoding="utf-8")
-    assert "unknown table 'nothing' in a marker: choose from demo" in run(*where).stderr
-    page.write_text("<!-- table: demo -->\n", encoding="utf-8")
-    assert "needs its own <!-- /table -->" in run(*where).stderr
+
+def test_markers_that_cannot_be_filled(tool: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown table 'nothing' in a marker: choose from demo"):
+        tool.fill("<!-- table: nothing -->\n<!-- /table -->", tmp_path)
+    with pytest.raises(ValueError, match="needs its own <!-- /table -->"):
+        tool.fill("<!-- table: demo -->\n", tmp_path)
