@@ -25,10 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -369,21 +365,20 @@ class _Counter(TorchDispatchMode):
         self.stack: list[_Frame] = []
         self.root = model
 
-    def enter_module(self, module: nn.Module, args: Any) -> None:
-        known = module if module in self.names else self.inner
-        shapes = [tuple(t.shape) for t in pytree.tree_leaves(args) if isinstance(t, Tensor)]
-        self.stack.append(_Frame(self.names[known], module, layer_rule(module), shapes))
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        leaves = pytree.tree_leaves((args, kwargs))
+        shapes = [tuple(t.shape) for t in leaves if isinstance(t, Tensor)]
+        self.stack.append(_Frame(self.names[module], module, layer_rule(module), shapes))
 
     def leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         # A forward pass may have caught an error of a module inside it: that one never left.
         while self.stack and self.stack.pop().module is not module:
             pass
-        cost = self.layers[module if module in self.names else self.inner]
+        cost = self.layers[module]
         tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
-        if module in self.names:
-            cost.calls += 1
-            if cost.output_shape is None and tensors:
-                cost.output_shape = tuple(tensors[0].shape)
+        cost.calls += 1
+        if cost.output_shape is None and tensors:
+            cost.output_shape = tuple(tensors[0].shape)
         rule = layer_rule(module)
         if rule is not None and isinstance(module, QuadraticLayer):
             input = next(t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor))
@@ -396,11 +391,8 @@ class _Counter(TorchDispatchMode):
 
     @property
     def inner(self) -> nn.Module:
-        """The innermost module of the model that is being called."""
-        for frame in reversed(self.stack):
-            if frame.module in self.names:
-                return frame.module
-        return self.root
+        """The innermost module that is being called."""
+        return self.stack[-1].module if self.stack else self.root
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -587,18 +579,18 @@ def _run(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> _Cou
 
     args, kwargs = pytree.tree_map_only(Tensor, place, (args, kwargs))
     counter = _Counter(model, meta)
-    handles = [
-        register_module_forward_pre_hook(counter.enter_module),
-        register_module_forward_hook(counter.leave_module, with_kwargs=True),  # type: ignore[arg-type]
-    ]
     try:
         with _plain_operators(model), _borrowed(model, meta), counter:
+            for module in counter.names:  # the hooks go when the model is given back
+                module.register_forward_pre_hook(
+                    counter.enter_module, prepend=True, with_kwargs=True
+                )
+                module.register_forward_hook(counter.leave_module, prepend=True, with_kwargs=True)
             model(*args, **kwargs)
+    except Warning:
+        raise  # a warning that somebody made an error says nothing of the input
     except Exception as error:
         raise _RefusedError(counter.stack[-1] if counter.stack else None, error) from error
-    finally:
-        for handle in handles:
-            handle.remove()
     return counter
 
 
