@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from quadric.models.fitting import Fit, fit
 from quadric.models.registry import ENTRIES, entry
 
-__all__ = ["build", "create", "input_shape", "names", "options"]
+__all__ = ["Fit", "build", "create", "fit", "input_shape", "names", "options"]
 
 # What `quadric.convert_` takes to choose layers: a regex, names or suffixes, or a predicate.
 Selection: TypeAlias = str | Sequence[str] | Callable[[str, nn.Module], bool]

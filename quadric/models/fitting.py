@@ -1,0 +1,230 @@
+"""Fitting a network to a budget: the widest one whose parameters or MACs do not exceed it.
+
+Neurons are compared at equal cost. A network of costlier neurons must then be narrower than its
+linear baseline, one of cheaper neurons may be wider. All widths of a network are multiplied by one
+factor; cost grows with it in steps, because widths are whole numbers, so the largest factor within
+the budget is found by bisection. Networks are built on the meta device: nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from quadric.models.registry import entry
+
+# How close the bisection comes to the next step of the cost.
+_RESOLUTION = 1e-4
+# By how much the search for a bracket goes up or down.
+_STEP = 1.1
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The widest network within a budget.
+
+    Attributes:
+        name: the network's name.
+        options: what `quadric.models.create` takes to build it: neuron, rank, widths and all else
+            that was given.
+        factor: what the widths were multiplied by.
+        params: its parameters.
+        macs: its multiply-accumulates for one input.
+        budget: what was asked for.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    factor: float
+    params: int
+    macs: int
+    budget: Mapping[str, int] = field(default_factory=dict)
+
+    def create(self) -> nn.Module:
+        """Builds the network."""
+        from quadric.models import create
+
+        return create(self.name, **self.options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {
+            "name": self.name,
+            "options": dict(self.options),
+            "factor": self.factor,
+            "params": self.params,
+            "macs": self.macs,
+            "budget": dict(self.budget),
+        }
+
+
+def fit(
+    name: str,
+    params: int | None = None,
+    macs: int | None = None,
+    neuron: str = "linear",
+    rank: Any = None,
+    **options: Any,
+) -> Fit:
+    """Finds the widest network whose cost does not exceed a budget.
+
+    What is scaled is `width` (the residual networks and `digits_cnn`), `channels` where they are
+    given, or `hidden` (`mlp`); the given or default values are those of factor 1.
+
+    Args:
+        name: one of `quadric.models.names()`.
+        params: the most parameters it may have.
+        macs: the most multiply-accumulates it may need for one input.
+        neuron: a name of `quadric.neurons()`.
+        rank: its rank; None for its default.
+        **options: further options of `quadric.models.create`.
+
+    Returns:
+        The options that build the network, and its cost.
+
+    Examples:
+        >>> found = fit("mlp", params=1000, neuron="eigen", rank=3, in_features=4)
+        >>> found.options["hidden"], found.params
+        ((27, 27), 959)
+    """
+    budget = _budget(params, macs)
+    given = entry(name).options
+    scaled = _scaled_option(name, given, options)
+    fixed = {"neuron": neuron, "rank": rank, **options}
+    if neuron == "linear":
+        del fixed["rank"]
+        if rank is not None:
+            raise ValueError(f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out")
+    base = options.get(scaled, given[scaled])
+    published = _published(name, options) if scaled == "width" else tuple(base)
+    if not published:
+        raise ValueError(f"{scaled} must name widths to be scaled, got {base!r}: give at least one")
+    known: dict[tuple[int, ...], dict[str, int]] = {}
+
+    def cost(factor: float) -> dict[str, int]:
+        # Factors that round to the same widths build the same network.
+        multiple = base * factor if scaled == "width" else factor
+        key = _rounded(published, multiple)
+        if key not in known:
+            value = multiple if scaled == "width" else key
+            known[key] = _cost(name, {**fixed, scaled: value}, macs is not None)
+        return known[key]
+
+    def fits(factor: float) -> bool:
+        have = cost(factor)
+        return all(have[what] <= limit for what, limit in budget.items())
+
+    # The cost grows about as the square of the widths. A mistake in the options shows here.
+    start = math.sqrt(min(limit / max(1, cost(1.0)[what]) for what, limit in budget.items()))
+    low, high = _bracket(start, fits, cost, name, budget)
+    while high - low > _RESOLUTION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    factor = _shortest(low, lambda f: cost(f) == cost(low))
+    value = base * factor if scaled == "width" else _rounded(published, factor)
+    found = {**fixed, scaled: value}
+    have = _cost(name, found, True)
+    return Fit(name, found, factor, have["params"], have["macs"], budget)
+
+
+def _bracket(
+    start: float,
+    fits: Callable[[float], bool],
+    cost: Callable[[float], Mapping[str, int]],
+    name: str,
+    budget: Mapping[str, int],
+) -> tuple[float, float]:
+    """A factor that fits the budget, and a larger one that does not."""
+    narrowest = _narrowest(cost)
+    low = high = max(start, narrowest)
+    while low > narrowest and not fits(low):
+        low, high = max(narrowest, low / _STEP), low
+    if not fits(low):
+        have = cost(low)
+        what = next(what for what, limit in budget.items() if have[what] > limit)
+        raise ValueError(
+            f"{what} must be at least {have[what]:,}, the cost of {name!r} at its narrowest, got "
+            f"{budget[what]:,}: raise the budget or choose a smaller network"
+        )
+    while fits(high):
+        low, high = high, high * _STEP
+    return low, high
+
+
+def _narrowest(cost: Callable[[float], object]) -> float:
+    """About the smallest factor at which the neurons still have room."""
+    factor = _RESOLUTION
+    while factor < 1.0:
+        try:
+            cost(factor)
+        except ValueError:
+            factor *= 2
+        else:
+            return factor
+    return 1.0
+
+
+def _budget(params: int | None, macs: int | None) -> dict[str, int]:
+    budget = {k: v for k, v in (("params", params), ("macs", macs)) if v is not None}
+    if not budget:
+        raise ValueError("a budget must be given, got none: give params=, macs= or both")
+    for what, limit in budget.items():
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"{what} must be an integer >= 1, got {limit!r}: give a whole number")
+    return budget
+
+
+def _scaled_option(name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """The option that makes a network wider."""
+    if options.get("channels") is not None:
+        return "channels"
+    for option in ("width", "hidden"):
+        if option in known:
+            return option
+    raise ValueError(f"the network must have a width to be fitted, got {name!r}: build it yourself")
+
+
+def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:
+    """The widths of a network's layers at width 1."""
+    from quadric.models import build
+
+    own = {k: v for k, v in options.items() if k in entry(name).options and k != "width"}
+    with torch.device("meta"):
+        model = build(name, **own)
+    return tuple(sorted({m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)}))
+
+
+def _rounded(widths: Sequence[int], factor: float) -> tuple[int, ...]:
+    """As `scale_channels` does it."""
+    return tuple(max(1, round(width * factor)) for width in widths)
+
+
+def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int]:
+    from quadric.conversion import count_parameters
+    from quadric.models import create, input_shape
+
+    with torch.device("meta"):
+        model = create(name, **options)
+    found = {"params": count_parameters(model)}
+    if count_macs:
+        from quadric.counting import cost
+
+        own = {k: v for k, v in options.items() if k in entry(name).options}
+        example = torch.empty(1, *input_shape(name, **own), device="meta")
+        found["macs"] = cost(model, example).macs
+    return found
+
+
+def _shortest(factor: float, same: Callable[[float], bool]) -> float:
+    """The factor with the fewest decimals that builds the same network."""
+    for digits in range(1, 8):
+        for step in (math.floor(factor * 10**digits), math.ceil(factor * 10**digits)):
+            rounded = step / 10**digits
+            if rounded > 0 and same(rounded):
+                return rounded
+    return factor
