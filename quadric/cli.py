@@ -288,6 +288,53 @@ def cost(
 
 
 @app.command()
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="A torch state dict or safetensors file.")],
+    model: Annotated[str, typer.Option(help="A network of quadric.models, or module:factory.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The safetensors file to write.")],
+    neuron: Annotated[str, typer.Option(help="A neuron, see quadric neurons.")] = "eigen",
+    rank: Annotated[int | None, typer.Option(help="Its rank; by default its own.")] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Convert only these layers: a name, a suffix or re:REGEX (repeatable)."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave these layers linear, likewise (repeatable).")
+    ] = None,
+    first: Annotated[int | None, typer.Option(help="Convert only the first so many.")] = None,
+    head: Annotated[bool, typer.Option("--head", help="Convert the last layer too.")] = False,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Input shape of a factory's network, such as 3x32x32 or 128:int64."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Option of the network (repeatable)."),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric convert resnet18.pth --model resnet18 --rank 9 -o quadratic.safetensors
+
+    Make a trained network quadratic without changing what it computes.
+
+    The file written loads with quadric.load_ into the plain network, which it converts. Torch files
+    are read without unpickling anything but tensors.
+    """
+    from quadric.checkpoints import convert_checkpoint
+
+    report = convert_checkpoint(
+        checkpoint, out, model, neuron, rank, include, exclude, first, head, input, set_
+    )
+    if json_file is not None:
+        _write_json(json_file, report.to_dict() | {"out": str(out)})
+    if json_file != "-":
+        print(report)
+        print(f"wrote {out}")
+
+
+@app.command()
 @needs("train")
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's file.")] = None,
@@ -538,6 +585,68 @@ def sweep(
     if json_file != "-":
         print(text)
     raise typer.Exit(code)
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        str | None,
+        typer.Option(help="A network, transformer, or module:factory; else single layers."),
+    ] = None,
+    neurons: Annotated[str, typer.Option(help="Neurons to compare with linear, or all.")] = (
+        "eigen,shared"
+    ),
+    paths: Annotated[str, typer.Option(help="Of plain, kernels, compiled.")] = "plain,kernels",
+    formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",
+    dtypes: Annotated[str, typer.Option(help="Of float32, bf16.")] = "float32",
+    shapes: Annotated[
+        str | None, typer.Option(help="Layers as channels x size x batch: 20x32x128,40x16x128.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Cost against rank instead: 1,3,7,15,31,63.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size of a network.")] = None,
+    input: Annotated[str | None, typer.Option(help="Input shape of a factory's network.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed rounds.", min=1)] = 20,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the ratios.")
+    ] = None,
+) -> None:
+    """Example: quadric bench --model resnet20
+
+    Time quadratic layers and networks against linear ones, interleaved, with peak memory.
+    """
+    if picture is not None:
+        require("plots", "quadric bench --plot")
+    from quadric.bench.command import bench_command
+
+    report = bench_command(
+        model,
+        neurons,
+        paths,
+        formats,
+        dtypes,
+        shapes,
+        ranks,
+        batch,
+        input,
+        repeats,
+        threads,
+        memory,
+    )
+    if json_file is not None:
+        _write_json(json_file, report.to_dict())
+    if json_file != "-":
+        print(report)
+    if picture is not None:
+        from quadric.bench.plot import plot
+
+        plot(report, picture)
 
 
 def _write_json(file: str, value: Any) -> None:

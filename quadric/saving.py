@@ -167,7 +167,10 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
+        with open(unfinished, "wb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # the user's; save_file lets nobody else read
         save_file(stored, unfinished, metadata)
+        os.chmod(unfinished, mode)
         os.replace(unfinished, path)
     except SafetensorError as error:
         raise ValueError(f"the model cannot be written to {path}: {error}") from error
