@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import sys
@@ -50,7 +51,10 @@ def build_network(
     model = _call(name, device)
     if neuron != "linear":
         first = models._first(layers)
-        inputs = None if example_inputs is None else tuple(example_inputs)
+        inputs = None
+        if example_inputs is not None:
+            home = next((p.device for p in model.parameters()), torch.device("cpu"))
+            inputs = tuple(x.to(home) for x in example_inputs)
         convert_(model, neuron=neuron, rank=rank, first=first, example_inputs=inputs)
     return model
 
@@ -62,7 +66,8 @@ def _call(name: str, device: str | None) -> nn.Module:
             f"{name!r} must be a function that returns a torch.nn.Module, got "
             f"{type(factory).__name__}: name such a function"
         )
-    model = factory if isinstance(factory, nn.Module) else None
+    # A module is copied: the next call must not find it converted.
+    model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else None
     if model is None and device is not None:
         try:
             with torch.device(device):
