@@ -1,0 +1,8 @@
+"""Speed and memory of quadratic layers and networks, as ratios to the linear ones."""
+
+from quadric.bench.cases import Case as Case
+from quadric.bench.cases import layer_cases as layer_cases
+from quadric.bench.cases import network_cases as network_cases
+from quadric.bench.cases import rank_cases as rank_cases
+from quadric.bench.run import BenchReport as BenchReport
+from quadric.bench.run import run as run

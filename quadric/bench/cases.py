@@ -1,0 +1,210 @@
+"""What is timed: layers and networks of every neuron, on every path, and the linear ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric import kernels, models
+from quadric.conversion import convert_
+from quadric.networks import build_network, is_factory
+from quadric.zoo import get_neuron, make_layer
+
+ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120, 28, 16))
+"""Channels, size and batch of the single 3x3 convolutions that are timed by default."""
+
+PATHS = ("plain", "kernels", "compiled")
+FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass
+class Case:
+    """One thing to time.
+
+    Attributes:
+        group: what it is compared within (a shape, a network).
+        neuron: the registry name.
+        rank: its rank, None for the neuron's default or a neuron without one.
+        path: "plain", "kernels" or "compiled".
+        format: "nchw" or "channels_last", or "" where there is no choice.
+        dtype: "float32" or "bf16" (autocast).
+        module: the network or layer.
+        inputs: its arguments.
+        options: further options of the neuron.
+    """
+
+    group: str
+    neuron: str
+    rank: int | None
+    path: str
+    format: str
+    dtype: str
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Unique among the cases of a run."""
+        more = "".join(f" {k}={v}" for k, v in self.options.items())
+        rank = f" k={self.rank}" if self.rank is not None else ""
+        parts = (self.group, self.neuron + rank + more, self.path, self.format, self.dtype)
+        return " | ".join(part for part in parts if part)
+
+    def switch(self) -> None:
+        """Puts the process on this case's path."""
+        kernels.use_kernels(self.path == "kernels")
+
+    def _context(self) -> torch.autocast:
+        device = self.inputs[0].device.type
+        return torch.autocast(device, torch.bfloat16, enabled=self.dtype == "bf16")
+
+    def forward(self) -> None:
+        """One inference."""
+        self.module.eval()
+        with torch.no_grad(), self._context():
+            self.module(*self.inputs)
+
+    def training_step(self) -> None:
+        """One forward and backward pass: what a training step costs, the optimizer aside."""
+        self.module.train()
+        self.module.zero_grad(set_to_none=True)
+        with self._context():
+            loss = self.module(*self.inputs).float().square().mean()
+        loss.backward()
+
+
+def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
+    """The paths that make a difference: only eigen and shared have kernels."""
+    if neuron in ("eigen", "shared"):
+        return list(paths)
+    return [path for path in paths if path != "kernels"] or ["plain"]
+
+
+def _cases(
+    group: str,
+    build: Callable[[str, dict[str, Any]], nn.Module],
+    inputs: tuple[Tensor, ...],
+    neurons: Sequence[str],
+    paths: Sequence[str],
+    formats: Sequence[str],
+    dtypes: Sequence[str],
+    options: dict[str, Any] | None = None,
+) -> list[Case]:
+    cases = []
+    for neuron in ["linear", *(n for n in neurons if n != "linear")]:
+        chosen = {k: v for k, v in (options or {}).items() if k in get_neuron(neuron).options}
+        for path in _paths(neuron, paths):
+            for layout in formats:
+                for dtype in dtypes:
+                    torch.manual_seed(0)
+                    module = build(neuron, chosen)
+                    args = inputs
+                    if layout:
+                        memory_format = FORMATS[layout]
+                        module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
+                        args = tuple(x.contiguous(memory_format=memory_format) for x in inputs)
+                    if path == "compiled":
+                        module = torch.compile(module)  # type: ignore[assignment]
+                    rank = chosen.get("rank")
+                    cases.append(Case(group, neuron, rank, path, layout, dtype, module, args, {}))
+    return cases
+
+
+def layer_cases(
+    neurons: Sequence[str] = ("eigen", "shared"),
+    shapes: Sequence[tuple[int, int, int]] = ANCHOR_SHAPES,
+    paths: Sequence[str] = ("plain", "kernels"),
+    formats: Sequence[str] = ("nchw", "channels_last"),
+    dtypes: Sequence[str] = ("float32",),
+) -> list[Case]:
+    """Single 3x3 convolutions of these shapes (channels, size, batch)."""
+    cases = []
+    for channels, size, batch in shapes:
+        group = f"conv {channels}x{size}x{size}, batch {batch}"
+        conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+        inputs = (torch.randn(batch, channels, size, size).requires_grad_(),)
+
+        def build(neuron: str, options: dict[str, Any], conv: Any = conv) -> nn.Module:
+            return make_layer(conv, neuron=neuron, **options)
+
+        cases += _cases(group, build, inputs, neurons, paths, formats, dtypes)
+    return cases
+
+
+def network_cases(
+    name: str,
+    neurons: Sequence[str] = ("eigen", "shared"),
+    paths: Sequence[str] = ("plain", "kernels"),
+    formats: Sequence[str] = ("nchw", "channels_last"),
+    dtypes: Sequence[str] = ("float32",),
+    batch: int | None = None,
+    shape: Sequence[int] | None = None,
+) -> list[Case]:
+    """A whole network: a name of `quadric.models`, "transformer", or module:factory.
+
+    Args:
+        name: the network.
+        neurons: the neurons to compare with linear.
+        paths: which of plain, kernels and compiled.
+        formats: the memory formats of image networks.
+        dtypes: float32, bf16 or both.
+        batch: the batch size; by default 128 (64 sentences for the transformer).
+        shape: the shape of one input of a factory's network.
+    """
+    if name == "transformer":
+        size = batch or 64
+        inputs = tuple(torch.randn(25, size, 512) for _ in range(2))
+        group = f"transformer, batch {size}"
+        return _cases(group, _transformer, inputs, neurons, paths, ("",), dtypes)
+    size = batch or 128
+    if shape is None and is_factory(name):
+        raise ValueError(f"the input shape of {name} must be given: --input 3x32x32, for example")
+    one = tuple(shape) if shape is not None else models.input_shape(name)
+
+    def build(neuron: str, options: dict[str, Any]) -> nn.Module:
+        return build_network(name, neuron, options.get("rank"))
+
+    inputs = (torch.randn(size, *one),)
+    images = len(one) == 3
+    group = f"{name}, batch {size}"
+    return _cases(group, build, inputs, neurons, paths, formats if images else ("",), dtypes)
+
+
+def _transformer(neuron: str, options: dict[str, Any]) -> nn.Module:
+    """nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024, converted."""
+    model = nn.Transformer(512, 8, 3, 3, 1024, dropout=0.0)
+    if neuron != "linear":
+        convert_(model, neuron, **options)
+    return model
+
+
+def rank_cases(
+    ranks: Sequence[int] = (1, 3, 7, 15, 31, 63),
+    neurons: Sequence[str] = ("eigen", "shared"),
+    path: str = "kernels",
+    shape: tuple[int, int, int] = (64, 16, 64),
+) -> list[Case]:
+    """One convolution with 64 outputs at growing rank: what does the rank cost?"""
+    channels, size, batch = shape
+    group = f"conv {channels}x{size}x{size}, batch {batch}"
+    conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+    inputs = (torch.randn(batch, channels, size, size).requires_grad_(),)
+
+    def build(neuron: str, options: dict[str, Any]) -> nn.Module:
+        return make_layer(conv, neuron=neuron, **options)
+
+    cases = _cases(group, build, inputs, (), ("plain",), ("nchw",), ("float32",))
+    for neuron in neurons:
+        for rank in ranks:
+            made = _cases(
+                group, build, inputs, (neuron,), (path,), ("nchw",), ("float32",), {"rank": rank}
+            )
+            cases += made[1:]  # without another linear
+    return cases

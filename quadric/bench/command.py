@@ -1,0 +1,88 @@
+"""`quadric bench`: from the words of the command line to cases, with a progress bar on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from quadric import kernels, zoo
+from quadric.bench.cases import (
+    ANCHOR_SHAPES,
+    DTYPES,
+    FORMATS,
+    PATHS,
+    layer_cases,
+    network_cases,
+    rank_cases,
+)
+from quadric.bench.run import BenchReport, run
+
+
+def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise ValueError(f"{what} must be among {', '.join(known)}, got {word!r}")
+    if not words:
+        raise ValueError(f"{what} must name at least one of {', '.join(known)}, got {text!r}")
+    return words
+
+
+def _numbers(what: str, text: str, separator: str, count: int | None = None) -> tuple[int, ...]:
+    try:
+        found = tuple(int(word) for word in text.split(separator))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1 or (count is not None and len(found) != count):
+        raise ValueError(
+            f"{what} must be positive whole numbers joined by {separator!r}, got {text!r}"
+        )
+    return found
+
+
+def bench_command(
+    model: str | None,
+    neurons: str,
+    paths: str,
+    formats: str,
+    dtypes: str,
+    shapes: str | None,
+    ranks: str | None,
+    batch: int | None,
+    input: str | None,
+    repeats: int,
+    threads: int | None,
+    memory: bool,
+) -> BenchReport:
+    """Runs the comparison that these words describe."""
+    known = tuple(zoo.neurons())
+    rows = list(known) if neurons == "all" else _chosen("neurons", neurons, known)
+    ways = _chosen("paths", paths, PATHS)
+    layouts = _chosen("formats", formats, tuple(FORMATS))
+    types = _chosen("dtypes", dtypes, tuple(DTYPES))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if "kernels" in ways and not kernels.use_kernels(True):
+        print(f"kernels are not available: {kernels.reason()}", file=sys.stderr)
+        ways = [way for way in ways if way != "kernels"] or ["plain"]
+    if ranks is not None:
+        with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
+        path = "kernels" if "kernels" in ways else ways[0]
+        cases = rank_cases(_numbers("ranks", ranks, ","), with_rank, path)
+    elif model is not None:
+        shape = _numbers("input", input, "x") if input is not None else None
+        cases = network_cases(model, rows, ways, layouts, types, batch, shape)
+    else:
+        sizes: tuple[tuple[int, int, int], ...] = ANCHOR_SHAPES
+        if shapes is not None:
+            parsed = [_numbers("shapes", one, "x", 3) for one in shapes.split(",")]
+            sizes = tuple((c, s, b) for c, s, b in parsed)
+        cases = layer_cases(rows, sizes, ways, layouts, types)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    total = 2 * len(cases) * (repeats + 1)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("timing", total=total)
+        return run(cases, repeats, memory, lambda: progress.advance(task))

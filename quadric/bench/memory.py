@@ -1,0 +1,42 @@
+"""Peak memory of a computation, from the allocator's own record.
+
+torch's profiler notes every allocation and release on the CPU; the largest running sum is the peak,
+counted from the start of the computation (parameters and inputs exist before and do not count).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The profiler prints lines of its own to the process's stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """The most memory that `function` held at once, beyond what was there when it started."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        function()
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    held = most = 0
+    for _, change in changes:
+        held += change
+        most = max(most, held)
+    return most

@@ -1,0 +1,57 @@
+"""Pictures of a comparison: ratios as bars, and cost against rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quadric.bench.run import BenchReport
+
+
+def plot(report: BenchReport, path: Path) -> None:
+    """Draws the ratios of every case to a file; ranks, where they vary, as lines."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ranks = {(row["neuron"], row["rank"]) for row in report.rows if row["rank"] is not None}
+    varied = {neuron for neuron, _ in ranks if sum(n == neuron for n, _ in ranks) > 1}
+    if varied:
+        figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+        titles = {"training": "training step", "inference": "inference", "memory": "peak memory"}
+        markers = iter("osD^v")
+        for neuron in sorted(varied):
+            rows = [r for r in report.rows if r["neuron"] == neuron and r["rank"] is not None]
+            rows.sort(key=lambda row: row["rank"])
+            marker = next(markers)
+            for axis, kind in zip(axes, titles, strict=True):
+                axis.plot(
+                    [r["rank"] for r in rows], [r[kind] for r in rows], marker=marker, label=neuron
+                )
+        for axis, (_, title) in zip(axes, titles.items(), strict=True):
+            axis.axhline(1, color="0.6", linewidth=1, linestyle="--")
+            axis.set_xscale("log", base=2)
+            axis.set_xlabel("rank k")
+            axis.set_title(title)
+            axis.set_ylim(bottom=0)
+        axes[0].set_ylabel("ratio to linear")
+        axes[0].legend(frameon=False)
+    else:
+        rows = [row for row in report.rows if row["neuron"] != "linear"]
+        height = 1.2 + 0.34 * len(rows)
+        figure, axis = pyplot.subplots(figsize=(8.5, height), layout="constrained")
+        for offset, kind, color in ((-0.2, "training", "#0072B2"), (0.2, "inference", "#E69F00")):
+            places = [i + offset for i in range(len(rows))]
+            axis.barh(places, [r[kind] for r in rows], height=0.38, color=color, label=kind)
+        labels = [
+            " ".join(filter(None, (r["group"], r["neuron"], r["path"], r["format"], r["dtype"])))
+            for r in rows
+        ]
+        axis.set_yticks(range(len(rows)), labels, fontsize=8)
+        axis.invert_yaxis()
+        axis.axvline(1, color="0.4", linewidth=1, linestyle="--")
+        axis.set_xlabel("time as a ratio to linear")
+        axis.legend(frameon=False, loc="lower right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

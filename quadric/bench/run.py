@@ -1,0 +1,147 @@
+"""Running a comparison: times, ratios, memory, and the report that says them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quadric import kernels, provenance
+from quadric.bench.cases import Case
+from quadric.bench.memory import peak_bytes
+from quadric.bench.timing import interleaved
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Rows of a comparison; prints as a table.
+
+    Attributes:
+        rows: one dictionary a case: what it is, best and median seconds, ratios to linear.
+        repeats: how often each case was timed.
+    """
+
+    rows: list[dict[str, Any]]
+    repeats: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report with where it comes from, for JSON."""
+        return {
+            "kind": "bench",
+            "repeats": self.repeats,
+            "rows": self.rows,
+            "versions": provenance.versions(),
+            "machine": provenance.machine(),
+            "command": provenance.command(),
+        }
+
+    def write(self, path: Path) -> None:
+        """Writes the report as strict JSON."""
+        provenance.write_json(path, self.to_dict())
+
+    def __str__(self) -> str:
+        lines = []
+        header = (
+            f"{'neuron':<16}{'path':<10}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
+            f"{'own format':>15}{'memory':>8}"
+        )
+        for group in dict.fromkeys(row["group"] for row in self.rows):
+            lines += [group, header]
+            for row in self.rows:
+                if row["group"] != group:
+                    continue
+                rank = f" k={row['rank']}" if row["rank"] is not None else ""
+                own = f"{_ratio(row['training_own'])}/{_ratio(row['inference_own'])}"
+                lines.append(
+                    f"{row['neuron'] + rank:<16}{row['path']:<10}{row['format'] or '-':<15}"
+                    f"{row['dtype']:<9}{_ratio(row['training']):>9}{_ratio(row['inference']):>11}"
+                    f"{own:>15}{_ratio(row['memory']):>8}"
+                )
+            lines.append("")
+        lines.append(
+            f"Ratios to the linear one: best of {self.repeats} runs each, taken in turn.\n"
+            "training, inference: against linear in its better memory format; own format: "
+            "training/inference against linear in the same one.\n"
+            "memory: peak of a training step, by the allocator's own record. "
+            "Compiled is compared with compiled."
+        )
+        return "\n".join(lines)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def run(
+    cases: Sequence[Case],
+    repeats: int = 20,
+    memory: bool = True,
+    tick: Callable[[], object] = lambda: None,
+) -> BenchReport:
+    """Times all cases, group by group, in turn.
+
+    Args:
+        cases: made by `layer_cases`, `network_cases` or `rank_cases`; linear ones must be among
+            them.
+        repeats: how many rounds.
+        memory: also measure the peak memory of a training step.
+        tick: called after each timed run, for a progress bar.
+    """
+    rows: list[dict[str, Any]] = []
+    before = kernels.active()
+    try:
+        for group in dict.fromkeys(case.group for case in cases):
+            rows += _run_group([c for c in cases if c.group == group], repeats, memory, tick)
+    finally:
+        kernels.use_kernels(before)
+    return BenchReport(rows, repeats)
+
+
+def _run_group(
+    cases: list[Case], repeats: int, memory: bool, tick: Callable[[], object]
+) -> list[dict[str, Any]]:
+    prepare = {case.name: case.switch for case in cases}
+    times = {
+        "training": interleaved({c.name: c.training_step for c in cases}, repeats, prepare, tick),
+        "inference": interleaved({c.name: c.forward for c in cases}, repeats, prepare, tick),
+    }
+    peaks: dict[str, int | None] = {}
+    for case in cases:
+        case.switch()
+        peaks[case.name] = peak_bytes(case.training_step) if memory else None
+    rows = []
+    for case in cases:
+        row: dict[str, Any] = {
+            "group": case.group,
+            "neuron": case.neuron,
+            "rank": case.rank,
+            "path": case.path,
+            "format": case.format,
+            "dtype": case.dtype,
+            "peak_memory_bytes": peaks[case.name],
+        }
+        # Compiled is measured against compiled, all else against the linear network as it is.
+        compiled = case.path == "compiled"
+        bases = [
+            c
+            for c in cases
+            if c.neuron == "linear" and c.dtype == case.dtype and (c.path == "compiled") == compiled
+        ]
+        own = [c for c in bases if c.format == case.format]
+        for kind, seconds in times.items():
+            best = min(seconds[case.name])
+            row[f"{kind}_seconds"] = best
+            row[f"{kind}_median_seconds"] = statistics.median(seconds[case.name])
+            row[kind] = _divided(best, [min(seconds[c.name]) for c in bases])
+            row[f"{kind}_own"] = _divided(best, [min(seconds[c.name]) for c in own])
+        held = [peaks[c.name] for c in own]
+        row["memory"] = _divided(peaks[case.name], [h for h in held if h])
+        rows.append(row)
+    return rows
+
+
+def _divided(value: float | None, bases: Sequence[float | None]) -> float | None:
+    known = [base for base in bases if base]
+    return value / min(known) if value is not None and known else None
