@@ -1,20 +1,16 @@
 """Memory-saving autograd for a linear map followed by squares.
 
 Plain autograd keeps every intermediate of the formula. Nothing of that is needed: the squares are
-recomputed in the
-backward pass. For the eigen neuron the layer's own output holds the features, and whatever follows
-the layer keeps that
-output anyway (BatchNorm, LayerNorm, GELU), so training keeps no more than with a linear layer. For
-the shared neuron the
-linear map's output is kept, or recomputed on request.
+recomputed in the backward pass. For the eigen neuron the layer's own output holds the features, and
+whatever follows the layer keeps that output anyway (BatchNorm, LayerNorm, GELU), so training keeps
+no more than with a linear layer. For the shared neuron the linear map's output is kept, or
+recomputed on request.
 
 The output is kept as an alias without a version check (`.data`), because an in-place activation
-behind the layer is
-common (`ReLU(inplace=True)`) and autograd would refuse it. Whether the output was overwritten is
-read from an empty tensor
-that shares the output's version counter and none of its storage; if it was, the linear map is
-computed again. The same
-happens under `create_graph`, where the features must be connected to the graph.
+behind the layer is common (`ReLU(inplace=True)`) and autograd would refuse it. Whether the output
+was overwritten is read from an empty tensor that shares the output's version counter and none of
+its storage; if it was, the linear map is computed again. The same happens under `create_graph`,
+where the features must be connected to the graph.
 """
 
 from __future__ import annotations
@@ -44,8 +40,7 @@ def _batched(tensor: Tensor) -> bool:
 
 
 def needs_plain(*tensors: Tensor | None) -> bool:
-    """Whether the plain formula must run: while tracing, under torch.func, for tensor
-    subclasses."""
+    """Whether the plain formula must run: tracing, torch.func transforms, tensor subclasses."""
     if torch.compiler.is_compiling() or _transforming():
         return True
     return any(t is not None and type(t) not in (Tensor, torch.nn.Parameter) for t in tensors)
@@ -60,7 +55,8 @@ def _version_probe(tensor: Tensor) -> Tensor:
 
 class _MapWithSquares(torch.autograd.Function):
     """out + squares, where `out` is the fresh output of `linear_map(input, weight, bias)`, which is
-    overwritten."""
+    overwritten.
+    """
 
     @staticmethod
     def forward(

@@ -2,16 +2,13 @@
 functions.
 
 `EigenSquares` is the paper's neuron. Channels are neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]`,
-and each y receives
-`sum_j lambda_j f_j^2` of its own features. `SharedSquares` is our own step beyond it: the channels
-of a group of k are
-features for each other, `z_i + sum_j L_ij z_j^2`.
+and each y receives `sum_j lambda_j f_j^2` of its own features. `SharedSquares` is our own step
+beyond it: the channels of a group of k are features for each other, `z_i + sum_j L_ij z_j^2`.
 
 Both are written three times over: `plain` is the formula, differentiable and never in place, the
-truth for the other
-two; `forward_` and `backward` are what the autograd function in `_autograd.py` runs. Squares are
-accumulated in float32
-where the output is half precision, so that only the result has to fit the dtype.
+truth for the other two; `forward_` and `backward` are what the autograd function in `_autograd.py`
+runs. Squares are accumulated in float32 where the output is half precision, so that only the result
+has to fit the dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +23,8 @@ from quadric import kernels
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which squares are summed: float32 for the half precisions, else the dtype
-    itself."""
+    itself.
+    """
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -47,8 +45,7 @@ class EigenSquares:
     """The squares of the eigen neuron on an output laid out neuron by neuron.
 
     `dim` is the channel dimension counted from the end, `groups` the number of convolution groups,
-    inside each of
-    which the split into neurons starts anew.
+    inside each of which the split into neurons starts anew.
     """
 
     rank: int
@@ -98,7 +95,8 @@ class EigenSquares:
         self, eigenvalues: Tensor, channels: int, trailing: int
     ) -> tuple[Tensor, Tensor]:
         """Eigenvalues of the full neurons (groups, full, rank, 1…) and of the last one (groups,
-        rest, 1…)."""
+        rest, 1…).
+        """
         grouped = eigenvalues.reshape(self.groups, -1)
         full = channels // self.groups // (self.rank + 1)
         cut = full * self.rank
@@ -108,7 +106,8 @@ class EigenSquares:
 
     def sums(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
         """The weighted squares of every neuron that has features: (groups, neurons) in place of the
-        channels."""
+        channels.
+        """
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         _, features, last = self._split(out)
@@ -204,7 +203,8 @@ class EigenSquares:
         need_eigenvalues: bool,
     ) -> Tensor:
         """Adds 2 lambda f g_y to the features' gradient in place; returns sum g_y f^2 as (groups,
-        eigenvalues)."""
+        eigenvalues).
+        """
         product = g_y * f
         if need_eigenvalues:
             kept = range(dim, f.dim() + 1 + self.dim)  # groups (, full), rank
@@ -224,7 +224,8 @@ class EigenSquares:
 @dataclass(frozen=True)
 class SharedSquares:
     """The squares of the shared neuron: every channel of a group of `rank` is a feature for all of
-    them."""
+    them.
+    """
 
     rank: int
     dim: int = -1
@@ -241,7 +242,8 @@ class SharedSquares:
 
     def _matrices(self, eigenvalues: Tensor, channels: int) -> tuple[Tensor, Tensor]:
         """Eigenvalues of the full groups (groups, full, rank, rank) and of the last ones (groups,
-        1, rest, rest)."""
+        1, rest, rest).
+        """
         grouped = eigenvalues.reshape(self.groups, -1)
         full, rest = divmod(channels // self.groups, self.rank)
         cut = full * self.rank * self.rank

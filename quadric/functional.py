@@ -1,18 +1,15 @@
 """Quadratic neurons as functions of tensors.
 
-The eigen neuron of rank k over n inputs (Chen et al., DATE 2024): `f = Q'x` (k features),
-`y = w'x + b + sum_j lambda_j f_j^2`, output `[y, f_1 … f_k]`. A layer is one ordinary matrix
-product or convolution
-whose rows are w and Q, neuron by neuron, followed by `add_quadratic`.
+The eigen neuron of rank k over n inputs (Chen et al., DATE 2024): `f = Q'x` (k features), `y = w'x
++ b + sum_j lambda_j f_j^2`, output `[y, f_1 … f_k]`. A layer is one ordinary matrix product or
+convolution whose rows are w and Q, neuron by neuron, followed by `add_quadratic`.
 
 Departure from the paper: a bias belongs to its channel. The feature is `f = Q'x + b_f`, and it is
-that f which is
-squared; with b_f = 0 this is the paper's neuron.
+that f which is squared; with b_f = 0 this is the paper's neuron.
 
 These functions check their arguments, run the plain formula while tracing (torch.compile,
-torch.export) and under
-torch.func, and otherwise a path that recomputes the squares in the backward pass instead of keeping
-them.
+torch.export) and under torch.func, and otherwise a path that recomputes the squares in the backward
+pass instead of keeping them.
 """
 
 from __future__ import annotations
@@ -98,8 +95,7 @@ def add_quadratic(
 
     Args:
         out: the output of a linear map, laid out neuron by neuron along `dim`: `[y_0, f_01 … f_0k,
-            y_1, …]`. The last
-            neuron takes the channels that are left.
+            y_1, …]`. The last neuron takes the channels that are left.
         eigenvalues: one for each feature channel, in channel order.
         rank: the number of features of a neuron.
         dim: the channel dimension.

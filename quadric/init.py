@@ -1,8 +1,7 @@
 """How eigenvalues start.
 
 Zero is the default everywhere: a fresh layer then computes exactly what the linear layer computes,
-while the gradient of
-the eigenvalues, sum g_y f^2, is not zero, so they learn from the first step.
+while the gradient of the eigenvalues, sum g_y f^2, is not zero, so they learn from the first step.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _STARTS: dict[str, Callable[[Tensor], object]] = {
 
 
 def check_eigenvalue_init(start: EigenvalueInit) -> EigenvalueInit:
-    """Returns `start` if it is the name of a start or a function that fills a tensor, else
-    raises."""
+    """Returns `start` if it names a start or is a function that fills a tensor, else raises."""
     if callable(start) or (isinstance(start, str) and start in _STARTS):
         return start
     raise ValueError(

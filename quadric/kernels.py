@@ -2,16 +2,13 @@
 backward.
 
 `use_kernels(True)` compiles `kernels.cpp` with the machine's own C++ compiler, once; the library is
-kept in a cache folder
-(`$QUADRIC_CACHE`, or the user's cache) under a name that depends on the source, the compiler and
-the processor, written in
-full before it gets that name, so that a killed build leaves nothing behind. It is called through
-ctypes and needs neither
-torch's headers nor a build tool. Importing quadric never builds anything.
+kept in a cache folder (`$QUADRIC_CACHE`, or the user's cache) under a name that depends on the
+source, the compiler and the processor, written in full before it gets that name, so that a killed
+build leaves nothing behind. It is called through ctypes and needs neither torch's headers nor a
+build tool. Importing quadric never builds anything.
 
 The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
-without a compiler, and any
-failure run the plain operators; `reason()` says why.
+without a compiler, and any failure run the plain operators; `reason()` says why.
 """
 
 from __future__ import annotations
@@ -198,8 +195,7 @@ def _check(library: ctypes.CDLL) -> None:
 
 @dataclass(frozen=True)
 class _Table:
-    """Blocks of channels: where each starts, how many channels it has, where its eigenvalues
-    start."""
+    """Blocks of channels: first channel, number of channels, first eigenvalue of each."""
 
     start: tuple[int, ...]
     size: tuple[int, ...]

@@ -1,12 +1,9 @@
 """Linear maps: the one torch call under every quadratic neuron, and the geometry around it.
 
 A quadratic layer is a linear map followed by products of its outputs. The map is the same for every
-neuron: a matrix
-product, a convolution or a transposed convolution. Keeping it as one small value (`DenseMap`,
-`ConvMap`,
-`TransposedConvMap`) lets one formula serve Linear, Conv1d, Conv2d and Conv3d, and lets the backward
-pass run the map
-again where its output was overwritten.
+neuron: a matrix product, a convolution or a transposed convolution. Keeping it as one small value
+(`DenseMap`, `ConvMap`, `TransposedConvMap`) lets one formula serve Linear, Conv1d, Conv2d and
+Conv3d, and lets the backward pass run the map again where its output was overwritten.
 """
 
 from __future__ import annotations
@@ -30,7 +27,8 @@ class Map(Protocol):
     @property
     def channel_dim(self) -> int:
         """The dimension of the outputs, counted from the end, so that it holds with and without a
-        batch."""
+        batch.
+        """
         ...
 
     @property
@@ -44,7 +42,8 @@ class Map(Protocol):
 
     def prepare(self, input: Tensor) -> Tensor:
         """What the map does to its input before the torch call (padding), so that only the result
-        is kept."""
+        is kept.
+        """
         ...
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -64,8 +63,7 @@ class Map(Protocol):
         ...
 
     def stack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Several weights (or biases) as one, group by group, so that one call computes all
-        maps."""
+        """Several weights (or biases) as one, group by group: one call then computes all maps."""
         ...
 
 

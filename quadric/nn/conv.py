@@ -2,8 +2,7 @@
 torch's layers.
 
 Each class only fixes the number of spatial dimensions; arguments, their order and their meaning are
-torch's, ours follow
-as keywords.
+torch's, ours follow as keywords.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from quadric.nn.layer import ConvGeometry, ConvTransposeGeometry, IntOrInts
 class _QuadraticConvNd(EigenLayer, ConvGeometry):
     """A layer of eigen neurons in place of `nn.Conv{n}d`.
 
-    Channels come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and
-    `y = w'x + b + sum_j lambda_j f_j^2` for each patch x. There are ceil(C / (rank + 1)) neurons
-    among the C channels of a
-    group; the last takes the channels that are left, at a smaller rank. With eigenvalues zero, as
-    at the start, the layer is
-    exactly the torch layer.
+    Channels come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and `y = w'x +
+    b + sum_j lambda_j f_j^2` for each patch x. There are ceil(C / (rank + 1)) neurons among the C
+    channels of a group; the last takes the channels that are left, at a smaller rank. With
+    eigenvalues zero, as at the start, the layer is exactly the torch layer.
 
     Args:
         in_channels: channels of the input.
@@ -88,8 +85,7 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
     """A layer of eigen neurons in place of `nn.ConvTranspose{n}d`.
 
     The weight has torch's transposed shape, (in_channels, out_channels / groups, *kernel_size); all
-    else is as in the
-    quadratic convolutions.
+    else is as in the quadratic convolutions.
 
     Args:
         in_channels: channels of the input.

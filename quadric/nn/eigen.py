@@ -1,9 +1,8 @@
 """The eigen neuron as a layer: what QuadraticLinear and the quadratic convolutions have in common.
 
 `f = Q'x + b_f` (k features), `y = w'x + b + sum_j lambda_j f_j^2`, output `[y, f_1 … f_k]`, neuron
-by neuron
-(Chen et al., DATE 2024). Departure: the paper has no bias in its features; ours belongs to its
-channel.
+by neuron (Chen et al., DATE 2024). Departure: the paper has no bias in its features; ours belongs
+to its channel.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ class EigenLayer(QuadraticLayer):
     @property
     def neuron_ranks(self) -> tuple[int, ...]:
         """The rank of each neuron, in channel order; the last of a group may be smaller, 0 being a
-        linear channel."""
+        linear channel.
+        """
         return self._squares.neuron_ranks(self.num_outputs)
 
     @property
@@ -126,8 +126,7 @@ class EigenLayer(QuadraticLayer):
 
         Returns:
             The linear part w'x + b of each neuron (m channels), its weighted squares (m channels),
-            and the features
-            (the other channels): y is the sum of the first two.
+            and the features (the other channels): y is the sum of the first two.
         """
         linear_map, squares = self.linear_map, self._squares
         linear_map.check(input, self.weight)
@@ -137,8 +136,7 @@ class EigenLayer(QuadraticLayer):
         linear = out.index_select(dim, (~mask).nonzero().flatten())
         features = out.index_select(dim, mask.nonzero().flatten())
         # The squares are summed on their own: y minus its linear part would cancel. A neuron of
-        # rank 0, the
-        # last of each group if it is there, has none.
+        # rank 0, the last of each group if it is there, has none.
         quadratic = torch.zeros_like(linear)
         if squares.has_features(self.num_outputs):
             sums = (
@@ -190,8 +188,7 @@ class EigenLayer(QuadraticLayer):
         cls: type[Self], module: nn.Module, rank: int = 9, *, normalize: bool = False
     ) -> Self:
         """A layer that computes what `module` computes: its weight and bias (the same parameter
-        objects), and
-        eigenvalues zero.
+        objects), and eigenvalues zero.
 
         Args:
             module: the torch layer of this kind.

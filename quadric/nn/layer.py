@@ -2,8 +2,7 @@
 base class.
 
 A layer is not a subclass of `nn.Linear` or `nn.ConvNd` (code that tests for those reads `.weight`
-behind the layer's back
-and would drop the squares), but it has their attributes under their names.
+behind the layer's back and would drop the squares), but it has their attributes under their names.
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ class QuadraticLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def is_linear(self) -> bool:
-        """Whether the layer computes a linear function as it stands: its squares have weight
-        zero."""
+        """Whether the layer computes a linear function now: its squares have weight zero."""
         raise NotImplementedError
 
     def to_linear(self) -> nn.Module:
@@ -127,7 +125,8 @@ class QuadraticLayer(nn.Module):
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the output: what is linear in the input, what is quadratic, and the features
-        handed on."""
+        handed on.
+        """
         raise NotImplementedError
 
 

@@ -16,11 +16,10 @@ from quadric.nn.layer import LinearGeometry
 class QuadraticLinear(EigenLayer, LinearGeometry):
     """A layer of eigen neurons in place of `nn.Linear`.
 
-    Outputs come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and
-    `y = w'x + b + sum_j lambda_j f_j^2`. There are ceil(out_features / (rank + 1)) neurons; the
-    last takes the outputs that
-    are left, at a smaller rank. With eigenvalues zero, as at the start, the layer is exactly
-    `nn.Linear`.
+    Outputs come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and `y = w'x +
+    b + sum_j lambda_j f_j^2`. There are ceil(out_features / (rank + 1)) neurons; the last takes the
+    outputs that are left, at a smaller rank. With eigenvalues zero, as at the start, the layer is
+    exactly `nn.Linear`.
 
     Args:
         in_features: size of each input.
@@ -29,8 +28,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         rank: k, the number of features of a neuron.
         eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
         normalize: divide each square by |q|^2, so that the eigenvectors count as unit vectors, as
-            in the paper's
-            derivation; weight decay on q then no longer shrinks the quadratic part.
+            in the paper's derivation; weight decay on q then no longer shrinks the quadratic part.
         device: where the parameters live.
         dtype: their type.
 

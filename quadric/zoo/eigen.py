@@ -2,9 +2,8 @@
 (symmetric).
 
 Chen, Zhang, Yin, Zhuo, Schlichtmann and Li, "Computational and Storage Efficient Quadratic Neurons
-for Deep Neural
-Networks", DATE 2024. The eigen layers themselves live in `quadric.nn`; here is their row of the
-registry.
+for Deep Neural Networks", DATE 2024. The eigen layers themselves live in `quadric.nn`; here is
+their row of the registry.
 """
 
 from __future__ import annotations

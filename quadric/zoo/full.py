@@ -9,8 +9,7 @@ brings a linear part back; the
   formula of Table I, which is ours, has none.
 
 The second's released code starts M by Glorot's uniform rule, and so do we; the first does not say,
-and ours is
-scaled down so that x'Mx has the variance of one input.
+and ours is scaled down so that x'Mx has the variance of one input.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 (w'x + c)^p + b.
 
 The bias lies outside the power, as in the official code (some ports put it inside). Ours is one
-convolution followed by a
-power; the originals unfold the input.
+convolution followed by a power; the originals unfold the input.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Layers of any registered neuron: one class for each kind of linear map, the rule decides what it
-computes."""
+computes.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +60,7 @@ class NeuronLayer(QuadraticLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weight and bias as torch does for a linear layer, the others by the start
-        `init`."""
+        """Draws weight and bias as torch does, the other parameters by the start `init`."""
         if self.weight is not None:
             uniform_start_(self.weight, self.bias)
         elif self.bias is not None:
@@ -83,7 +83,8 @@ class NeuronLayer(QuadraticLayer):
 
     def _any_weight(self) -> Tensor:
         """A weight of the linear map's shape, for checking inputs; a neuron without one gets an
-        empty stand-in."""
+        empty stand-in.
+        """
         if self.weight is not None:
             weight: Tensor = self.weight
             return weight
@@ -94,8 +95,8 @@ class NeuronLayer(QuadraticLayer):
 
         Returns:
             What is linear in the input (constants included), what is quadratic, and the features
-            that are handed on
-            besides (none, for all neurons but eigen). The output is the sum of the first two.
+            that are handed on besides (none, for all neurons but eigen). The output is the sum of
+            the first two.
         """
         linear_map = self.linear_map
         linear_map.check(input, self._any_weight())
@@ -125,7 +126,8 @@ class NeuronLayer(QuadraticLayer):
 
     def start_linear_(self, device: Any, dtype: torch.dtype) -> None:
         """Gives the added parameters new storage and the linear start; weight and bias stay as they
-        are."""
+        are.
+        """
         for name in self.added_parameters():
             shape = self.parameter(name).shape
             empty = torch.empty(shape, device=device, dtype=dtype)

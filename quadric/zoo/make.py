@@ -44,16 +44,14 @@ def make_layer(spec: Any, *args: Any, neuron: str = "eigen", **options: Any) -> 
 
     Args:
         spec: a torch layer (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, for eigen also the
-            transposed convolutions), whose
-            geometry is kept, and whose parameters too where the neuron can represent a linear
-            layer; or such a class,
-            followed by its arguments; or a `functools.partial` of one.
+            transposed convolutions), whose geometry is kept, and whose parameters too where the
+            neuron can represent a linear layer; or such a class, followed by its arguments; or a
+            `functools.partial` of one.
         args: the arguments of a layer class. Behind a layer or a partial, the neuron's name may
             stand here.
         neuron: its registry name.
         options: the neuron's options (`rank`, …), `init` for its start ("published", "linear"), and
-            the keyword
-            arguments of a layer class.
+            the keyword arguments of a layer class.
 
     Returns:
         The new layer. For neuron="linear" the torch layer itself.

@@ -3,15 +3,15 @@
 - qres: Bu and Karpatne, "Quadratic Residual Networks", SDM 2021: (w1'x)(w2'x) + w1'x + b.
 - lowrank: Jiang et al., "Nonlinear CNN", Neural Computing and Applications 32, 2020: x'Q1 Q2'x +
 w'x + b.
-- fan: Fan et al., "On Expressivity and Trainability of Quadratic Networks", 2021:
-  (w1'x + b1)(w2'x + b2) + w3'(x*x) + c.
+- fan: Fan et al., "On Expressivity and Trainability of Quadratic Networks", 2021: (w1'x + b1)(w2'x
+  + b2) + w3'(x*x) + c.
 - quadralib: Xu et al., "QuadraLib", MLSys 2022: (w1'x)(w2'x) + w3'x + b. Its code puts a BatchNorm
 behind each map; the
   formula of its paper, which is ours, has none.
 
 Maps of the same input are computed by one call. `weight` and `bias` are the linear part, so that a
-linear layer can be taken
-over: the neuron is linear where the other factor is zero (or, for fan, one).
+linear layer can be taken over: the neuron is linear where the other factor is zero (or, for fan,
+one).
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class Fan(Rule):
     `weight3`, `bias3` = c.
 
     Its published start is the linear one (ReLinear): w2 = 0, b2 = 1, w3 = 0, c = 0; `init="random"`
-    draws all maps. Without
-    biases b2 stays a constant 1, or the linear start would be identically zero.
+    draws all maps. Without biases b2 stays a constant 1, or the linear start would be identically
+    zero.
     """
 
     starts = ("published", "linear", "random")

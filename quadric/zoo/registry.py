@@ -1,10 +1,9 @@
 """The registry: one row for each published quadratic neuron, its facts and its rule.
 
 A row is a `Rule`, a small class that says which parameters a neuron has, how they start, what it
-computes over a linear map
-and what that costs, together with the facts of its source. One row gives Linear, Conv1d, Conv2d and
-Conv3d layers, the cost
-formulas, the table of `quadric neurons` and its place in conversion and training.
+computes over a linear map and what that costs, together with the facts of its source. One row gives
+Linear, Conv1d, Conv2d and Conv3d layers, the cost formulas, the table of `quadric neurons` and its
+place in conversion and training.
 
 A neuron of your own takes part in all of that once it is registered:
 
@@ -38,8 +37,7 @@ class Rule:
     """What a neuron computes over a linear map. Its dataclass fields are the neuron's options.
 
     A rule has no state: parameters live in the layer. Those named `weight` and `bias` are the
-    linear part, with torch's
-    shapes, so that a linear layer can be taken over.
+    linear part, with torch's shapes, so that a linear layer can be taken over.
     """
 
     name: ClassVar[str] = ""
@@ -62,7 +60,8 @@ class Rule:
 
     def start_(self, layer: NeuronLayer, init: str) -> None:
         """Fills all parameters but weight and bias, which have been drawn as torch does, by the
-        start `init`."""
+        start `init`.
+        """
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         """The output of a layer. The input has been checked and prepared (padded)."""
@@ -70,7 +69,8 @@ class Rule:
 
     def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
         """What is linear in the input (constants included) and what is quadratic; their sum is the
-        output."""
+        output.
+        """
         positive, negative = self.forward(layer, input), self.forward(layer, -input)
         constant = self.forward(layer, torch.zeros_like(input))
         linear = (positive - negative) / 2 + constant
@@ -143,8 +143,7 @@ class Neuron:
 
     @property
     def can_be_linear(self) -> bool:
-        """Whether it can represent a linear layer, so that a trained network converts without
-        loss."""
+        """Whether it can represent a linear layer: trained networks then convert without loss."""
         return "linear" in self.rule.starts
 
     @property

@@ -1,13 +1,10 @@
 """The shared neuron: our step beyond the paper.
 
 The paper lets one output in k+1 be quadratic and hands its features on. But the features are there
-for all: here each of
-the k outputs of a group has its own row of eigenvalues over the group's k features, `z_i + sum_j
-L_ij z_j^2` with
-`z = Wx + b`. Every output is then a rank-k quadratic neuron, M_i = Q diag(L_i) Q', and the group
-shares its eigenvectors Q,
-which are the filters themselves. Eigen is L with only its first row (and no own square), square is
-its diagonal.
+for all: here each of the k outputs of a group has its own row of eigenvalues over the group's k
+features, `z_i + sum_j L_ij z_j^2` with `z = Wx + b`. Every output is then a rank-k quadratic
+neuron, M_i = Q diag(L_i) Q', and the group shares its eigenvectors Q, which are the filters
+themselves. Eigen is L with only its first row (and no own square), square is its diagonal.
 """
 
 from __future__ import annotations
