@@ -95,15 +95,16 @@ class _MapWithSquares(torch.autograd.Function):
         kept, eigenvalues, input, weight = ctx.saved_tensors
         none = (None,) * 6
         squares: Squares = ctx.squares
-        if torch.is_grad_enabled() or _batched(grad):
-            linear = _again(ctx, input, weight)
-            out = squares.plain(linear, eigenvalues)
-            wanted = [eigenvalues] if eigenvalues.requires_grad else []
-            if not linear.requires_grad:
-                linear = linear.detach().requires_grad_()
+        create_graph = torch.is_grad_enabled()
+        if create_graph or _batched(grad):
+            with torch.enable_grad():
+                linear = _again(ctx, input, weight)
+                if not linear.requires_grad:
+                    linear = linear.detach().requires_grad_()
                 out = squares.plain(linear, eigenvalues)
+            wanted = [eigenvalues] if eigenvalues.requires_grad else []
             grads = torch.autograd.grad(
-                out, [linear, *wanted], grad, create_graph=True, allow_unused=True
+                out, [linear, *wanted], grad, create_graph=create_graph, allow_unused=True
             )
             return (grads[0], grads[1] if wanted else None, *none)
         if kept is None or (ctx.probe is not None and ctx.probe._version != ctx.version):
@@ -117,8 +118,7 @@ def _again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
     if bias is not None and bias._version != ctx.bias_version:
         raise RuntimeError(
             "the bias of a quadratic layer was modified in place between forward and backward, "
-            "and the backward "
-            "pass needs it: call backward before changing parameters"
+            "and the backward pass needs it: call backward before changing parameters"
         )
     device = "cpu" if input.is_meta else input.device.type  # meta has no autocast to switch off
     with torch.autocast(device, enabled=False):

@@ -98,7 +98,9 @@ class EigenLayer(QuadraticLayer):
         filters = self.linear_map.filters(self.weight)[places]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
-        return self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
+        scaled = self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
+        # A filter of zeros has no direction: its constant feature has no square.
+        return torch.where(lengths > 0, scaled, 0)
 
     def fold_normalization_(self: Self) -> Self:
         """Replaces normalized eigenvalues by plain ones that compute the same function."""
