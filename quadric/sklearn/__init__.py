@@ -1,0 +1,11 @@
+"""Quadratic networks with scikit-learn's interface.
+
+>>> from quadric.sklearn import QuadraticRegressor
+>>> QuadraticRegressor(hidden_layer_sizes=(64, 64), neuron="shared").neuron
+'shared'
+"""
+
+from quadric.sklearn.checks import expected_failed_checks as expected_failed_checks
+from quadric.sklearn.classifier import QuadraticClassifier as QuadraticClassifier
+from quadric.sklearn.many import fit_many as fit_many
+from quadric.sklearn.regressor import QuadraticRegressor as QuadraticRegressor

@@ -1,0 +1,164 @@
+"""QuadraticClassifier: a network of quadratic neurons for two or more classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import validate_data
+from torch import Tensor, nn
+
+from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
+from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
+from quadric.sklearn.modules import Scaled, TableClassifier
+
+
+class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[misc]
+    """Classification with a small network of quadratic neurons.
+
+    Parameters are those of `QuadraticRegressor`, named and meant as in
+    `sklearn.neural_network.MLPClassifier`. Labels may be numbers, strings or anything else that
+    sorts. Two classes have one output, more have one each. Early stopping keeps the epoch with the
+    lowest log loss on the rows that are held out (scikit-learn: the highest accuracy, which moves
+    in jumps where these rows are few).
+
+    Args:
+        hidden_layer_sizes: width of each hidden layer.
+        neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
+            ordinary network.
+        rank: its rank; None for the neuron's own default.
+        activation: "silu", "relu", "tanh", "logistic" or "identity".
+        alpha: L2 penalty of the weights, divided by the rows of a minibatch.
+        batch_size: rows of a minibatch; "auto" is min(200, rows).
+        learning_rate_init: learning rate of Adam.
+        quadratic_lr: learning rate of the quadratic parameters; None for the same.
+        max_iter: epochs at most.
+        tol: the fraction by which the loss must fall to count as an improvement.
+        early_stopping: hold a part of the rows out and stop when its loss no longer falls. "auto":
+            from 100 rows on.
+        validation_fraction: the part that is held out, the same share of every class.
+        n_iter_no_change: epochs without improvement before it stops.
+        standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`.
+        random_state: of the start, the order of the rows and the part that is held out.
+        warm_start: `fit` goes on with the network and the scaling that are there.
+        verbose: print the loss of each epoch.
+        device: where the network learns and predicts.
+
+    Attributes:
+        classes_: the labels, sorted.
+        module_: the fitted network with its scaling; `to_torch()` gives a copy.
+        loss_curve_: training loss of each epoch, without the penalty.
+        best_loss_: the lowest of them.
+        validation_scores_: accuracy on the part that was held out, each epoch; None without.
+        best_validation_score_: of the epoch that was kept.
+        n_iter_: epochs.
+        n_features_in_: columns.
+        feature_names_in_: their names, where X had any.
+        n_outputs_: outputs of the network.
+        n_layers_: layers, input and output included.
+        n_parameters_: parameters of the network.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> y = np.where((X**2).sum(1) < 1.4, "inside", "outside")
+        >>> model = QuadraticClassifier((16,), max_iter=100, random_state=0).fit(X, y)
+        >>> [str(label) for label in model.classes_]
+        ['inside', 'outside']
+    """
+
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], multi_output=True, reset=reset
+        )
+        check_classification_targets(y)
+        if y.ndim == 2 and y.shape[1] > 1:
+            raise ValueError(
+                f"y must be one column of labels, got shape {y.shape}: fit one classifier a column "
+                "(sklearn.multioutput.MultiOutputClassifier)"
+            )
+        return X, column_or_1d(y, warn=True)
+
+    def _encode(self, y: Any, dtype: np.dtype, first: bool) -> np.ndarray:
+        if first and not self._given_classes:
+            self.classes_ = np.unique(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y must hold the labels {list(self.classes_)} of the first call, got "
+                f"{list(unknown)}: name all labels in the first partial_fit(..., classes=)"
+            )
+        return np.searchsorted(self.classes_, y)
+
+    _given_classes = False
+
+    def _loss(self) -> Loss:
+        return LOGISTIC if len(self.classes_) == 2 else SOFTMAX
+
+    def _outputs(self) -> int:
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
+
+    def _make_module(self, network: nn.Sequential, rows: _Arrays) -> Scaled:
+        return TableClassifier(
+            network, rows.scale_inputs(bool(self.standardize)), len(self.classes_)
+        )
+
+    def _targets(self, targets: np.ndarray) -> Tensor:
+        if len(self.classes_) == 2:
+            return torch.tensor(targets, dtype=self.module_.input_mean.dtype)
+        return torch.tensor(targets, dtype=torch.int64)
+
+    def _stratify(self, targets: np.ndarray) -> np.ndarray | None:
+        counts = np.bincount(targets, minlength=len(self.classes_))
+        counts = counts[counts > 0]
+        held = int(np.ceil(self.validation_fraction * len(targets)))
+        # A class of one row cannot be in both parts, and each part must have room for all classes.
+        if counts.min() < 2 or min(held, len(targets) - held) < len(counts):
+            return None
+        return targets
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class, (rows, classes), in the order of `classes_`."""
+        return self._forward(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Their logarithms."""
+        return np.asarray(np.log(self.predict_proba(X)))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row."""
+        probabilities = self._forward(X)
+        return np.asarray(self.classes_[probabilities.argmax(1)])
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> QuadraticClassifier:
+        """Learns these rows for one epoch, without early stopping; the first call fixes the
+        scaling and names all classes.
+
+        Args:
+            X: rows.
+            y: their labels.
+            classes: all labels that will ever come; needed in the first call.
+            sample_weight: of the rows.
+        """
+        if not hasattr(self, "module_"):
+            if classes is None:
+                raise ValueError("classes must be passed on the first call to partial_fit.")
+            self.classes_ = unique_labels(classes)
+            self._given_classes = True
+        elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
+            raise ValueError(
+                f"classes must be those of the first call, {list(self.classes_)}, got "
+                f"{list(classes)}: fit a new estimator"
+            )
+        try:
+            return self._partial_fit(X, y, sample_weight)
+        finally:
+            self._given_classes = False
+
+

@@ -1,0 +1,97 @@
+"""A fitted estimator as a plain `nn.Module`, with its scaling inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Scaled(nn.Module):
+    """Abstract: a network behind the standardization of its inputs.
+
+    Attributes:
+        input_mean: of the rows that the network learned from.
+        input_scale: their standard deviation, 1 for a constant column.
+        network: the network on standardized inputs.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+
+    def __init__(self, network: nn.Sequential, mean: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("input_mean", mean)
+        self.register_buffer("input_scale", scale)
+        self.network = network
+
+    def standardized(self, input: Tensor) -> Tensor:
+        """Inputs as the network sees them."""
+        return (input - self.input_mean) / self.input_scale
+
+
+class TableRegressor(Scaled):
+    """Predicts targets in their own unit: (N, outputs), or (N,) if there is one target.
+
+    Attributes:
+        target_mean: of the rows that the network learned from.
+        target_scale: their standard deviation.
+    """
+
+    target_mean: Tensor
+    target_scale: Tensor
+
+    def __init__(
+        self,
+        network: nn.Sequential,
+        inputs: tuple[Tensor, Tensor],
+        targets: tuple[Tensor, Tensor],
+        flat: bool,
+    ) -> None:
+        super().__init__(network, *inputs)
+        self.register_buffer("target_mean", targets[0])
+        self.register_buffer("target_scale", targets[1])
+        self.flat = flat
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = self.network(self.standardized(input))
+        out = out * self.target_scale + self.target_mean
+        return out.squeeze(-1) if self.flat else out
+
+
+class TableClassifier(Scaled):
+    """Predicts the probability of each class: (N, classes), in the order of `classes_`."""
+
+    def __init__(self, network: nn.Sequential, inputs: tuple[Tensor, Tensor], classes: int) -> None:
+        super().__init__(network, *inputs)
+        self.classes = classes
+
+    def forward(self, input: Tensor) -> Tensor:
+        logits: Tensor = self.network(self.standardized(input))
+        if self.classes == 2:  # one logit, that of the second class
+            logits = torch.cat([torch.zeros_like(logits), logits], -1)
+        return logits.softmax(-1)
+
+
+def mean_and_scale(
+    values: np.ndarray, weights: np.ndarray | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of columns, in their dtype.
+
+    Args:
+        values: (N, columns).
+        weights: of the rows.
+        wanted: if False, means 0 and deviations 1.
+    """
+    columns = values.shape[1]
+    if not wanted:
+        mean, scale = np.zeros(columns), np.ones(columns)
+    else:
+        # float64 in any case: sums of many float32 numbers lose digits.
+        mean = np.average(values.astype(np.float64), axis=0, weights=weights)
+        deviation = values.astype(np.float64) - mean
+        scale = np.sqrt(np.average(deviation**2, axis=0, weights=weights))
+        # Rounding leaves a constant column a tiny deviation.
+        noise = 10 * np.finfo(values.dtype).eps * np.abs(mean)
+        scale[~(scale > noise)] = 1.0
+    return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))

@@ -1,0 +1,122 @@
+"""The networks of the estimators: hidden layers of one neuron, a linear layer at the end.
+
+They are plain `nn.Sequential` models of `quadric.make_layer` layers. The last layer stays linear:
+its output is a target or a logit and has nothing to mix.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from quadric.zoo import get_neuron, make_layer
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "identity": nn.Identity,
+}
+
+# Layers draw from torch's global generator, which threads share.
+_DRAWING = threading.Lock()
+
+
+def build_network(
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int],
+    *,
+    neuron: str = "eigen",
+    rank: int | None = None,
+    activation: str = "silu",
+    dtype: torch.dtype = torch.float32,
+    seed: int | None = None,
+    device: str = "cpu",
+) -> nn.Sequential:
+    """Builds a network; the global random state is left as it was.
+
+    Args:
+        inputs: columns of the input.
+        outputs: columns of the output.
+        hidden: width of each hidden layer; empty for a linear model.
+        neuron: the neuron of the hidden layers, by its registry name.
+        rank: its rank; None for the neuron's own default.
+        activation: a key of `ACTIVATIONS`.
+        dtype: of the parameters.
+        seed: of their start.
+        device: where they live; "meta" to count them only.
+    """
+    options = {} if rank is None else {"rank": rank}
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        layers: list[nn.Module] = []
+        before = inputs
+        for width in hidden:
+            layer = make_layer(
+                nn.Linear, before, width, neuron=neuron, dtype=dtype, device=device, **options
+            )
+            layers += [layer, ACTIVATIONS[activation]()]
+            before = width
+        layers.append(nn.Linear(before, outputs, dtype=dtype, device=device))
+    return nn.Sequential(*layers)
+
+
+def count_parameters(
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int],
+    neuron: str = "linear",
+    rank: int | None = None,
+) -> int:
+    """How many parameters the network has, counted without storage."""
+    network = build_network(inputs, outputs, hidden, neuron=neuron, rank=rank, device="meta")
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def fit_widths(
+    inputs: int, outputs: int, hidden: Sequence[int], neuron: str, rank: int | None = None
+) -> tuple[int, ...]:
+    """The widest hidden layers with which a network has no more parameters than the linear one.
+
+    All widths shrink by the same factor; then single layers grow again where there is room.
+
+    Args:
+        inputs: columns of the input.
+        outputs: columns of the output.
+        hidden: widths of the linear network.
+        neuron: the neuron whose widths are wanted.
+        rank: its rank; None for the neuron's own default.
+    """
+    get_neuron(neuron)
+    budget = count_parameters(inputs, outputs, hidden)
+
+    def fits(widths: Sequence[int]) -> bool:
+        return count_parameters(inputs, outputs, widths, neuron, rank) <= budget
+
+    if not hidden or fits(hidden):
+        return tuple(hidden)
+    largest = max(hidden)
+    # Counts grow with the width: bisection on the width of the widest layer.
+    low, high = 0, largest
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits([max(1, width * middle // largest) for width in hidden]):
+            low = middle
+        else:
+            high = middle
+    if low == 0:
+        raise ValueError(
+            f"a {neuron!r} network must fit the {budget:,} parameters of the linear network with "
+            f"hidden layers {tuple(hidden)}, but even width 1 does not: give wider layers"
+        )
+    widths = [max(1, width * low // largest) for width in hidden]
+    for i, limit in enumerate(hidden):
+        while widths[i] < limit and fits([*widths[:i], widths[i] + 1, *widths[i + 1 :]]):
+            widths[i] += 1
+    return tuple(widths)

@@ -1,0 +1,136 @@
+"""QuadraticRegressor: a network of quadratic neurons for one or several targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import validate_data
+from torch import Tensor, nn
+
+from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
+from quadric.sklearn.losses import SQUARED, Loss
+from quadric.sklearn.modules import Scaled, TableRegressor
+
+
+class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
+    """Regression with a small network of quadratic neurons.
+
+    Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`, the optimizer is
+    Adam. What differs: `activation` and `learning_rate_init` have other defaults, `early_stopping`
+    is "auto", inputs and target are standardized, and `tol` is a fraction of the loss (on smooth
+    data the error keeps falling long after an absolute tolerance would have stopped).
+
+    Args:
+        hidden_layer_sizes: width of each hidden layer.
+        neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
+            ordinary network.
+        rank: its rank; None for the neuron's own default.
+        activation: "silu", "relu", "tanh", "logistic" or "identity".
+        alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
+            and biases have none.
+        batch_size: rows of a minibatch; "auto" is min(200, rows).
+        learning_rate_init: learning rate of Adam.
+        quadratic_lr: learning rate of the quadratic parameters; None for the same. A tenth of it
+            nearly removes the gain.
+        max_iter: epochs at most.
+        tol: the fraction by which the loss must fall to count as an improvement.
+        early_stopping: hold a part of the rows out, stop when its loss no longer falls and keep
+            the best epoch. "auto": from 100 rows on.
+        validation_fraction: the part that is held out.
+        n_iter_no_change: epochs without improvement before it stops.
+        standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`.
+        random_state: of the start, the order of the rows and the part that is held out.
+        warm_start: `fit` goes on with the network and the scaling that are there.
+        verbose: print the loss of each epoch.
+        device: where the network learns and predicts.
+
+    Attributes:
+        module_: the fitted network with its scaling; `to_torch()` gives a copy.
+        loss_curve_: training loss of each epoch, on standardized targets, without the penalty.
+        best_loss_: the lowest of them.
+        validation_scores_: R^2 on the part that was held out, each epoch; None without.
+        best_validation_score_: of the epoch that was kept.
+        n_iter_: epochs.
+        n_features_in_: columns.
+        feature_names_in_: their names, where X had any.
+        n_outputs_: targets.
+        n_layers_: layers, input and output included.
+        n_parameters_: parameters of the network.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).uniform(1, 3, (500, 2))
+        >>> model = QuadraticRegressor((16,), max_iter=100, random_state=0).fit(X, X[:, 0] * X[:, 1])
+        >>> bool(model.score(X, X[:, 0] * X[:, 1]) > 0.99)
+        True
+    """
+
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=True,
+            reset=reset,
+        )
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = _column(y)
+        return X, y
+
+    def _encode(self, y: Any, dtype: np.dtype, first: bool) -> np.ndarray:
+        if first:
+            self._flat = y.ndim == 1
+            self._width = 1 if y.ndim == 1 else y.shape[1]
+        targets = y.reshape(len(y), -1).astype(dtype)
+        if targets.shape[1] != self._width:
+            raise ValueError(
+                f"y must have {self._width} columns like the first one, got {targets.shape[1]}: "
+                "fit a new estimator"
+            )
+        return np.asarray(targets)
+
+    def _loss(self) -> Loss:
+        return SQUARED
+
+    def _outputs(self) -> int:
+        return self._width
+
+    def _make_module(self, network: nn.Sequential, rows: _Arrays) -> Scaled:
+        wanted = bool(self.standardize)
+        return TableRegressor(
+            network, rows.scale_inputs(wanted), rows.scale_targets(wanted), self._flat
+        )
+
+    def _targets(self, targets: np.ndarray) -> Tensor:
+        module = self.module_
+        assert isinstance(module, TableRegressor)
+        values = torch.tensor(targets, device=module.target_mean.device)
+        return (values - module.target_mean) / module.target_scale
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The targets of rows: (rows,), or (rows, targets) if there are several."""
+        return self._forward(X)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
+        """Learns these rows for one epoch, without early stopping; the first call fixes the
+        scaling."""
+        return self._partial_fit(X, y, sample_weight)
+
+
+def _column(y: np.ndarray) -> np.ndarray:
+    import warnings
+
+    from sklearn.exceptions import DataConversionWarning
+
+    warnings.warn(
+        "A column-vector y was passed when a 1d array was expected: change the shape of y to "
+        "(n_samples,), for example using ravel().",
+        DataConversionWarning,
+        stacklevel=2,
+    )
+    return y.ravel()
