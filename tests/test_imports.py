@@ -173,6 +173,7 @@ def test_the_rule_can_fail(
 
 
 # numpy is torch's own guest: torch imports it if it is there, Quadric never does (see above).
+# safetensors, which comes with every install, is small and a part of saving.
 HEAVY = (
     "lightning",
     "pytorch_lightning",
@@ -195,7 +196,6 @@ HEAVY = (
     "accelerate",
     "typer",
     "rich",
-    "safetensors",
     "fvcore",
 )
 
