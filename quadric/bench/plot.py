@@ -17,8 +17,10 @@ def plot(report: BenchReport, path: Path) -> None:
     ranks = {(row["neuron"], row["rank"]) for row in report.rows if row["rank"] is not None}
     varied = {neuron for neuron, _ in ranks if sum(n == neuron for n, _ in ranks) > 1}
     if varied:
-        figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
         titles = {"training": "training step", "inference": "inference", "memory": "peak memory"}
+        titles = {k: t for k, t in titles.items() if any(r[k] is not None for r in report.rows)}
+        size = (4 * len(titles), 3.6)
+        figure, axes = pyplot.subplots(1, len(titles), figsize=size, layout="constrained")
         markers = iter("osD^v")
         for neuron in sorted(varied):
             rows = [r for r in report.rows if r["neuron"] == neuron and r["rank"] is not None]

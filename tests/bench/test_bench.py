@@ -1,0 +1,96 @@
+"""The comparison itself: who is compared with whom, in turn. Times are never asserted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from quadric import bench
+from quadric.bench.memory import peak_bytes
+from quadric.bench.timing import interleaved
+from quadric.cli import app
+
+
+def test_cases_take_turns():
+    seen: list[str] = []
+    cases = {name: lambda name=name: seen.append(name) for name in "abc"}
+    seconds = interleaved(cases, repeats=2)
+    assert seen == list("abc") + list("cba") + list("abc")
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_peak_memory_is_the_largest_sum():
+    def work() -> None:
+        first = torch.empty(1000, dtype=torch.float32)
+        second = torch.empty(500, dtype=torch.float32)
+        del first
+        third = torch.empty(100, dtype=torch.float32)
+        del second, third
+
+    assert 6000 <= peak_bytes(work) < 7000
+
+
+def test_ratios_are_against_linear_of_the_same_kind():
+    cases = bench.layer_cases(("eigen", "fan"), ((4, 5, 2),), ("plain",))
+    assert [c.neuron for c in cases] == ["linear"] * 2 + ["eigen"] * 2 + ["fan"] * 2
+    report = bench.run(cases, repeats=1)
+    for row in report.rows:
+        best = min(r["training_seconds"] for r in report.rows if r["neuron"] == "linear")
+        assert row["training"] == pytest.approx(row["training_seconds"] / best)
+        own = next(
+            r["inference_seconds"]
+            for r in report.rows
+            if r["neuron"] == "linear" and r["format"] == row["format"]
+        )
+        assert row["inference_own"] == pytest.approx(row["inference_seconds"] / own)
+    linear = [row for row in report.rows if row["neuron"] == "linear"]
+    assert [row["memory"] for row in linear] == [1.0, 1.0]
+    fan = next(row for row in report.rows if row["neuron"] == "fan")
+    assert fan["memory"] > 1.2  # three maps keep more than one
+
+
+def test_eigen_keeps_no_more_memory_than_linear_in_front_of_batchnorm():
+    cases = bench.network_cases("resnet8", ("eigen", "shared"), ("plain",), ("nchw",), batch=4)
+    ratios = {row["neuron"]: row["memory"] for row in bench.run(cases, repeats=1).rows}
+    assert ratios["eigen"] <= 1.02
+    assert ratios["shared"] <= 1.5
+
+
+def test_command(tmp_path):
+    file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    words = ["bench", "--shapes", "4x5x2", "--repeats", "1", "--neurons", "eigen", "--no-memory"]
+    result = CliRunner().invoke(app, [*words, "--json", str(file), "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert "conv 4x5x5, batch 2" in result.output
+    data = json.loads(file.read_text())
+    assert {"rows", "machine", "versions", "command", "repeats"} <= set(data)
+    assert picture.stat().st_size > 1000
+
+
+def test_ranks_are_drawn_as_lines(tmp_path):
+    picture = tmp_path / "ranks.png"
+    cases = bench.rank_cases((1, 3), ("eigen",), "plain", (4, 4, 1))
+    assert [case.rank for case in cases] == [None, 1, 3]
+    from quadric.bench.plot import plot
+
+    plot(bench.run(cases, repeats=1, memory=False), picture)
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--neurons", "cubic"], "neurons must be among"),
+        (["--paths", "fast"], "paths must be among"),
+        (["--shapes", "20x32"], "shapes must be positive whole numbers"),
+        (["--ranks", "0"], "ranks must be positive whole numbers"),
+        (["--model", "no.such:net"], "input shape"),
+    ],
+)
+def test_bad_words_are_one_line(words, message):
+    result = CliRunner().invoke(app, ["bench", *words, "--repeats", "1"])
+    assert result.exit_code == 2
+    assert message in result.output

@@ -1,0 +1,223 @@
+"""The fused kernels against the plain formula in float64, and what happens where there are none."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import quadric
+from quadric import kernels
+from quadric._squares import EigenSquares, SharedSquares
+
+NEURONS = {"eigen": EigenSquares, "shared": SharedSquares}
+SHAPES = [  # shape, channel dimension counted from the end
+    ((5, 37), -1),
+    ((1, 1), -1),
+    ((2, 3, 24), -1),
+    ((2, 33, 64), -2),
+    ((3, 20, 7, 9), -3),
+    ((2, 48, 16, 16), -3),
+    ((16, 5, 5), -3),
+    ((2, 24, 4, 5, 3), -4),
+]
+
+
+@pytest.fixture(autouse=True)
+def _kernels():
+    if not quadric.use_kernels(True):
+        pytest.skip(f"no kernels on this machine: {kernels.reason()}")
+    yield
+    quadric.use_kernels(False)
+
+
+def in_format(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if channels_last and tensor.dim() in formats:
+        return tensor.contiguous(memory_format=formats[tensor.dim()])
+    return tensor
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.parametrize("rank", [1, 3, 4, 8, 9, 16, 40])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
+    squares = NEURONS[neuron](rank, dim)
+    channels = shape[dim]
+    z = in_format(torch.randn(shape), channels_last)
+    lam = torch.randn(squares.num_eigenvalues(channels))
+    grad = torch.randn(shape)
+    z64, lam64 = z.double().requires_grad_(), lam.double().requires_grad_()
+    expected = squares.plain(z64, lam64)
+    expected.backward(grad.double())
+
+    assert kernels.layout(z, dim) is not None
+    out = z.clone()
+    squares.forward_(out, lam)
+    assert out.stride() == z.stride()
+    torch.testing.assert_close(out.double(), expected.detach(), rtol=1e-5, atol=1e-4)
+    kept = out if neuron == "eigen" else z
+    grad_z, grad_lam = squares.backward(grad, kept, lam, True)
+    torch.testing.assert_close(grad_z.double(), z64.grad, rtol=1e-5, atol=1e-4)
+    scale = float(lam64.grad.abs().max()) if lam64.numel() else 1.0
+    torch.testing.assert_close(grad_lam.double(), lam64.grad, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_network_trains_as_on_the_plain_path(neuron, inplace, threads):
+    torch.manual_seed(0)
+    conv = quadric.make_layer(nn.Conv2d, 3, 26, 3, padding=1, neuron=neuron, rank=4)
+    linear = quadric.make_layer(nn.Linear, 26, 17, neuron=neuron, rank=3)
+    pool = nn.AdaptiveAvgPool2d(1)
+    model = nn.Sequential(conv, nn.ReLU(inplace), pool, nn.Flatten(), linear, nn.SiLU(inplace))
+    for name, parameter in model.named_parameters():
+        if "eigenvalues" in name:
+            nn.init.normal_(parameter, std=0.1)
+    # Large enough for several threads to share the work.
+    input = torch.randn(8, 3, 24, 24)
+    reference = copy.deepcopy(model).double()
+    quadric.use_kernels(False)
+    reference(input.double()).square().sum().backward()
+    quadric.use_kernels(True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        model(input).square().sum().backward()
+    finally:
+        torch.set_num_threads(before)
+    for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
+        assert ours.grad is not None, name
+        scale = float(theirs.grad.abs().max())
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_convolution_groups_stay_apart(neuron):
+    layer = quadric.make_layer(nn.Conv2d, 4, 14, 3, groups=2, neuron=neuron, rank=3)
+    nn.init.normal_(layer.eigenvalues)
+    input = torch.randn(2, 4, 8, 8)
+    expected = copy.deepcopy(layer).double()(input.double())
+    torch.testing.assert_close(layer(input).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_awkward_inputs_run_the_plain_path(neuron):
+    layer = quadric.make_layer(nn.Linear, 6, 12, neuron=neuron, rank=3)
+    nn.init.normal_(layer.eigenvalues)
+    assert layer(torch.randn(0, 6)).shape == (0, 12)
+    strided = torch.randn(6, 5).T
+    expected = copy.deepcopy(layer).double()(strided.double())
+    torch.testing.assert_close(layer(strided).double(), expected, rtol=1e-5, atol=1e-5)
+    # A gradient without memory of its own, as that of a sum is.
+    layer(strided).sum().backward()
+    assert layer.eigenvalues.grad is not None
+    half = copy.deepcopy(layer).bfloat16()
+    assert half(strided.bfloat16()).dtype == torch.bfloat16
+    assert kernels.layout(torch.empty(2, 3).T, -1) is None
+    assert kernels.layout(torch.empty(2, 3, dtype=torch.float64), -1) is None
+    assert kernels.layout(torch.empty(2, 3, device="meta"), -1) is None
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operators that reach the dispatcher, views aside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("neuron", "more"),
+    # eigen: room for the gradient and for the eigenvalues' sums; shared: also for its output.
+    [("eigen", 3), ("shared", 4)],
+)
+def test_no_operator_besides_the_convolution_touches_an_activation(neuron, more):
+    """The guard of the fusion: an operator that slips in is a pass over all activations."""
+    counts = {}
+    for name in ("linear", neuron):
+        layer = quadric.make_layer(nn.Conv2d, 8, 20, 3, neuron=name)
+        input = torch.randn(2, 8, 8, 8, requires_grad=True)
+        with Operations() as operations:
+            out = layer(input)
+            out.backward(torch.ones_like(out))
+        counts[name] = [n for n in operations.names if n not in ("detach", "empty")]
+    added = list(counts[neuron])
+    for name in counts["linear"]:
+        added.remove(name)
+    assert len(added) <= more, added
+    assert not {"mul", "add", "pow", "square", "sum", "matmul", "bmm", "clone"} & set(added), added
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_a_compiler_the_plain_path_runs(tmp_path):
+    code = (
+        "import quadric, torch\n"
+        "print(quadric.use_kernels(True), quadric.kernels.reason())\n"
+        "print(quadric.QuadraticLinear(3, 20)(torch.ones(2, 3)).shape)"
+    )
+    told = run(code, PATH=str(tmp_path), CXX="", QUADRIC_CACHE=str(tmp_path / "cache"))
+    assert told.startswith("False no C++ compiler was found")
+    assert "torch.Size([2, 20])" in told
+
+
+def test_a_damaged_library_and_a_killed_build_are_survived(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path))
+    (tmp_path / "tmpabc.so").write_bytes(b"half a library")  # what a killed build leaves
+    built = kernels._build()
+    assert built.parent == tmp_path
+    assert kernels._build() == built  # from the cache
+    built.write_bytes(b"not a library")
+    with pytest.raises(RuntimeError, match="could not be loaded"):
+        kernels._load(built)
+    again = kernels._build()  # the damaged one was removed
+    assert kernels._load(again).quadric_abi() == 1
+
+
+def test_a_compiler_that_fails_is_the_reason(tmp_path, monkeypatch):
+    broken = tmp_path / "c++"
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo 1.0 && exit 0\necho 'no such flag' >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernels._state, "library", None)
+    try:
+        assert quadric.use_kernels(True) is False
+        assert "no such flag" in (kernels.reason() or "")
+        assert not list((tmp_path / "cache").iterdir())
+    finally:
+        monkeypatch.undo()
+
+
+def test_switching_off(tmp_path):
+    assert kernels.active()
+    assert quadric.use_kernels(False) is False
+    assert not kernels.active()
+    assert "switched off" in (kernels.reason() or "")
+    assert kernels.layout(torch.empty(2, 3), -1) is None
