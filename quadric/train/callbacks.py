@@ -113,7 +113,7 @@ def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
     for name in ("train", part):
         value = record[f"{name}_{task.metric}"]
         shown = f"{100 * value:6.2f} %" if task.metric == "accuracy" else f"{value:.5g}"
-        words.append(f"{name} loss {record[f'{name}_loss']:.4f}, {task.metric} {shown}")
+        words.append(f"{name} loss {record[f'{name}_loss']:.4g}, {task.metric} {shown}")
     words.append(f"{record['seconds']:.1f} s")
     return "  ".join(words)
 

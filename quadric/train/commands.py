@@ -11,10 +11,9 @@ from quadric.train import catalog
 from quadric.train import results as tables
 from quadric.train import sweep as sweeping
 from quadric.train.directory import RunDirectory
+from quadric.train.processes import INTERRUPTED, InterruptedTraining
 from quadric.train.report import final_report, rows
 
-# Ended by Ctrl-C, as shells count.
-INTERRUPTED = 130
 DIVERGED = 1
 FAILED = 1
 
@@ -67,11 +66,9 @@ def train(
     run = running.find_run(name, overrides(named, assignments), quick=quick, run_dir=run_dir)
     finished = run.directory.is_finished and not overwrite
     screen = running.progress_stream(quiet)
-    if screen is not None and not finished:
-        print(f"{run.recipe.title}, in {run.directory.path}", file=screen)
     try:
         result = running.train(run, resume=resume, overwrite=overwrite, screen=screen)
-    except (KeyboardInterrupt, running.InterruptedTraining):
+    except (KeyboardInterrupt, InterruptedTraining):
         return None, _interrupted(run), INTERRUPTED
     if result is None:
         return None, "", 0
@@ -166,7 +163,7 @@ def sweep(
                 line += f" ({outcome.kind})"
             print(line, file=sys.stderr, flush=True)
             failed += outcome.kind in ("failed", "busy")
-    except (KeyboardInterrupt, sweeping.InterruptedTraining):
+    except (KeyboardInterrupt, InterruptedTraining):
         return {}, "interrupted: the same command goes on where the sweep was", INTERRUPTED
     finished = [run.directory.path for run in runs if run.directory.is_finished]
     if not finished:

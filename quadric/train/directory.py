@@ -194,7 +194,14 @@ class RunDirectory:
                     f"another process trains in {self.path}: wait for it, or choose another "
                     "--run-dir"
                 ) from None
-            yield file.fileno()
+            try:
+                yield file.fileno()
+            finally:
+                if not self.recipe_file.is_file():
+                    # Nothing came of it: a mistake in a command leaves no directory behind.
+                    with contextlib.suppress(OSError):
+                        (self.path / ".lock").unlink()
+                        self.path.rmdir()
 
 
 def is_run_directory(text: str) -> bool:

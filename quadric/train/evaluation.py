@@ -11,6 +11,7 @@ from torch import nn
 
 from quadric.counting import cost
 from quadric.data.images import Batches
+from quadric.saving import load_
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory, continued
 from quadric.train.monitors import LargestActivation
@@ -78,7 +79,7 @@ def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
         )
     data = load_data(recipe)
     network = build_network(recipe, data)
-    load_weights(network, directory.weights_file)
+    load_(network, directory.weights_file)
     cuda = recipe.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     found = count(network, data)
@@ -93,19 +94,3 @@ def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
         **{f"test_{name}": metrics.pop(name) for name in list(metrics) if "activation" not in name},
         **metrics,
     }
-
-
-def save_weights(network: nn.Module, path: Path) -> None:
-    """Writes the weights; a reader never sees half a file."""
-    from safetensors.torch import save_file
-
-    partial = path.with_name("partial.safetensors")
-    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, partial)
-    partial.replace(path)
-
-
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Loads the weights into a network of the same recipe."""
-    from safetensors.torch import load_file
-
-    network.load_state_dict(load_file(path))

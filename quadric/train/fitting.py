@@ -21,10 +21,11 @@ from torch import nn
 
 from quadric import provenance
 from quadric.kernels import active, use_kernels
+from quadric.saving import save
 from quadric.train.callbacks import EpochRecords, make_callbacks
-from quadric.train.data import DataSet, TrainingData, load_data
+from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory
-from quadric.train.evaluation import count, measure, save_weights
+from quadric.train.evaluation import count, measure
 from quadric.train.module import DivergedError, TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
@@ -39,7 +40,7 @@ def fit(
     recipe: Recipe,
     directory: RunDirectory,
     *,
-    data: DataSet | None = None,
+    data: TrainingData | None = None,
     screen: TextIO | None = None,
 ) -> None:
     """Trains a recipe in its directory, from its last checkpoint if there is one.
@@ -47,17 +48,18 @@ def fit(
     Args:
         recipe: resolved.
         directory: made, and the recipe's.
-        data: train on this instead of the recipe's data set.
+        data: of the recipe, if it is loaded already.
         screen: where progress is printed, or None.
     """
-    prepared = load_data(recipe, data)
+    prepared = data or load_data(recipe)
     network = build_network(recipe, prepared)
     counts = count(network, prepared)
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
     with _quiet_lightning(), _kernels(recipe.kernels), _one_thread(small):
         module = TrainingModule(network, prepared, recipe)
         records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
-        trainer = _trainer(recipe, directory, callbacks, len(prepared.train(0, 1)))
+        steps = len(prepared.train(0, recipe.devices * recipe.nodes))
+        trainer = _trainer(recipe, directory, callbacks, steps)
         checkpoint = directory.last_checkpoint
         diverged: DivergedError | None = None
         try:
@@ -70,7 +72,7 @@ def fit(
             best = torch.load(directory.best_checkpoint, weights_only=True, map_location="cpu")
             module.load_state_dict(best["state_dict"])
         result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
-        save_weights(network, directory.weights_file)
+        save(network, directory.weights_file)
         # Last of all: a run with a result is finished.
         provenance.write_json(directory.result_file, result)
 

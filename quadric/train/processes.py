@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from quadric.train.directory import RunDirectory
 
+# The exit code of a process that Ctrl-C ended, as shells count.
+INTERRUPTED = 130
+
 
 class InterruptedTraining(Exception):
     """Training was ended by Ctrl-C or SIGTERM; the last checkpoint is there."""
@@ -63,13 +66,10 @@ def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bo
         lock: file descriptor of the run's lock: it lasts as long as the processes do.
         progress: print a line an epoch.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={devices}", "-m", "quadric.train.worker", str(directory.path)]
+    command = [sys.executable, "-m", "quadric.train.launcher", str(devices), str(directory.path)]
     command += [] if progress else ["--quiet"]
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
-    # The launcher reports every process's end at length; the error itself is enough.
-    env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # What was imported here must be found there, whatever the directory.
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(command, env=env, pass_fds=() if lock is None else (lock,))
@@ -85,6 +85,9 @@ def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bo
             process.wait()
         raise
     if code and not directory.is_finished:
-        raise RuntimeError(
-            f"the processes of {directory.path} ended with code {code}; their messages are above"
+        if code == INTERRUPTED:
+            raise InterruptedTraining
+        raise ChildProcessError(
+            f"the processes of {directory.path} ended with code {code}, their messages are above: "
+            f"continue with `{directory.resume_command}`"
         )

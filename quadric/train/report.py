@@ -58,8 +58,9 @@ def final_report(directory: RunDirectory, result: Mapping[str, Any], command: st
         if path.parent != directory.path
     ]
     if siblings:
-        pattern = directory.path.parent / f"{result['recipe']}-*"
-        lines.append(f"next: quadric results {pattern}")
+        pattern = f"{result['recipe']}-*"
+        named = "" if directory.path.match(pattern) else f"{directory.path} "
+        lines.append(f"next: quadric results {named}{directory.path.parent / pattern}")
     elif result["neuron"] == "linear":
         lines.append(f"next, the same network with quadratic neurons: {command} --neuron eigen")
     else:

@@ -13,7 +13,6 @@ from quadric.train import catalog
 from quadric.train.data import DataSet, load_data
 from quadric.train.directory import RUNS, RunDirectory, continued, is_run_directory
 from quadric.train.network import build_network
-from quadric.train.processes import InterruptedTraining as InterruptedTraining
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import Recipe
 
@@ -127,13 +126,15 @@ def train(
         size = sum(p.numel() * p.element_size() for p in network.parameters())
         # Weights, momenta and the file that replaces the old one.
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
+        if screen is not None:
+            print(f"{recipe.title}, in {directory.path}", file=screen)
         if recipe.devices > 1 and launched() is None:
             del prepared, network
             launch(directory, recipe.devices, lock, screen is not None)
         else:
             from quadric.train.fitting import fit
 
-            fit(recipe, directory, data=data, screen=screen)
+            fit(recipe, directory, data=prepared, screen=screen)
         return directory.result()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
-from quadric.train.processes import InterruptedTraining as InterruptedTraining
+from quadric.train.processes import InterruptedTraining
 from quadric.train.run import Run, find_run, train
 from quadric.zoo import neurons
 

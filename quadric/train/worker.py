@@ -15,13 +15,13 @@ def main(arguments: list[str]) -> int:
         arguments: the directory, and perhaps --quiet.
     """
     from quadric.train.fitting import fit
-    from quadric.train.processes import InterruptedTraining
+    from quadric.train.processes import INTERRUPTED, InterruptedTraining
 
     directory = RunDirectory(Path(arguments[0]))
     try:
         fit(directory.recipe(), directory, screen=None if "--quiet" in arguments else sys.stderr)
     except InterruptedTraining:
-        return 130
+        return INTERRUPTED
     return 0
 
 

@@ -1,0 +1,33 @@
+"""Torch's launcher, without its report of a Ctrl-C:
+`python -m quadric.train.launcher PROCESSES RUN_DIRECTORY [--quiet]`."""
+
+from __future__ import annotations
+
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+
+from quadric.train.processes import INTERRUPTED
+
+
+def main(arguments: list[str]) -> int:
+    """Starts the processes of a run and waits for them.
+
+    Args:
+        arguments: how many, and the arguments of `quadric.train.worker`.
+    """
+    processes, *rest = arguments
+    command = ["--standalone", f"--nproc-per-node={processes}", "-m", "quadric.train.worker"]
+    try:
+        torchrun([*command, *rest])
+    except (SignalException, KeyboardInterrupt):
+        return INTERRUPTED
+    except ChildFailedError:
+        return 1  # each process has written its error already
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

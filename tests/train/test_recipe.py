@@ -1,0 +1,148 @@
+"""Recipes: strict, with one spelling, and one directory name for what computes the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from quadric.train import catalog
+from quadric.train.recipe import FIELDS, PLACE, Recipe
+
+BASE = catalog.load("cifar10-resnet20")
+
+
+def resolved(base: Recipe = BASE, **overrides: Any) -> Recipe:
+    return base.with_overrides(overrides).resolved()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"epocs": 3}, "unknown field 'epocs': did you mean 'epochs'?"),
+        ({"colour": 3}, "unknown field 'colour': the fields are name, title"),
+        ({"epochs": 0}, "epochs must be greater than or equal to 1, got 0"),
+        ({"epochs": "3"}, "epochs must be integer, got '3'"),
+        ({"epochs": 2.5}, "epochs must be integer, got 2.5"),
+        ({"lr": -0.1}, "lr must be greater than or equal to 0, got -0.1"),
+        ({"lr": float("nan")}, "lr must be"),
+        ({"schedule": "linear"}, "schedule must be 'constant', 'step', 'cosine' or 'onecycle'"),
+        ({"layers": "first:0"}, "layers must be 'all' or 'first:n' with n >= 1, got 'first:0'"),
+        ({"validation": 1.0}, "validation must be less than 1"),
+        ({"milestones": [5, 2]}, "milestones must be ascending, got [5, 2]"),
+        ({"milestones": []}, "schedule 'step' needs milestones"),
+        ({"width": 2.0, "channels": [1, 2, 3]}, "width and channels exclude each other"),
+        ({"precision": "8"}, "precision must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"eigenvalue_lr": "small"}, "eigenvalue_lr must be"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_line(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        BASE.with_overrides(overrides)
+    assert str(caught.value).startswith("recipe cifar10-resnet20: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"neuron": "cubic"}, "neuron must be one of linear, eigen"),
+        ({"neuron": "linear", "rank": 3}, "neuron 'linear' has no rank, got rank=3"),
+        ({"neuron": "fan", "rank": 3}, "neuron 'fan' has no rank"),
+        ({"eigenvalue_lr": {"cubic": 0.1}}, "eigenvalue_lr names the neuron 'cubic'"),
+    ],
+)
+def test_a_wrong_neuron_is_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        resolved(**overrides)
+
+
+def test_what_depends_on_the_neuron_is_put_in() -> None:
+    eigen = resolved(neuron="eigen")
+    assert (eigen.rank, eigen.eigenvalue_lr) == (9, 1e-4)  # the paper's
+    assert resolved(neuron="shared").eigenvalue_lr == pytest.approx(0.01)  # a tenth of lr
+    assert resolved(neuron="quadralib").eigenvalue_lr == 0.1  # its authors use one rate
+    assert resolved(neuron="shared", optimizer="adam", lr=0.003).eigenvalue_lr == 0.003
+    assert resolved(neuron="eigen", eigenvalue_lr=0.5).eigenvalue_lr == 0.5
+    assert resolved(neuron="shared", rank=4).rank == 4
+
+
+def test_another_neuron_does_not_inherit_the_rank() -> None:
+    wide = catalog.load("cifar10-wide-resnet20")
+    assert (wide.neuron, wide.rank) == ("eigen", 9)
+    assert resolved(wide, neuron="fan").rank is None
+    assert resolved(wide, neuron="shared").rank == 8
+    assert resolved(wide, rank=3).rank == 3
+
+
+def test_fields_that_cannot_matter_make_no_difference() -> None:
+    plain = resolved()
+    assert resolved(eigenvalue_lr=0.3).identity() == plain.identity()
+    assert resolved(eigenvalue_weight_decay=0.3, layers="first:3").identity() == plain.identity()
+    assert resolved(layers="all", neuron="eigen") == resolved(neuron="eigen")
+    assert resolved(lr=1).identity() == resolved(lr=1.0).identity()
+    for field in PLACE:
+        assert field not in plain.identity()
+    cosine = resolved(schedule="cosine", milestones=[3])
+    assert cosine.identity() == resolved(schedule="cosine").identity()
+
+
+def test_the_directory_is_named_by_recipe_neuron_rank_overrides_and_seed() -> None:
+    assert resolved().directory_name(BASE) == "cifar10-resnet20-linear-s0"
+    eigen = resolved(neuron="eigen", rank=9, seed=4)
+    assert eigen.directory_name(BASE) == "cifar10-resnet20-eigen-k9-s4"
+    assert resolved(neuron="fan").directory_name(BASE) == "cifar10-resnet20-fan-s0"
+    short = resolved(neuron="eigen", epochs=12).directory_name(BASE)
+    assert re.fullmatch(r"cifar10-resnet20-eigen-k9-[0-9a-f]{8}-s0", short)
+    # What is given but not changed is no override, nor is where the data is.
+    assert resolved(epochs=180, data_dir="/data").directory_name(BASE) == (
+        "cifar10-resnet20-linear-s0"
+    )
+
+
+def test_arms_that_differ_in_any_field_have_different_directories() -> None:
+    values: dict[str, Any] = {
+        "dataset": "cifar100", "resize": 16, "augment": False, "shuffle": False,
+        "validation": 0.1, "limit": 7, "split": 1, "samples": 5, "data_seed": 1,
+        "on_broken": "refuse", "model": "resnet32", "width": 2.0, "channels": [1, 2, 3],
+        "hidden": [3], "shortcut": "B", "activation": "silu", "neuron": "shared", "rank": 3,
+        "neuron_options": {"normalize": True}, "init": "linear", "include": "conv1",
+        "exclude": ["conv1"], "layers": "first:3", "head": True, "epochs": 3, "batch_size": 3,
+        "drop_last": True, "optimizer": "adam", "lr": 0.2, "momentum": 0.8, "nesterov": True,
+        "weight_decay": 0.2, "decay_bias_and_norm": False, "eigenvalue_lr": 0.2,
+        "eigenvalue_weight_decay": 0.2, "eigenvalue_schedule": "constant", "schedule": "cosine",
+        "milestones": [3], "gamma": 0.5, "warmup": 1.0, "label_smoothing": 0.1, "clip": 1.0,
+        "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
+    }  # fmt: skip
+    assert set(values) == set(FIELDS) - {*PLACE, "name", "title", "reproduces"}
+    names = {
+        field: resolved(**{"neuron": "eigen", field: value}).directory_name(BASE)
+        for field, value in values.items()
+    }
+    names[""] = resolved(neuron="eigen").directory_name(BASE)
+    assert len(set(names.values())) == len(values) + 1, names
+
+
+def test_the_command_makes_the_same_recipe() -> None:
+    changed = resolved(
+        neuron="eigen", rank=3, seed=2, schedule="onecycle", lr=0.05, channels=[8, 16, 32]
+    )
+    words = changed.command(BASE)
+    assert words == (
+        "quadric train cifar10-resnet20 --neuron eigen --set 'channels=[8, 16, 32]' --rank 3 "
+        '--set lr=0.05 --set schedule="onecycle" --seed 2'
+    ).replace('schedule="onecycle"', "'schedule=\"onecycle\"'")
+    again = dict(
+        catalog.parse_assignment(text)
+        for text in ("channels=[8, 16, 32]", "lr=0.05", 'schedule="onecycle"')
+    )
+    assert resolved(neuron="eigen", rank=3, seed=2, **again) == changed
+
+
+def test_a_written_recipe_reads_back() -> None:
+    recipe = resolved(neuron="eigen", eigenvalue_lr=1e-5, include=["conv1", "layer1.0.conv1"])
+    text = recipe.to_yaml("quadric train this")
+    assert text.splitlines()[0] == "# quadric train this"
+    assert Recipe.model_validate(catalog.parse(text, "the text")) == recipe
