@@ -1,10 +1,11 @@
-"""Write the tables of README.md from the result files.
+"""Write the tables of README.md and docs/neurons.md from result files and from the library itself.
 
     python tools/readme_tables.py           # rewrite what stands between the markers
     python tools/readme_tables.py --check   # change nothing, exit with 1 if a table is out of date
 
 A table stands between the lines `<!-- table: NAME -->` and `<!-- /table -->`; NAME is a key of
-`TABLES`, which says from which files in results/ it is made. So no number in the README is typed.
+`TABLES`, which says from which files in results/, or from which function, it is made. So no number
+in these tables is typed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
+from quadric import cost, models
+from quadric._text import markdown_table
 from quadric.demo.table import demo_table
+from quadric.zoo.table import neuron_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,7 +33,35 @@ def _demo(results: Path) -> str:
     )
 
 
-TABLES: Mapping[str, Callable[[Path], str]] = {"demo": _demo}
+def _neurons(_: Path) -> str:
+    return neuron_table(markdown=True)
+
+
+def _savings(_: Path) -> str:
+    """Eigen networks against deeper linear ones, as the paper compares them."""
+    rows = []
+    for ours, theirs in ((32, 44), (56, 110)):
+        with torch.device("meta"):
+            x = torch.zeros(1, 3, 32, 32)
+            eigen = cost(models.create(f"resnet{ours}", neuron="eigen", rank=9), x)
+            same = cost(models.create(f"resnet{ours}"), x)
+            deeper = cost(models.create(f"resnet{theirs}"), x)
+        base = ["", ""]
+        rows.append([f"linear ResNet-{theirs}", f"{deeper.params:,}", f"{deeper.macs:,}", *base])
+        for name, report in ((f"linear ResNet-{ours}", same), (f"eigen ResNet-{ours}", eigen)):
+            saved = report.compare(deeper)
+            fewer = [f"{1 - ratio:.1%}" for ratio in (saved.params_ratio, saved.macs_ratio)]
+            rows.append([name, f"{report.params:,}", f"{report.macs:,}", *fewer])
+    header = ["network", "parameters", "MACs", "fewer parameters", "fewer MACs"]
+    return markdown_table(header, rows, "lrrrr")
+
+
+TABLES: Mapping[str, Callable[[Path], str]] = {
+    "demo": _demo,
+    "neurons": _neurons,
+    "savings": _savings,
+}
+PAGES = (ROOT / "README.md", ROOT / "docs" / "neurons.md")
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:table: \S+|/table) -->")
@@ -50,21 +84,24 @@ def fill(page: str, results: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite or check the README."""
+    """Rewrite or check the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 if stale")
-    parser.add_argument("--page", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--page", type=Path, action="append", help="default: all pages")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     options = parser.parse_args(arguments)
-    page = options.page.read_text(encoding="utf-8")
-    filled = fill(page, options.results)
-    if filled == page:
-        return 0
-    if options.check:
-        print(f"{options.page.name} is out of date: run python tools/readme_tables.py")
-        return 1
-    options.page.write_text(filled, encoding="utf-8")
-    return 0
+    stale = False
+    for file in options.page or PAGES:
+        page = file.read_text(encoding="utf-8")
+        filled = fill(page, options.results)
+        if filled == page:
+            continue
+        stale = True
+        if options.check:
+            print(f"{file.name} is out of date: run python tools/readme_tables.py")
+        else:
+            file.write_text(filled, encoding="utf-8")
+    return 1 if stale and options.check else 0
 
 
 if __name__ == "__main__":

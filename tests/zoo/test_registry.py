@@ -6,11 +6,13 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import quadric
 from quadric import zoo
@@ -235,6 +237,54 @@ def test_text_table_is_aligned() -> None:
 
 def neuron_notes() -> int:
     return len({row.note for row in neurons().values() if row.note})
+
+
+# ------------------------------------------------------------------------------------------------
+# The page about the neurons
+# ------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "neurons.md"
+
+
+def test_the_page_has_the_table_that_the_command_prints() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    block = page.partition("<!-- table: neurons -->")[2].partition("<!-- /table -->")[0]
+    assert block.strip() == neuron_table(markdown=True)
+
+
+def test_the_neuron_of_the_page_works() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert '@quadric.zoo.register("cubic"' in code
+    try:
+        exec(compile(code, str(PAGE), "exec", dont_inherit=True), {"__name__": "page"})
+        plain = nn.Conv2d(2, 3, 3)
+        layer: Any = quadric.make_layer(plain, neuron="cubic")
+        x = torch.randn(2, 2, 5, 5)
+        torch.testing.assert_close(layer(x), plain(x))
+        nn.init.ones_(layer.a)
+        torch.testing.assert_close(layer(x), plain(x) + plain(x) ** 3)
+        assert layer.rule.degree == 3
+        report = quadric.cost(layer, x)
+        assert report.macs == 2 * 9 * 3 * (18 + 3)
+        assert report.params == sum(p.numel() for p in layer.parameters())
+    finally:
+        zoo.unregister("cubic")
+
+
+def test_the_counts_on_the_page() -> None:
+    """The first and the last row of the table of counters; the others need other packages."""
+    page = PAGE.read_text(encoding="utf-8")
+    ours, torchs = [], []
+    for neuron in ("linear", "eigen", "fan"):
+        layer = quadric.make_layer(nn.Conv2d, 3, 20, 3, padding=1, neuron=neuron)
+        x = torch.zeros(1, 3, 8, 8)
+        ours.append(f"{quadric.cost(layer, x).macs:,}")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            layer(x)
+        torchs.append(f"{counter.get_total_flops() // 2:,}")
+    assert "| `quadric.cost` | " + " | ".join(ours) + " |\n" in page
+    assert "| `torch.utils.flop_counter`, halved | " + " | ".join(torchs) + " |\n" in page
 
 
 def test_rules_are_frozen() -> None:
