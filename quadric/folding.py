@@ -1,0 +1,568 @@
+"""Folding a BatchNorm into the layer in front of it, exactly, for inference.
+
+In eval mode a BatchNorm is a scale a and a shift c for each channel. Behind a linear layer it
+disappears into weight and bias. Behind a quadratic layer more is to be done, because what is
+shifted is squared:
+
+- eigen. The new features are f' = a_f f + c_f, so q' = a_f q and b_f' = a_f b_f + c_f. In
+  a_y (w'x + b + sum lambda f^2) + c_y replace f by (f' - c_f) / a_f: with
+  lambda' = a_y lambda / a_f^2 the squares are
+  lambda' (f'^2 - 2 c_f f' + c_f^2), whose last two terms are linear in x: w takes up
+  -2 sum lambda' c_f q' and b takes up -2 sum lambda' c_f b_f' + sum lambda' c_f^2.
+- shared, square. z' = a z, so W' = aW, b' = ab and L'_ij = a_i L_ij / a_j^2. There is no channel
+  left to hide c in: it is added behind the squares by a `ChannelShift`.
+
+Both divide by the features' scales. A layer with a scale of about zero keeps its BatchNorm.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from quadric._squares import EigenSquares, SharedSquares
+from quadric._targets import example_arguments, look_around, undisturbed, walk
+from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.nn import QuadraticLayer
+from quadric.nn.eigen import EigenLayer
+from quadric.zoo import NeuronLayer
+from quadric.zoo.eigen import Square
+from quadric.zoo.shared import Shared
+
+CANCELLATION = 100.0
+"""A folded eigen neuron adds constants sum |lambda'| c_f^2 that cancel again. Above so many
+standard deviations of its output the rounding of these sums would be felt."""
+
+SMALLEST_SCALE = 1e-6
+"""Features are not divided by a smaller standard deviation than this: their squares would leave the
+range of float32."""
+
+_SPATIAL: dict[type[nn.Module], int] = {
+    nn.Linear: 0,
+    nn.Conv1d: 1,
+    nn.Conv2d: 2,
+    nn.Conv3d: 3,
+    nn.ConvTranspose1d: 1,
+    nn.ConvTranspose2d: 2,
+    nn.ConvTranspose3d: 3,
+}
+
+
+class ChannelShift(nn.Module):
+    """Adds a constant to each channel: what is left of a BatchNorm behind a shared layer.
+
+    Args:
+        shift: one number for each channel.
+        dim: the channel dimension, counted from the end.
+    """
+
+    shift: Tensor
+
+    def __init__(self, shift: Tensor, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("shift", shift)
+
+    def forward(self, input: Tensor) -> Tensor:
+        shift = self.shift.reshape(-1, *(1,) * (-1 - self.dim))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return input + shift
+        # The layer in front made this tensor for us alone.
+        return input.add_(shift)
+
+    def extra_repr(self) -> str:
+        return f"{self.shift.numel()}, dim={self.dim}"
+
+
+@dataclass(frozen=True)
+class FoldingReport:
+    """What `fold_batchnorm_` did.
+
+    Attributes:
+        folded: the layers that took up a BatchNorm, and its name.
+        shifts: those of them whose BatchNorm became a `ChannelShift`, and its name.
+        kept: every BatchNorm that is still there, and why.
+    """
+
+    folded: dict[str, str] = field(default_factory=dict)
+    shifts: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.folded)} BatchNorm folded, {len(self.kept)} kept"]
+        return "\n".join(lines + [f"  {name}: {reason}" for name, reason in self.kept.items()])
+
+
+@dataclass
+class _Place:
+    """A module and where it stands."""
+
+    name: str
+    parent: nn.Module
+    key: str
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A BatchNorm and the layer whose output it alone reads; `dims` of that output, if known."""
+
+    layer: _Place
+    norm: _Place
+    dims: int | None
+
+
+def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingReport:
+    """Folds every BatchNorm that directly follows a linear, eigen, shared or square layer into it.
+
+    The model computes what it computed, up to rounding, in eval mode. It is for inference: it is no
+    longer the network that was trained. A BatchNorm is folded only where it alone reads the
+    layer's output; each one that stays is reported with its reason.
+
+    Args:
+        model: in eval mode; changed in place.
+        example_inputs: a tensor, a tuple or a mapping. They are needed for networks that torch.fx
+            cannot trace, and to tell behind a Linear or a Conv1d which dimension is normalized.
+
+    Examples:
+        >>> import quadric
+        >>> model = nn.Sequential(nn.Conv2d(1, 20, 3), nn.BatchNorm2d(20), nn.ReLU()).eval()
+        >>> report = quadric.convert_(model)
+        >>> fold_batchnorm_(model).folded
+        {'0': '1'}
+        >>> type(model[1]).__name__
+        'Identity'
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
+        )
+    report = FoldingReport()
+    places = _places(model)
+    norms = [p for p in places.values() if isinstance(p.module, _BatchNorm)]
+    if not norms:
+        return report
+    training = next((p.name for p in places.values() if p.module.training), None)
+    if model.training or training is not None:
+        raise ValueError(
+            "the model must be in eval mode to fold its BatchNorm, got "
+            f"{'the model' if model.training else repr(training)} in training mode: call "
+            "model.eval() first"
+        )
+    found = _find_pairs(model, places, example_inputs)
+    around = look_around(model)
+    count = Counter(id(child) for _, _, _, child in walk(model))
+    for norm in norms:
+        pair = found.get(id(norm.module))
+        if pair is None:
+            report.kept[norm.name] = "it does not alone read the output of one layer"
+            continue
+        several = [
+            p.name
+            for p in (pair.layer, pair.norm)
+            if count[id(p.module)] != 1 or id(p.module) in around.held
+        ]
+        obstacle = f"{several[0]!r} stands in several places" if several else _obstacle(pair)
+        new = None if obstacle else _folded(pair.layer.module, norm.module)
+        if isinstance(new, _Folded):
+            _apply(pair, new, report)
+        else:
+            report.kept[norm.name] = obstacle or str(new)
+    return report
+
+
+def _places(model: nn.Module) -> dict[int, _Place]:
+    places: dict[int, _Place] = {}
+    for name, parent, key, module in walk(model):
+        places.setdefault(id(module), _Place(name, parent, key, module))
+    return places
+
+
+# ------------------------------------------------------------------------------------------------
+# Which BatchNorm follows which layer
+# ------------------------------------------------------------------------------------------------
+
+
+def _find_pairs(
+    model: nn.Module, places: Mapping[int, _Place], example_inputs: Any
+) -> dict[int, _Pair]:
+    """The pairs by the id of the BatchNorm."""
+    run = None if example_inputs is None else _watch(model, places, example_inputs)
+    try:
+        pairs = _traced(model, places)
+    except Exception as error:  # whatever a tracer meets in a user's forward
+        if run is None:
+            raise ValueError(
+                "example_inputs are needed to see which layer a BatchNorm follows, torch.fx cannot "
+                f"trace this model ({type(error).__name__}: {str(error).splitlines()[0]}): give "
+                "the arguments of model.forward"
+            ) from error
+        return run
+    if run is None:
+        return pairs
+    # The trace decides, the run adds the number of dimensions; where the run saw less it wins.
+    return {key: run[key] for key in pairs if key in run and run[key].layer is pairs[key].layer}
+
+
+class _Tracer(torch.fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, _layer_types()) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _traced(model: nn.Module, places: Mapping[int, _Place]) -> dict[int, _Pair]:
+    """By torch.fx, for every input that takes the traced path."""
+    graph = _Tracer().trace(model)
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    of_node = {node: model.get_submodule(str(node.target)) for node in calls}
+    times = Counter(id(module) for module in of_node.values())
+    pairs: dict[int, _Pair] = {}
+    for node, norm in of_node.items():
+        if not isinstance(norm, _BatchNorm) or len(node.args) != 1 or node.kwargs:
+            continue
+        before = node.args[0]
+        layer = of_node.get(before) if isinstance(before, torch.fx.Node) else None
+        if layer is None or list(before.users) != [node]:  # type: ignore[union-attr]
+            continue
+        known = id(layer) in places and id(norm) in places
+        if known and times[id(layer)] == times[id(norm)] == 1:
+            pairs[id(norm)] = _Pair(places[id(layer)], places[id(norm)], None)
+    return pairs
+
+
+@dataclass
+class _Output:
+    """What a layer returned, and who has read it."""
+
+    layer: nn.Module
+    value: Tensor
+    readers: list[nn.Module | None] = field(default_factory=list)
+
+
+class _Readers(TorchDispatchMode):
+    """Notes every operation that reads the storage of a layer's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: dict[int, _Output] = {}
+        self.reader: list[nn.Module] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in tree_iter((args, kwargs)):
+            if isinstance(value, Tensor):
+                self.note(value, self.reader[-1] if self.reader else None)
+        return func(*args, **(kwargs or {}))
+
+    def note(self, tensor: Tensor, reader: nn.Module | None) -> None:
+        output = self.outputs.get(_storage(tensor))
+        if output is not None and reader is not output.layer:
+            output.readers.append(reader)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _watch(model: nn.Module, places: Mapping[int, _Place], example_inputs: Any) -> dict[int, _Pair]:
+    """By one run: the BatchNorms whose input is the whole output of a layer that nobody else
+    reads."""
+    args, kwargs = example_arguments(example_inputs)
+    readers = _Readers()
+    calls: Counter[int] = Counter()
+    before: dict[int, _Output] = {}
+
+    def entered(module: nn.Module, inputs: Any) -> None:
+        calls[id(module)] += 1
+        first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
+        if isinstance(module, _BatchNorm) and first is not None and len(inputs) == 1:
+            output = readers.outputs.get(_storage(first))
+            if output is not None and output.value is first:
+                before[id(module)] = output
+        readers.reader.append(module)
+
+    def left(module: nn.Module, inputs: Any, output: Any) -> None:
+        readers.reader.pop()
+        if not isinstance(module, _BatchNorm) and isinstance(output, Tensor):
+            # Kept alive, so that no other tensor gets its storage.
+            readers.outputs[_storage(output)] = _Output(module, output)
+
+    watched = [
+        p.module for p in places.values() if isinstance(p.module, (_BatchNorm, *_layer_types()))
+    ]
+    handles: list[Any] = []
+    for module in watched:
+        handles.append(module.register_forward_pre_hook(entered))
+        handles.append(module.register_forward_hook(left))
+    try:
+        with undisturbed(model), torch.no_grad(), readers:
+            result = model(*args, **kwargs)
+    except Exception as error:
+        raise ValueError(
+            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
+            "give the arguments of model.forward as a tensor, a tuple or a mapping"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    for value in tree_iter(result):
+        if isinstance(value, Tensor):
+            readers.note(value, None)
+    pairs: dict[int, _Pair] = {}
+    for key, output in before.items():
+        norm = places[key].module
+        alone = all(reader is norm for reader in output.readers)
+        if alone and calls[key] == calls[id(output.layer)] == 1:
+            layer = places[id(output.layer)]
+            pairs[key] = _Pair(layer, places[key], output.value.dim())
+    return pairs
+
+
+def _layer_types() -> tuple[type[nn.Module], ...]:
+    return (QuadraticLayer, *_SPATIAL)
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether a pair can be folded
+# ------------------------------------------------------------------------------------------------
+
+
+def _obstacle(pair: _Pair) -> str | None:
+    """Why a pair must stay as it is, apart from its numbers."""
+    layer, norm = pair.layer.module, pair.norm.module
+    assert isinstance(norm, _BatchNorm)
+    if norm.running_mean is None or norm.running_var is None:
+        return "it keeps no running statistics: in eval mode too it normalizes by the batch"
+    if isinstance(layer, NeuronLayer) and not isinstance(layer.rule, (Shared, Square)):
+        return f"the neuron {layer.neuron!r} cannot take up a scale and a shift"
+    if not isinstance(layer, (EigenLayer, NeuronLayer)) and type(layer) not in _SPATIAL:
+        return f"{type(layer).__name__} is not a layer whose formula is known"
+    for module in (layer, norm):
+        if _has_hooks(module) or "forward" in vars(module):
+            return f"{type(module).__name__} has hooks, or a forward of its own"
+        if parametrize.is_parametrized(module):
+            return "a parameter of the layer is computed (a parametrization)"
+    if "weight" not in layer._parameters:
+        return "the weight of the layer is computed (weight or spectral norm)"
+    spatial = _spatial(layer)
+    if pair.dims is None and spatial < 2:
+        return (
+            "without example_inputs nobody knows whether it normalizes the layer's outputs: give "
+            "them"
+        )
+    if pair.dims is not None and pair.dims != spatial + 2:
+        return "it normalizes another dimension than the layer's outputs"
+    tensors = [*layer._parameters.values(), norm.running_mean]
+    if any(t is not None and t.is_meta for t in tensors):
+        return "there are no numbers on the meta device"
+    return None
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    tables = ("_forward_hooks", "_forward_pre_hooks")
+    return any(len(getattr(module, name)) for name in tables)
+
+
+def _spatial(layer: nn.Module) -> int:
+    if isinstance(layer, QuadraticLayer):
+        return -1 - layer.linear_map.channel_dim
+    return _SPATIAL[type(layer)]
+
+
+def linear_map_of(layer: nn.Module) -> Map:
+    """The linear map of a torch layer or of a quadratic one."""
+    own: Any = layer
+    if isinstance(layer, QuadraticLayer):
+        return layer.linear_map
+    if isinstance(layer, nn.Linear):
+        return DenseMap()
+    arguments = {"stride": own.stride, "padding": own.padding, "dilation": own.dilation}
+    if own.transposed:
+        return TransposedConvMap(
+            len(own.kernel_size),
+            **arguments,
+            groups=own.groups,
+            output_padding=own.output_padding,
+        )
+    return ConvMap(
+        len(own.kernel_size),
+        **arguments,
+        groups=own.groups,
+        padding_mode=own.padding_mode,
+        kernel_size=own.kernel_size,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The formulas
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Folded:
+    """The new parameters of a layer, in float64: filters (outputs, inputs of a neuron)."""
+
+    filters: Tensor
+    bias: Tensor
+    eigenvalues: Tensor | None = None
+    shift: Tensor | None = None
+
+
+@torch.no_grad()
+def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
+    """A layer with the BatchNorm behind it as one, or why that cannot be."""
+    assert isinstance(norm, _BatchNorm)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    own: Any = layer
+    linear_map = linear_map_of(layer)
+    weight = own.weight.double()
+    filters = linear_map.filters(weight)
+    if norm.num_features != filters.shape[0]:
+        return "it normalizes another dimension than the layer's outputs"
+    spread = (norm.running_var.double() + norm.eps).sqrt()
+    gain = torch.ones_like(spread) if norm.weight is None else norm.weight.double()
+    scale = gain / spread
+    shift = -norm.running_mean.double() * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.double()
+    bias = torch.zeros_like(scale) if own.bias is None else own.bias.double()
+    if isinstance(layer, EigenLayer):
+        new = _eigen(layer, filters, bias, scale, shift, spread, gain)
+    elif isinstance(layer, NeuronLayer):
+        new = _mixed(layer, filters, bias, scale, shift, gain)
+    else:
+        new = _Folded(scale[:, None] * filters, scale * bias + shift)
+    if isinstance(new, str):
+        return new
+    limit = torch.finfo(weight_dtype(layer)).max / 2
+    for values in (new.filters, new.bias, new.eigenvalues, new.shift):
+        if values is not None and not bool((values.abs() < limit).all()):
+            return "the folded parameters are not finite in the dtype of the layer"
+    return new
+
+
+def weight_dtype(layer: nn.Module) -> torch.dtype:
+    """The dtype of a layer's weight."""
+    own: Any = layer
+    dtype: torch.dtype = own.weight.dtype
+    return dtype
+
+
+def feature_channels(squares: EigenSquares, channels: int) -> tuple[Tensor, Tensor]:
+    """For each eigenvalue of an eigen layer: its feature's channel, and the channel of its y."""
+    features: list[int] = []
+    owners: list[int] = []
+    channel = 0
+    for rank in squares.neuron_ranks(channels):
+        features += range(channel + 1, channel + 1 + rank)
+        owners += [channel] * rank
+        channel += rank + 1
+    return torch.tensor(features, dtype=torch.long), torch.tensor(owners, dtype=torch.long)
+
+
+def _eigen(
+    layer: EigenLayer,
+    filters: Tensor,
+    bias: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    spread: Tensor,
+    gain: Tensor,
+) -> _Folded | str:
+    features, owners = feature_channels(layer._squares, layer.num_outputs)
+    features, owners = features.to(scale.device), owners.to(scale.device)
+    # In float64 before |q|^2 is taken, where the eigenvalues are normalized.
+    lam = copy.deepcopy(layer).double().effective_eigenvalues()
+    a_f, c_f = scale[features], shift[features]
+    # 0 / 0 where a feature has neither scale nor eigenvalue: it takes no part.
+    ratio = torch.where(lam == 0, 0.0, lam / a_f.square())
+    cancelling = torch.zeros_like(scale).index_add_(0, owners, ratio.abs() * c_f.square())
+    if not bool((cancelling <= CANCELLATION * spread).all()) or _vanishing(gain[features], lam):
+        return "some of its scales are about zero, and the squares would be divided by them"
+    new_lam = scale[owners] * ratio
+    new_filters = scale[:, None] * filters
+    new_bias = scale * bias + shift
+    q, b_f = new_filters[features], new_bias[features]
+    cross = new_lam * c_f
+    new_filters = new_filters.index_add(0, owners, -2 * cross[:, None] * q)
+    new_bias = new_bias.index_add(0, owners, cross * (c_f - 2 * b_f))
+    return _Folded(new_filters, new_bias, new_lam)
+
+
+def _vanishing(gain: Tensor, lam: Tensor) -> bool:
+    """Whether some feature that is squared has a scale of about zero."""
+    return bool(((gain.abs() < SMALLEST_SCALE) & (lam != 0)).any())
+
+
+def _mixed(
+    layer: NeuronLayer,
+    filters: Tensor,
+    bias: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    gain: Tensor,
+) -> _Folded | str:
+    """shared and square."""
+    lam = layer.parameter("eigenvalues").double()
+    if isinstance(layer.rule, Square):
+        rows = columns = torch.arange(len(lam), device=lam.device)
+    else:
+        assert isinstance(layer.rule, Shared)
+        squares = SharedSquares(layer.rule.rank, groups=layer.linear_map.groups)
+        rows, columns = shared_channels(squares, layer.num_outputs)
+        rows, columns = rows.to(lam.device), columns.to(lam.device)
+    if _vanishing(gain[columns], lam):
+        return "some of its scales are about zero, and the squares would be divided by them"
+    new_lam = torch.where(lam == 0, 0.0, scale[rows] * lam / scale[columns].square())
+    return _Folded(scale[:, None] * filters, scale * bias, new_lam, shift)
+
+
+def shared_channels(squares: SharedSquares, channels: int) -> tuple[Tensor, Tensor]:
+    """For each eigenvalue L_ij of a shared layer: the channels i and j."""
+    rows: list[int] = []
+    columns: list[int] = []
+    start = 0
+    for size in squares.group_sizes(channels):
+        inside = range(start, start + size)
+        rows += [i for i in inside for _ in inside]
+        columns += [j for _ in inside for j in inside]
+        start += size
+    return torch.tensor(rows, dtype=torch.long), torch.tensor(columns, dtype=torch.long)
+
+
+@torch.no_grad()
+def _apply(pair: _Pair, new: _Folded, report: FoldingReport) -> None:
+    layer: Any = pair.layer.module
+    linear_map = linear_map_of(layer)
+    old = layer.weight
+    wanted = bool(old.requires_grad)
+
+    def parameter(values: Tensor) -> nn.Parameter:
+        # New objects: the old ones may be shared with another layer.
+        return nn.Parameter(values.to(old.dtype).contiguous(), requires_grad=wanted)
+
+    weight = linear_map.weight_of(new.filters, old)
+    channels_last = old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last)
+    layer.weight = parameter(weight)
+    if channels_last:
+        layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    layer.bias = parameter(new.bias)
+    if new.eigenvalues is not None:
+        layer.eigenvalues = parameter(new.eigenvalues)
+    if isinstance(layer, EigenLayer):
+        layer.normalize = False
+    replacement: nn.Module = nn.Identity()
+    if new.shift is not None:
+        replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
+        report.shifts[pair.layer.name] = pair.norm.name
+    pair.norm.parent._modules[pair.norm.key] = replacement.eval()
+    report.folded[pair.layer.name] = pair.norm.name
