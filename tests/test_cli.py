@@ -78,6 +78,12 @@ def test_a_mistake_is_one_line(args: list[str], message: str) -> None:
     assert_mistake(quadric(*args), message)
 
 
+def test_a_mistake_stays_on_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "two\nlines"
+    path.touch()
+    assert_mistake(quadric("demo", "--out", str(path)), "two lines: give another name")
+
+
 def test_a_mistake_in_a_real_process() -> None:
     run = subprocess.run([str(QUADRIC), "demo", "--seed=-1"], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (2, "")

@@ -97,6 +97,13 @@ def test_runs_repeat_and_report_their_steps() -> None:
     assert scenes.run_task(task, "eigen", 2, 1, reported.append).values != first.values[1:]
 
 
+def test_each_network_starts_from_its_own_seed() -> None:
+    task = dataclasses.replace(named("XOR"), steps=1, lr=1e-9)
+    first, second = scenes.run_task(task, "eigen", 0, 2, lambda steps: None).models
+    difference = first.get_parameter("0.weight") - second.get_parameter("0.weight")
+    assert difference.abs().max() > 0.01
+
+
 def test_batches_cover_an_epoch_without_repetition() -> None:
     batches = list(scenes._batches(10, 3, 7, seed=0))
     assert [len(batch) for batch in batches] == [3] * 7

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import importlib.util
 import os
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,6 +81,48 @@ def make_wheel(folder: Path, name: str, *requirements: str) -> None:
         archive.writestr(f"{info}/METADATA", "\n".join(metadata) + "\n")
         archive.writestr(f"{info}/WHEEL", "\n".join(wheel) + "\n")
         archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, list[str]]]:
+    """A package index on this machine, with a folder for each package, and what was fetched."""
+    fetched: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            fetched.append(self.path)
+
+    address = ("127.0.0.1", 0)
+    handler = functools.partial(Handler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(address, handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{running.server_address[1]}")
+        try:
+            yield tmp_path, fetched
+        finally:
+            running.shutdown()
+            thread.join()
+
+
+def test_pip_is_stopped_before_it_fetches_cuda(
+    tool: ModuleType, server: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, fetched = server
+    for name, requirements in (
+        ("torch", ["nvidia_zzz", "after"]),
+        ("nvidia_zzz", []),
+        ("after", []),
+    ):
+        (folder / name.replace("_", "-")).mkdir()
+        make_wheel(folder / name.replace("_", "-"), name, *requirements)
+    # A wheel that cannot be read: pip would fail if it were let to go on.
+    (folder / "after" / "after-9.9-py3-none-any.whl").write_bytes(b"")
+    assert tool.plain_install_brings_cuda("torch==9.9") is True
+    assert any("torch-9.9" in path for path in fetched)
 
 
 @pytest.fixture
