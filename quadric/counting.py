@@ -573,9 +573,15 @@ def _run(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> _Cou
     """One counted forward pass, on meta or for real."""
     meta = device.type == "meta"
 
+    copies: dict[int, Tensor] = {}
+
     def place(tensor: Tensor) -> Tensor:
-        # A copy in any case: the pass may change its input in place.
-        return _meta(tensor.detach()) if meta else tensor.detach().to(device, copy=True)
+        # A copy in any case: the pass may change its input in place. One for each tensor: attention
+        # asks whether its query is its key.
+        if id(tensor) not in copies:
+            detached = tensor.detach()
+            copies[id(tensor)] = _meta(detached) if meta else detached.to(device, copy=True)
+        return copies[id(tensor)]
 
     args, kwargs = pytree.tree_map_only(Tensor, place, (args, kwargs))
     counter = _Counter(model, meta)

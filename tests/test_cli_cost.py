@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from quadric import models, networks
+from quadric import _text, models, networks
 from quadric.cli import app
 from quadric.zoo import neurons
 from quadric.zoo.table import neuron_facts, neuron_table
@@ -230,6 +232,13 @@ def test_networks_are_built_without_memory() -> None:
     assert networks.example_inputs("resnet20")[0].shape == (1, *models.input_shape("resnet20"))
     assert isinstance(real, nn.Module)
     assert networks.parse_input("4x5:bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("module", [networks, _text], ids=lambda module: module.__name__)
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_resnet110_in_under_ten_seconds() -> None:

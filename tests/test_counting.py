@@ -527,6 +527,20 @@ def test_a_pass_that_reads_values_on_meta_is_refused() -> None:
         cost(model, torch.zeros(2, 4))
 
 
+@pytest.mark.parametrize("real", [False, True], ids=["meta", "real"])
+def test_one_tensor_given_twice_stays_one(real: bool) -> None:
+    class Asks(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+            if real and bool(x.sum() > 1e9):
+                return x
+            assert x is y
+            assert x is not z
+            return x @ y.T
+
+    x = torch.zeros(2, 4)
+    assert macs(Asks(), x, x, x.clone()) == 2 * 2 * 4
+
+
 def test_models_and_inputs_on_meta() -> None:
     model = nn.Sequential(nn.Linear(4, 4), quadric.QuadraticLinear(4, 10))
     expected = macs(model, torch.zeros(2, 4))
