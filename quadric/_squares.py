@@ -13,12 +13,13 @@ has to fit the dtype.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quadric import _dense, kernels
+from quadric import kernels
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -35,16 +36,22 @@ def _cut(tensor: Tensor, dim: int, start: int, end: int, step: int = 1) -> Tenso
     return tensor[tuple(index)]
 
 
-def _shaped(view: Tensor, like: Tensor, dim: int) -> Tensor:
-    """A tensor made as a view by `_dense.view` in the shape and memory format of `like`."""
-    if view.dim() == 3:
-        return view.view(like.shape)
-    return view.view(like.movedim(dim, -1).shape).movedim(-1, dim)
-
-
 def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tensor:
     """Eigenvalues in `shape`, with `trailing` dimensions of size one behind for broadcasting."""
     return values.reshape(shape + (1,) * trailing)
+
+
+@functools.lru_cache(maxsize=1024)
+def _neuron_ranks(rank: int, groups: int, channels: int) -> tuple[int, ...]:
+    full, rest = divmod(channels // groups, rank + 1)
+    group = (rank,) * full + ((rest - 1,) if rest else ())
+    return group * groups
+
+
+@functools.lru_cache(maxsize=1024)
+def _group_sizes(rank: int, groups: int, channels: int) -> tuple[int, ...]:
+    full, rest = divmod(channels // groups, rank)
+    return ((rank,) * full + ((rest,) if rest else ())) * groups
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,7 @@ class EigenSquares:
 
     def neuron_ranks(self, channels: int) -> tuple[int, ...]:
         """The rank of each neuron of a layer with `channels` outputs, in channel order."""
-        full, rest = divmod(channels // self.groups, self.rank + 1)
-        group = (self.rank,) * full + ((rest - 1,) if rest else ())
-        return group * self.groups
+        return _neuron_ranks(self.rank, self.groups, channels)
 
     def num_eigenvalues(self, channels: int) -> int:
         """One per feature channel: all channels but the y of each neuron."""
@@ -157,59 +162,11 @@ class EigenSquares:
             kernels.eigen_forward_(out, eigenvalues, table, shape)
         elif self.has_features(channels):
             ys = self._split(out)[0]
-            sums = self._dense_sums(out, ys, eigenvalues)
-            if sums is None:
-                sums = self.sums(out, eigenvalues)
+            sums = self.sums(out, eigenvalues)
             if sums.dtype == out.dtype:
                 ys.add_(sums)
             else:
                 ys.copy_(ys.to(sums.dtype) + sums)
-
-    def positions(self, channels: int) -> _dense.Positions:
-        """Row and column of each eigenvalue in the matrix that maps squares to the y."""
-        rows: list[int] = []
-        columns: list[int] = []
-        row = channel = 0
-        for rank in self.neuron_ranks(channels):
-            rows += [row] * rank
-            columns += range(channel + 1, channel + 1 + rank)
-            row, channel = row + (rank > 0), channel + 1 + rank
-        return tuple(rows), tuple(columns)
-
-    def _dense_sums(self, out: Tensor, ys: Tensor, eigenvalues: Tensor) -> Tensor | None:
-        view = _dense.view(out, self.dim)
-        if view is None:
-            return None
-        sums = _dense.sums(view, eigenvalues, self.positions(out.shape[self.dim]))
-        # From (positions, neurons) or (batch, neurons, positions) to the shape of the views.
-        return None if sums is None else self._like(sums, ys)
-
-    def _like(self, sums: Tensor, ys: Tensor) -> Tensor:
-        if sums.dim() == 3:
-            return sums.reshape(ys.shape)
-        dim = ys.dim() + self.dim - 1  # groups, then neurons, stand where the channels stood
-        last = ys.movedim((dim, dim + 1), (-2, -1))
-        return sums.reshape(last.shape).movedim((-2, -1), (dim, dim + 1))
-
-    def _dense_backward(
-        self, grad: Tensor, out: Tensor, eigenvalues: Tensor
-    ) -> tuple[Tensor, Tensor] | None:
-        z = _dense.view(out, self.dim)
-        if z is None:
-            return None
-        # In the memory format of the output, whatever that of the gradient is.
-        same = grad if grad.stride() == out.stride() else torch.empty_like(out).copy_(grad)
-        g = _dense.view(same, self.dim)
-        assert g is not None
-        ys = self._split(same)[0]
-        dim = ys.dim() + self.dim - 1
-        if z.dim() == 2:
-            received = ys.movedim((dim, dim + 1), (-2, -1)).reshape(z.shape[0], -1)
-        else:
-            received = ys.reshape(z.shape[0], -1, z.shape[2])
-        positions = self.positions(out.shape[self.dim])
-        found = _dense.eigen_backward(g, z, received, eigenvalues, positions)
-        return None if found is None else (_shaped(found[0], out, self.dim), found[1])
 
     def backward(
         self, grad: Tensor, out: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
@@ -226,9 +183,6 @@ class EigenSquares:
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
             return kernels.backward("eigen", grad, out, eigenvalues, table, shape)
-        found = self._dense_backward(grad, out, eigenvalues)
-        if found is not None:
-            return found
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         result = grad.clone()
@@ -291,19 +245,7 @@ class SharedSquares:
 
     def group_sizes(self, channels: int) -> tuple[int, ...]:
         """The size of each group of outputs that share their features, in channel order."""
-        full, rest = divmod(channels // self.groups, self.rank)
-        return ((self.rank,) * full + ((rest,) if rest else ())) * self.groups
-
-    def positions(self, channels: int) -> _dense.Positions:
-        """Row and column of each eigenvalue in the matrix that mixes all squares."""
-        rows: list[int] = []
-        columns: list[int] = []
-        start = 0
-        for size in self.group_sizes(channels):
-            rows += [start + i for i in range(size) for _ in range(size)]
-            columns += [start + j for _ in range(size) for j in range(size)]
-            start += size
-        return tuple(rows), tuple(columns)
+        return _group_sizes(self.rank, self.groups, channels)
 
     def num_eigenvalues(self, channels: int) -> int:
         """A square matrix for each group."""
@@ -379,9 +321,7 @@ class SharedSquares:
         """The sum with the mixed squares, as a new tensor, outside autograd."""
         shape = kernels.layout(out, self.dim)
         if shape is None:
-            result = out.clone()
-            self.forward_(result, eigenvalues)
-            return result
+            return self.plain(out, eigenvalues)
         result = torch.empty_like(out)
         table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
         kernels.shared_forward(out, result, eigenvalues, table, shape)
@@ -394,12 +334,6 @@ class SharedSquares:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
             kernels.shared_forward(out, out, eigenvalues, table, shape)
             return
-        view = _dense.view(out, self.dim)
-        if view is not None:
-            mixed = _dense.sums(view, eigenvalues, self.positions(out.shape[self.dim]))
-            if mixed is not None:
-                view.add_(mixed)
-                return
         dtype = accumulation_dtype(out.dtype)
         mats = self._active(eigenvalues.to(dtype), out.shape[self.dim])
         for block, matrix in zip(self._blocks(out), mats, strict=True):
@@ -421,17 +355,6 @@ class SharedSquares:
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(linear.shape[self.dim]))
             return kernels.backward("shared", grad, linear, eigenvalues, table, shape)
-        z = _dense.view(linear, self.dim)
-        if z is not None:
-            same = (
-                grad if grad.stride() == linear.stride() else torch.empty_like(linear).copy_(grad)
-            )
-            g = _dense.view(same, self.dim)
-            assert g is not None
-            positions = self.positions(linear.shape[self.dim])
-            found = _dense.shared_backward(g, z, eigenvalues, positions)
-            if found is not None:
-                return _shaped(found[0], linear, self.dim), found[1]
         dtype = accumulation_dtype(linear.dtype)
         dim = linear.dim() + self.dim
         result = torch.empty_like(grad)
