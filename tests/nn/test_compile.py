@@ -73,6 +73,7 @@ def test_add_quadratic_compiles() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_inductor() -> None:
     model: Any = nn.Sequential(quadric.QuadraticConv2d(3, 8, 3, rank=2), nn.ReLU(inplace=True))
     nn.init.normal_(model[0].eigenvalues)
