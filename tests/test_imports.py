@@ -31,6 +31,7 @@ LEVELS = {
     "nn": 1,
     "zoo": 1,
     "attention": 1,
+    "_lean": 2,
     "_operators": 2,
     "_selection": 2,
     "_targets": 2,
