@@ -40,7 +40,6 @@ LEVELS = {
     "counting": 2,
     "exporting": 2,
     "folding": 2,
-    "folding": 2,
     "optim": 2,
     "provenance": 2,
     "saving": 2,
