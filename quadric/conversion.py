@@ -274,6 +274,11 @@ def prepare_conversion(
             f"init of the neuron {neuron!r} must be one of {', '.join(row.starts)}, got {init!r}: "
             "choose one of these"
         )
+    if start == "linear" and neuron_options.get("eigenvalue_init", "zeros") != "zeros":
+        raise ValueError(
+            "eigenvalue_init must be 'zeros' with init='linear', got "
+            f"{neuron_options['eigenvalue_init']!r}: give init='published' for another start"
+        )
     # One rule for all layers: options are checked before anything is looked at.
     if rank is not None and not row.has_rank:
         row.make_rule(rank if isinstance(rank, int) else 1, **neuron_options)
