@@ -13,7 +13,6 @@ has to fit the dtype.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -41,19 +40,6 @@ def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tenso
     return values.reshape(shape + (1,) * trailing)
 
 
-@functools.lru_cache(maxsize=1024)
-def _neuron_ranks(rank: int, groups: int, channels: int) -> tuple[int, ...]:
-    full, rest = divmod(channels // groups, rank + 1)
-    group = (rank,) * full + ((rest - 1,) if rest else ())
-    return group * groups
-
-
-@functools.lru_cache(maxsize=1024)
-def _group_sizes(rank: int, groups: int, channels: int) -> tuple[int, ...]:
-    full, rest = divmod(channels // groups, rank)
-    return ((rank,) * full + ((rest,) if rest else ())) * groups
-
-
 @dataclass(frozen=True)
 class EigenSquares:
     """The squares of the eigen neuron on an output laid out neuron by neuron.
@@ -68,11 +54,13 @@ class EigenSquares:
 
     def neuron_ranks(self, channels: int) -> tuple[int, ...]:
         """The rank of each neuron of a layer with `channels` outputs, in channel order."""
-        return _neuron_ranks(self.rank, self.groups, channels)
+        full, rest = divmod(channels // self.groups, self.rank + 1)
+        group = (self.rank,) * full + ((rest - 1,) if rest else ())
+        return group * self.groups
 
     def num_eigenvalues(self, channels: int) -> int:
         """One per feature channel: all channels but the y of each neuron."""
-        return channels - len(self.neuron_ranks(channels))
+        return channels - self.groups * -(-(channels // self.groups) // (self.rank + 1))
 
     def feature_mask(self, channels: int) -> list[bool]:
         """For each channel, whether it is a feature (True) or the y of a neuron (False)."""
@@ -245,11 +233,13 @@ class SharedSquares:
 
     def group_sizes(self, channels: int) -> tuple[int, ...]:
         """The size of each group of outputs that share their features, in channel order."""
-        return _group_sizes(self.rank, self.groups, channels)
+        full, rest = divmod(channels // self.groups, self.rank)
+        return ((self.rank,) * full + ((rest,) if rest else ())) * self.groups
 
     def num_eigenvalues(self, channels: int) -> int:
         """A square matrix for each group."""
-        return sum(size * size for size in self.group_sizes(channels))
+        full, rest = divmod(channels // self.groups, self.rank)
+        return self.groups * (full * self.rank * self.rank + rest * rest)
 
     def _matrices(self, eigenvalues: Tensor, channels: int) -> tuple[Tensor, Tensor]:
         """Eigenvalues of the full groups (groups, full, rank, rank) and of the last ones (groups,
