@@ -187,7 +187,7 @@ def _run(
                 f"the loss must be finite, got {float(loss.detach())} in batch {count}: check the "
                 "data and the model"
             )
-        gradients = torch.autograd.grad(loss.reshape(()), wanted, allow_unused=True)
+        gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         for i, probe in enumerate(probes):
             probe.add(gradients[2 * i], gradients[2 * i + 1])
     if count == 0:
