@@ -130,6 +130,12 @@ def test_cost_compares_neurons(tmp_path: Path) -> None:
     assert "| linear |  | 75,290 | 1.000 | 12,239,488 | 1.000 |  |" in markdown
 
 
+@pytest.mark.parametrize("network", ["mlp", "digits_cnn"])
+def test_every_neuron_can_be_compared(network: str) -> None:
+    lines = run("cost", network, "--compare", ",".join(neurons())).splitlines()
+    assert [line.split()[0] for line in lines[3:]] == list(neurons())
+
+
 def test_ratios_are_to_linear_even_where_it_is_not_listed() -> None:
     lines = run("cost", "mlp", "--compare", "fan").splitlines()
     assert len(lines) == 4

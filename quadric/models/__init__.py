@@ -150,8 +150,10 @@ def create(
 
 def _starts_linear(neuron: str, neuron_options: Mapping[str, Any]) -> bool:
     """Whether a neuron's published start is a linear layer, seen on a small one."""
-    from quadric.zoo import make_layer
+    from quadric.zoo import get_neuron, make_layer
 
+    if not get_neuron(neuron).can_be_linear:  # pure has no linear part to compare with
+        return False
     # Neither the caller's random numbers nor a device chosen by `with torch.device` take part.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         layer: Any = make_layer(nn.Linear, 3, 12, neuron=neuron, **neuron_options)
