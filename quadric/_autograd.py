@@ -41,7 +41,7 @@ def _batched(tensor: Tensor) -> bool:
 
 def needs_plain(*tensors: Tensor | None) -> bool:
     """Whether the plain formula must run: tracing, torch.func transforms, tensor subclasses."""
-    if torch.compiler.is_compiling() or _transforming():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforming():
         return True
     return any(t is not None and type(t) not in (Tensor, torch.nn.Parameter) for t in tensors)
 

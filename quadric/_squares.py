@@ -79,7 +79,7 @@ class EigenSquares:
         dim = out.dim() + self.dim
         step = self.rank + 1
         grouped = out.unflatten(dim, (self.groups, -1)) if self.groups > 1 else out.unsqueeze(dim)
-        size = grouped.shape[dim + 1]
+        size = int(grouped.shape[dim + 1])
         full, rest = divmod(size, step)
         end = size if rest > 1 else full * step
         ys = _cut(grouped, dim + 1, 0, end, step)
@@ -101,7 +101,7 @@ class EigenSquares:
         full = channels // self.groups // (self.rank + 1)
         cut = full * self.rank
         features = _per_channel(grouped[:, :cut], (self.groups, full, self.rank), trailing)
-        last = _per_channel(grouped[:, cut:], (self.groups, grouped.shape[1] - cut), trailing)
+        last = _per_channel(grouped[:, cut:], (self.groups, int(grouped.shape[1]) - cut), trailing)
         return features, last
 
     def sums(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
@@ -111,7 +111,8 @@ class EigenSquares:
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         _, features, last = self._split(out)
-        lam, lam_last = self._coefficients(eigenvalues.to(dtype), out.shape[dim], -1 - self.dim)
+        channels = int(out.shape[dim])
+        lam, lam_last = self._coefficients(eigenvalues.to(dtype), channels, -1 - self.dim)
         parts = []
         if features is not None:
             f = features.to(dtype)
@@ -128,7 +129,7 @@ class EigenSquares:
     def plain(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
         """The formula: differentiable to any order, traceable, and never in place."""
         dim = out.dim() + self.dim
-        if not self.has_features(out.shape[dim]):
+        if not self.has_features(int(out.shape[dim])):
             # The eigenvalues are an empty tensor here: keep them in the graph, so that they get a
             # gradient.
             return out + eigenvalues.sum().to(out.dtype)
@@ -136,8 +137,8 @@ class EigenSquares:
         sums = self.sums(out, eigenvalues)
         new = (ys.to(sums.dtype) + sums).to(out.dtype)
         grouped = out.unflatten(dim, (self.groups, -1))
-        size = grouped.shape[dim + 1]
-        end = min(size, (new.shape[dim + 1] - 1) * (self.rank + 1) + 1)
+        size = int(grouped.shape[dim + 1])
+        end = min(size, (int(new.shape[dim + 1]) - 1) * (self.rank + 1) + 1)
         mixed = torch.slice_scatter(grouped, new, dim + 1, 0, end, self.rank + 1)
         return mixed.flatten(dim, dim + 1)
 
@@ -267,7 +268,7 @@ class SharedSquares:
         """Views of the full groups (groups, full, rank) and of the last ones (groups, 1, rest)."""
         dim = out.dim() + self.dim
         grouped = out.unflatten(dim, (self.groups, -1)) if self.groups > 1 else out.unsqueeze(dim)
-        size = grouped.shape[dim + 1]
+        size = int(grouped.shape[dim + 1])
         full, rest = divmod(size, self.rank)
         blocks = []
         if full:
@@ -294,7 +295,7 @@ class SharedSquares:
         """L z^2 for every channel, in the dtype of accumulation."""
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
-        mats = self._active(eigenvalues.to(dtype), out.shape[dim])
+        mats = self._active(eigenvalues.to(dtype), int(out.shape[dim]))
         parts = []
         for block, matrix in zip(self._blocks(out), mats, strict=True):
             z = block.to(dtype)
