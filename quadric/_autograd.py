@@ -26,7 +26,9 @@ from quadric.maps import Map
 
 
 def _transforming() -> bool:
-    """Whether a torch.func transform or forward-mode differentiation is active."""
+    """Whether a torch.func transform, forward-mode differentiation or torch.jit.trace is active."""
+    if torch._C._get_tracing_state() is not None:
+        return True
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return forward_ad._current_level >= 0
@@ -41,7 +43,7 @@ def _batched(tensor: Tensor) -> bool:
 
 def needs_plain(*tensors: Tensor | None) -> bool:
     """Whether the plain formula must run: tracing, torch.func transforms, tensor subclasses."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforming():
+    if torch.compiler.is_compiling() or _transforming():
         return True
     return any(t is not None and type(t) not in (Tensor, torch.nn.Parameter) for t in tensors)
 
