@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from quadric import provenance
+from quadric.data import FolderBatches
 from quadric.kernels import active, use_kernels
 from quadric.saving import save
 from quadric.train.callbacks import EpochRecords, make_callbacks
@@ -136,7 +137,7 @@ def _result(
     epochs = records.records
     last = epochs[-1] if epochs else {}
     task = data.task
-    extra: dict[str, Any] = {}
+    extra = _broken_pictures(trainer)
     names = (task.metric, "loss", "top5") if task.metric == "accuracy" else (task.metric, "loss")
     if diverged is not None:
         metrics: dict[str, Any] = dict.fromkeys(names)
@@ -182,6 +183,13 @@ def _result(
     }
     found: dict[str, Any] = provenance.finite(result)
     return found
+
+
+def _broken_pictures(trainer: Trainer) -> dict[str, Any]:
+    """How many pictures were skipped, if the data is one that can have such."""
+    parts = [trainer.train_dataloader, trainer.val_dataloaders]
+    broken = [part.broken for part in parts if isinstance(part, FolderBatches)]
+    return {"broken_pictures": len(set().union(*broken))} if broken else {}
 
 
 def _peak_memory() -> int:

@@ -124,7 +124,10 @@ def varying(arms: Sequence[Arm]) -> list[str]:
     for recipe in dict.fromkeys(arm.recipe for arm in arms):
         family = [arm.settings for arm in arms if arm.recipe == recipe]
         for key in family[0]:
-            values = {json.dumps(settings.get(key)) for settings in family}
+            # A network without eigenvalues does not differ in their learning rate.
+            alike = key.startswith("eigenvalue_")
+            some = [one for one in family if not alike or one.get("eigenvalue_lr") is not None]
+            values = {json.dumps(settings.get(key)) for settings in some}
             if len(values) > 1 and key not in _SHOWN:
                 fields[key] = None
     return list(fields)
@@ -216,7 +219,8 @@ def comparison_line(found: Comparison, fields: Sequence[str]) -> str:
 
     def name(arm: Arm) -> str:
         different = [f for f in fields if arm.settings.get(f) != other(arm).settings.get(f)]
-        words = ", ".join(f"{f}={_value(arm.settings.get(f))}" for f in different)
+        shown = {f: arm.settings[f] for f in different if arm.settings.get(f) is not None}
+        words = ", ".join(f"{f}={value}" for f, value in shown.items())
         return arm.label + (f" ({words})" if words else "")
 
     def other(arm: Arm) -> Arm:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from quadric.data.images import CropFlip, ImageData
+from quadric.train.directory import RunDirectory
 from quadric.train.run import Run, find_run, train
 
 LAW = {"samples": 256, "batch_size": 64, "epochs": 3}
@@ -27,6 +29,12 @@ def law_result(folder: Path, **overrides: Any) -> dict[str, Any]:
 def curve(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The epochs of a result without the seconds they took."""
     return [{k: v for k, v in record.items() if k != "seconds"} for record in result["epochs"]]
+
+
+def metrics(directory: RunDirectory) -> list[dict[str, str]]:
+    """The rows of a run's metrics.csv."""
+    with directory.metrics_file.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def pictures(shape: tuple[int, int, int], classes: int, train: int, test: int) -> ImageData:

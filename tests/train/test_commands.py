@@ -1,0 +1,144 @@
+"""The commands of training as a user types them, in this process."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from quadric import cli
+
+LAW = "train law-lorentz --epochs 2 --batch-size 64 --set samples=128"
+
+
+def quadric(line: str) -> Any:
+    return CliRunner().invoke(cli.app, line.split())
+
+
+def assert_mistake(result: Any, message: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
+    assert message in result.stderr
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_train_evaluate_and_results(here: Path) -> None:
+    linear = quadric(f"{LAW} --seed 1")
+    assert linear.exit_code == 0, linear.output
+    (run,) = (here / "runs").iterdir()
+    assert re.fullmatch(r"law-lorentz-linear-[0-9a-f]{8}-s1", run.name)
+    assert linear.stderr.count("epoch ") == 2
+    assert "test RMSE" in linear.stdout
+    assert "--neuron eigen" in linear.stdout.splitlines()[-1]
+    shared = quadric(f"{LAW} --seed 1 --neuron shared --rank 4 --quiet")
+    assert shared.stdout.splitlines()[-1] == "next: quadric results runs/law-lorentz-*"
+    assert shared.stderr.count("epoch ") == 0
+
+    again = quadric(f"{LAW} --seed 1")
+    assert again.stdout.startswith("already finished; --overwrite trains it again\n")
+    evaluated = quadric(f"evaluate runs/{run.name} --json -")
+    assert json.loads(evaluated.stdout)["test_rmse"] == pytest.approx(
+        json.loads((run / "result.json").read_text())["test_rmse"], rel=1e-5
+    )
+    table = quadric("results runs")
+    assert table.exit_code == 0
+    assert "shared[4] minus linear" in table.stdout
+    assert len(json.loads(quadric("results runs --json -").stdout)["arms"]) == 2
+
+
+def test_json_alone_goes_to_stdout() -> None:
+    result = quadric(f"{LAW} --json -")
+    assert json.loads(result.stdout)["status"] == "ok"
+    assert result.stderr == ""
+
+
+def test_named_options_are_fields(here: Path) -> None:
+    line = f"{LAW} --neuron eigen --rank 3 --lr 0.01 --eigenvalue-lr 0.02 --weight-decay 0.001 "
+    line += "--eigenvalue-weight-decay 0.1 --schedule onecycle --include hidden1 "
+    line += "--activation tanh --validation 0.25 --limit 64 --quiet --run-dir run"
+    assert quadric(line).exit_code == 0
+    settings = json.loads((here / "run" / "result.json").read_text())["settings"]
+    expected = {
+        "rank": 3, "lr": 0.01, "eigenvalue_lr": 0.02, "weight_decay": 0.001,
+        "eigenvalue_weight_decay": 0.1, "schedule": "onecycle", "include": ["hidden1"],
+        "activation": "tanh", "validation": 0.25, "limit": 64, "samples": 128,
+    }  # fmt: skip
+    assert {key: settings[key] for key in expected} == expected
+
+
+def test_divergence_ends_with_code_1_and_the_layer() -> None:
+    result = quadric(f"{LAW} --neuron eigen --set optimizer=sgd --lr 1e30")
+    assert result.exit_code == 1
+    assert "diverged" in result.stdout
+    assert "layer 'hidden1'" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train digts", "unknown recipe 'digts': did you mean digits?"),
+        ("train digits --neuron cubic", "neuron must be one of linear, eigen"),
+        ("train digits --rank 3", "neuron 'linear' has no rank"),
+        ("train digits --set colour=red", "unknown field 'colour'"),
+        ("train digits --set lr", "--set must be field=value"),
+        ("train digits --lr 1 --set lr=2", "lr is given twice"),
+        ("train digits --epochs 0", "epochs must be greater than or equal to 1"),
+        ("train digits --resume --overwrite", "--resume and --overwrite exclude each other"),
+        ("train digits --run-dir /proc/quadric", "cannot write to run directory /proc/quadric"),
+        ("train digits --width 0.5 --set hidden=[3]", "unknown option 'hidden'"),
+        ("train imagenet-resnet18", "needs a data directory"),
+        ("train imagenet-resnet18 --data-dir nowhere", "nowhere must be a directory"),
+        ("train cifar10-resnet20 --data-dir .", "no CIFAR-10 in"),
+        ("train missing.yaml", "No such file or directory: missing.yaml"),
+        ("evaluate nowhere", "is not a run directory"),
+        ("results nowhere", "no such run: nowhere"),
+        ("results .", "no finished run in ."),
+        ("sweep digits --set seed=1,2", "seed is swept by --seeds"),
+        ("sweep digits --neuron eigen --set neuron=fan", "neuron is swept by --neuron"),
+        ("recipes nothing", "unknown recipe 'nothing'"),
+    ],
+)
+def test_mistakes_are_one_line(here: Path, line: str, message: str) -> None:
+    assert_mistake(quadric(line), message)
+    assert not (here / "runs").exists() or not list((here / "runs").iterdir())
+
+
+def test_a_run_directory_is_continued_only_when_asked(here: Path) -> None:
+    assert quadric(f"{LAW} --run-dir r/x --quiet").exit_code == 0
+    (here / "r" / "x" / "result.json").unlink()
+    assert_mistake(quadric("train r/x"), "r/x is a run directory: continue it with --resume")
+    assert_mistake(quadric("train r/x --resume --epochs 9"), "got epochs=9 instead of 2")
+    assert_mistake(quadric("train r/x --resume --quick"), "--quick and --run-dir belong to a")
+    assert_mistake(quadric(f"{LAW} --run-dir r/x --seed 3"), "holds another recipe (seed is 0")
+    assert quadric("train r/x --resume --quiet").exit_code == 0
+    assert quadric("train r/x").stdout.startswith("already finished")
+
+
+def test_sweep_trains_the_grid_and_tabulates_it(here: Path) -> None:
+    line = "sweep law-lorentz --neuron linear,eigen --seeds 2 --set samples=128 --set epochs=1"
+    listed = quadric(f"{line} --dry-run")
+    assert len(listed.stdout.splitlines()) == 4
+    assert not (here / "runs").exists()
+    result = quadric(line)
+    assert result.exit_code == 0
+    assert "[4/4]" in result.stderr
+    assert "eigen[9] minus linear" in result.stdout
+    assert "2 paired seeds" in result.stdout
+    again = quadric(line)
+    assert again.stderr.count("(skipped)") == 4
+
+
+def test_recipes_lists_and_shows() -> None:
+    assert "cifar10-wide-resnet110" in quadric("recipes").stdout
+    assert quadric("recipes digits").stdout.startswith("# quadric train digits")
+    assert len(json.loads(quadric("recipes --json -").stdout)) > 40

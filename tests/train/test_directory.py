@@ -1,0 +1,118 @@
+"""Run directories: whose they are, who may write, what is checked before training."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quadric.train.directory import BusyError, RunDirectory, continued, is_run_directory
+from tests.train.small import law_run
+
+
+def test_a_directory_keeps_its_recipe(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run", neuron="shared")
+    directory = run.directory
+    directory.check_owner(run.recipe)  # a new one is anybody's
+    directory.create(run.recipe, run.command)
+    assert directory.recipe() == run.recipe
+    assert directory.command() == run.command
+    directory.check_owner(run.recipe)
+    other = law_run(tmp_path / "run", neuron="shared", epochs=4).recipe
+    with pytest.raises(ValueError, match=r"holds another recipe \(epochs is 3, not 4\)"):
+        directory.check_owner(other)
+    # Another place is not another recipe.
+    directory.check_owner(law_run(tmp_path / "run", neuron="shared", data_dir="/x").recipe)
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
+    recipe = law_run(tmp_path).recipe
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match=r"holds files but no recipe.yaml"):
+        RunDirectory(tmp_path).check_owner(recipe)
+    with pytest.raises(ValueError, match="is a file: choose another --run-dir"):
+        RunDirectory(tmp_path / "thesis.tex").check_owner(recipe)
+
+
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    for path in (Path("/proc/quadric/run"), tmp_path / "file" / "run"):
+        message = f"cannot write to run directory {path} "
+        with pytest.raises(ValueError, match=re.escape(message)):
+            RunDirectory(path).create(run.recipe, run.command)
+        with pytest.raises(ValueError, match=re.escape(message)), RunDirectory(path).lock():
+            pass
+
+
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"MB of free space, this run writes about 1,000,000,00"):
+        run.directory.create(run.recipe, run.command, need=10**18)
+
+
+def test_only_one_process_trains_in_a_directory(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run")
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from quadric.train.directory import RunDirectory\n"
+        "with RunDirectory(Path(sys.argv[1])).lock():\n"
+        "    print('locked', flush=True); time.sleep(60)"
+    )
+    run.directory.create(run.recipe, run.command)
+    command = [sys.executable, "-c", code, str(run.directory.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(BusyError, match="another process trains in"), run.directory.lock():
+            pass
+        process.kill()
+    with run.directory.lock():  # the lock died with the process
+        pass
+
+
+def test_a_lock_on_nothing_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(RuntimeError), RunDirectory(path).lock():
+        raise RuntimeError
+    assert not path.exists()
+
+
+def test_files_of_a_run_that_are_broken_are_named(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(ValueError, match=r"is not a run directory, it has no recipe.yaml"):
+        directory.recipe()
+    with pytest.raises(ValueError, match=r"is not finished, it has no result.json"):
+        directory.result()
+    directory.result_file.write_text("{")
+    with pytest.raises(ValueError, match=r"result.json is not JSON"):
+        directory.result()
+    directory.recipe_file.write_text("epochs: [")
+    with pytest.raises(ValueError, match=r"recipe.yaml is not YAML"):
+        directory.recipe()
+    directory.recipe_file.write_text("epochs: 3\n")
+    with pytest.raises(ValueError, match=r"recipe.yaml: field 'name' is missing"):
+        directory.recipe()
+
+
+def test_a_continued_run_may_move_but_not_change(tmp_path: Path) -> None:
+    recipe = law_run(tmp_path / "run").recipe
+    assert continued(recipe, {"data_dir": "/data"}).data_dir == "/data"
+    assert continued(recipe, {"epochs": recipe.epochs}) == recipe
+    with pytest.raises(ValueError, match=r"got epochs=9 instead of 3"):
+        continued(recipe, {"epochs": 9})
+
+
+def test_recipes_and_directories_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()  # a folder that has a recipe's name
+    assert not is_run_directory("digits")
+    assert is_run_directory(f"{tmp_path}/digits")
+    (tmp_path / "digits" / "recipe.yaml").write_text("")
+    assert is_run_directory("digits")
+    assert not is_run_directory("nowhere/at/all")

@@ -1,0 +1,117 @@
+"""Every recipe trains for two steps on synthetic data of the right shape, and in folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quadric import models
+from quadric.data import laws
+from quadric.data.tables import TableData
+from quadric.train import catalog
+from quadric.train.run import find_run, train
+from tests.train.small import pictures
+
+PIL = pytest.importorskip("PIL.Image")
+
+SHAPES = {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
+SHAPES |= {"folders": (3, 224, 224)}
+CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "folders": 1000}
+SLOW = {"cifar10-resnet110", "cifar10-wide-resnet56", "cifar10-wide-resnet110"}
+SLOW |= {"imagenet-resnet18-knn11", "imagenet-resnet18-knn15"}
+PICTURES = [name for name in catalog.names() if not name.startswith(("law-", "uci-"))]
+
+
+def two_steps(folder: Path, name: str, data: Any, **overrides: Any) -> dict[str, Any]:
+    overrides = {"epochs": 1, "batch_size": 2} | overrides
+    if catalog.load(name).schedule == "step":
+        overrides |= {"milestones": [1]}
+    result = train(find_run(name, overrides, run_dir=folder), data=data)
+    assert result is not None
+    assert (result["status"], len(result["epochs"])) == ("ok", 1)
+    return result
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PICTURES],
+)
+def test_pictures(tmp_path: Path, name: str) -> None:
+    dataset = catalog.load(name).dataset
+    # As many classes as the real data has, of which two pictures show two.
+    data = pictures(SHAPES[dataset], CLASSES[dataset], train=2, test=1)
+    neuron = catalog.load(name).neuron
+    result = two_steps(tmp_path / "run", name, data, batch_size=1)
+    assert result["neuron"] == neuron
+    assert result["params"] > 10_000
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "fan", "quadralib"])
+def test_the_widened_network_takes_the_neurons_of_the_comparison(
+    tmp_path: Path, neuron: str
+) -> None:
+    data = pictures((3, 32, 32), 10, train=2, test=1)
+    options = {"neuron": neuron, "batch_size": 1}
+    result = two_steps(tmp_path / "run", "cifar10-wide-resnet20", data, **options)
+    linear = models.create("resnet20", channels=[24, 48, 96])
+    ratio = result["params"] / sum(p.numel() for p in linear.parameters())
+    assert ratio == pytest.approx({"eigen": 1.0, "fan": 3.0, "quadralib": 3.0}[neuron], rel=0.02)
+
+
+@pytest.mark.parametrize("name", laws.names())
+def test_laws(tmp_path: Path, name: str) -> None:
+    two_steps(tmp_path / "run", f"law-{name}", None, samples=8, batch_size=4, neuron="eigen")
+
+
+def test_tables(tmp_path: Path) -> None:
+    def part(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(count, 8), torch.randn(count, 1)
+
+    (inputs, targets), (test_inputs, test_targets) = part(20), part(5)
+    names = tuple("abcdefgh")
+    data = TableData("uci:kin8nm", inputs, targets, test_inputs, test_targets, names, "y")
+    result = two_steps(tmp_path / "run", "uci-kin8nm", data, batch_size=9, neuron="shared")
+    assert result["best_epoch"] == 1
+    assert result["test_rmse"] > 0
+
+
+def write_pictures(folder: Path, classes: int, train: int, test: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for part, count in (("train", train), ("val", test)):
+        for label in range(classes):
+            (folder / part / f"class{label}").mkdir(parents=True)
+            for i in range(count):
+                pixels = torch.randint(256, (24, 20, 3), generator=draw, dtype=torch.uint8)
+                image = PIL.fromarray(pixels.numpy())
+                image.save(folder / part / f"class{label}" / f"{i}.jpg")
+
+
+def folder_run(tmp_path: Path, **overrides: Any) -> dict[str, Any] | None:
+    options = {"data_dir": str(tmp_path / "data"), "resize": 32, "batch_size": 4, "epochs": 1}
+    options |= {"milestones": [1], "width": 0.125, "workers": 0}
+    return train(find_run("imagenet-resnet18", options | overrides, run_dir=tmp_path / "run"))
+
+
+def test_pictures_in_folders(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "data", classes=3, train=4, test=2)
+    overrides = {"neuron": "kervolution", "layers": "first:3"}
+    result = folder_run(tmp_path, **overrides)
+    assert result is not None
+    assert (result["neuron"], result["status"]) == ("kervolution", "ok")
+    assert result["settings"]["layers"] == "first:3"
+
+
+def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "data", classes=3, train=4, test=2)
+    broken = tmp_path / "data" / "train" / "class1" / "2.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"broken picture .*class1/2.jpg"):
+        folder_run(tmp_path, on_broken="refuse")
+    (tmp_path / "run").rename(tmp_path / "refused")
+    with pytest.warns(UserWarning, match=r"skipped broken picture .*class1/2.jpg"):
+        result = folder_run(tmp_path)
+    assert result is not None
+    assert result["broken_pictures"] == 1

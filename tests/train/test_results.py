@@ -1,0 +1,130 @@
+"""Tables of runs: arms, spreads over seeds, paired differences."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quadric.train import catalog
+from quadric.train.results import compare, group, read_results, tabulate, to_json
+
+BASE = catalog.load("digits")
+
+
+def result(accuracy: float | None, **overrides: Any) -> dict[str, Any]:
+    """A result as a run writes it."""
+    recipe = BASE.with_overrides(overrides).resolved()
+    return {
+        "recipe": recipe.name,
+        "neuron": recipe.neuron,
+        "rank": recipe.rank,
+        "seed": recipe.seed,
+        "status": "ok" if accuracy is not None else "diverged",
+        "params": 1000,
+        "macs": 20000,
+        "test_accuracy": accuracy,
+        "test_loss": None if accuracy is None else 1 - accuracy,
+        "quadratic_share": {"conv1": 0.1, "conv2": 0.3} if recipe.neuron == "eigen" else None,
+        "epochs": [{"seconds": 2.0}, {"seconds": 4.0}],
+        "settings": recipe.identity(),
+    }
+
+
+LINEAR = [result(a, seed=s) for s, a in enumerate((0.90, 0.92, 0.91))]
+EIGEN = [result(a, seed=s, neuron="eigen") for s, a in enumerate((0.92, 0.93, 0.925))]
+
+
+def test_runs_that_differ_by_the_seed_alone_are_one_arm() -> None:
+    arms = group([*LINEAR, *EIGEN, LINEAR[0], result(0.5, neuron="eigen", epochs=3)])
+    assert [arm.label for arm in arms] == ["linear", "eigen[9]", "eigen[9]"]
+    assert [len(arm.runs) for arm in arms] == [3, 3, 1]
+
+
+def test_the_table_has_mean_and_deviation_over_seeds() -> None:
+    text = tabulate(group([*LINEAR, *EIGEN]))
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert "91.00 ± 1.00" in lines["linear"]
+    assert "92.50 ± 0.50" in lines["eigen[9]"]
+    assert "0.200 ± 0.000" in lines["eigen[9]"]
+    assert "3.0 ± 0.0" in lines["linear"]
+    assert "20,000" in lines["linear"]
+    marked = tabulate(group([*LINEAR, *EIGEN]), markdown=True)
+    assert "| linear | 3 | 1,000 | 20,000 | 91.00 ± 1.00 |" in marked
+
+
+def test_arms_are_compared_on_the_seeds_that_they_share() -> None:
+    arms = group([*EIGEN, *LINEAR, result(0.1, seed=7), result(0.2, seed=8, neuron="eigen")])
+    (found,) = compare(arms)
+    gaps = [0.02, 0.01, 0.015]
+    assert (found.first.label, found.second.label) == ("linear", "eigen[9]")
+    assert found.difference.pairs == 3
+    assert found.difference.mean == pytest.approx(statistics.fmean(gaps))
+    half = 4.302653 * statistics.stdev(gaps) / 3**0.5
+    assert found.difference.half_width == pytest.approx(half, rel=1e-6)
+    text = tabulate(arms)
+    assert "eigen[9] minus linear: +1.50 ± 1.24 points accuracy" in text
+    assert "(95 % interval, 3 paired seeds; clear)" in text
+
+
+def test_a_difference_that_may_be_none_is_said_so() -> None:
+    text = tabulate(group([*LINEAR, *(result(a, seed=s, neuron="eigen") for s, a in
+                                      enumerate((0.95, 0.90, 0.91)))]))  # fmt: skip
+    assert "not clear: the interval holds 0" in text
+    one = tabulate(group([LINEAR[0], EIGEN[0]]))
+    assert "(one seed: no interval)" in one
+
+
+def test_fields_that_differ_are_columns() -> None:
+    rates = [result(0.9, neuron="eigen", eigenvalue_lr=rate) for rate in (0.1, 0.2)]
+    text = tabulate(group([LINEAR[0], *rates]))
+    assert "eigenvalue_lr" in text.splitlines()[2]
+    assert "eigen[9] (eigenvalue_lr=0.2) minus linear" in text
+
+
+def test_diverged_runs_are_counted_and_not_averaged() -> None:
+    arms = group([LINEAR[0], result(None, seed=1)])
+    assert "2 (1 diverged)" in tabulate(arms)
+    assert arms[0].values("test_accuracy") == {0: 0.9}
+    only = tabulate(group([result(None)]))
+    assert " - " in only
+
+
+def test_the_json_is_strict_and_holds_the_values() -> None:
+    data = json.loads(json.dumps(to_json(group([*LINEAR, *EIGEN])), allow_nan=False))
+    assert data["arms"][0]["test_accuracy"]["values"] == [0.90, 0.92, 0.91]
+    assert data["arms"][1]["seeds"] == [0, 1, 2]
+    assert data["differences"][0]["second"] == "eigen[9]"
+
+
+def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
+    for i, one in enumerate((*LINEAR, EIGEN[0])):
+        run = tmp_path / f"run{i}"
+        run.mkdir()
+        (run / "recipe.yaml").write_text("")
+        (run / "result.json").write_text(json.dumps(one))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "recipe.yaml").write_text("")
+    (tmp_path / "other").mkdir()
+    found, notes = read_results([tmp_path])
+    assert len(found) == 4
+    assert len(notes) == 1
+    assert notes[0].endswith("--resume")
+    assert read_results([tmp_path / "run0"])[0] == [LINEAR[0]]
+    assert read_results([tmp_path / "run3" / "result.json"])[0] == [EIGEN[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is not JSON"), ("{}", "it has no 'recipe'"), ("[]", "it has no 'recipe'")],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_results([tmp_path / "x.json"])
+    with pytest.raises(ValueError, match="no such run"):
+        read_results([tmp_path / "nowhere"])

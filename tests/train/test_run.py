@@ -1,0 +1,313 @@
+"""Whole runs in this process: files, determinism, continuing, divergence, validation."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from quadric.train.data import load_data
+from quadric.train.directory import RunDirectory
+from quadric.train.evaluation import evaluate, measure
+from quadric.train.network import build_network
+from quadric.train.run import Run, find_run, train
+from tests.train.small import curve, law_result, law_run, metrics, pictures
+
+FIELDS = """recipe dataset model neuron rank seed status params macs test_loss quadratic_share
+epochs seconds peak_memory_bytes versions machine command""".split()
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A short run on pictures."""
+    overrides = {"neuron": "eigen", "epochs": 2, "limit": 200}
+    run = find_run("digits", overrides, runs=tmp_path_factory.mktemp("runs"))
+    train(run)
+    return run
+
+
+def test_a_run_directory_holds_everything(digits: Run) -> None:
+    directory = digits.directory
+    assert directory.path.name.startswith("digits-eigen-k9-")
+    assert directory.path.name.endswith("-s0")
+    assert directory.recipe() == digits.recipe
+    assert directory.recipe_file.read_text().startswith("# quadric train digits --neuron eigen")
+    assert directory.last_checkpoint.is_file()
+    assert not directory.best_checkpoint.exists()
+    assert list((directory.path / "tensorboard").glob("events.*"))
+    assert not list(directory.path.glob("*partial*"))
+    weights = load_file(directory.weights_file)
+    assert set(build_network(digits.recipe, load_data(digits.recipe)).state_dict()) == set(weights)
+
+
+def test_the_result_is_as_the_design_says(digits: Run) -> None:
+    text = digits.directory.result_file.read_text()
+    result = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in strict JSON"))
+    assert set(FIELDS) <= set(result)
+    assert (result["recipe"], result["dataset"], result["model"]) == (
+        "digits",
+        "digits",
+        "digits_cnn",
+    )
+    assert (result["neuron"], result["rank"], result["seed"], result["status"]) == (
+        "eigen",
+        9,
+        0,
+        "ok",
+    )
+    assert 0 <= result["test_accuracy"] <= result["test_top5"] <= 1
+    assert "test_rmse" not in result
+    assert (result["params"], result["macs"]) == (14528, 234304)
+    assert set(result["quadratic_share"]) == {"conv1", "conv2", "conv3"}
+    assert result["peak_memory_bytes"] > 10**7
+    assert {"python", "quadric", "torch", "lightning"} <= set(result["versions"])
+    assert result["command"] == digits.command
+    assert result["settings"] == digits.recipe.identity()
+    last = result["epochs"][-1]
+    assert [record["epoch"] for record in result["epochs"]] == [1, 2]
+    assert last["test_accuracy"] == result["test_accuracy"]
+    assert last["largest_activation"] == result["largest_activation"] > 0
+    assert last["largest_activation_layer"] in ("conv1", "conv2", "conv3", "fc")
+    assert all(0 <= share <= 1 for share in last["quadratic_share"].values())
+    assert result["seconds"] == pytest.approx(sum(r["seconds"] for r in result["epochs"]))
+
+
+def test_metrics_csv_has_one_row_an_epoch(digits: Run) -> None:
+    rows = metrics(digits.directory)
+    records = digits.directory.result()["epochs"]
+    assert [int(row["epoch"]) for row in rows] == [1, 2]
+    for row, record in zip(rows, records, strict=True):
+        for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "lr"):
+            assert float(row[name]) == record[name]
+        assert float(row["quadratic_share/conv2"]) == record["quadratic_share"]["conv2"]
+        assert float(row["quadratic_share"]) == pytest.approx(
+            sum(record["quadratic_share"].values()) / 3
+        )
+
+
+def test_evaluation_repeats_the_result(digits: Run) -> None:
+    found, result = evaluate(digits.directory.path), digits.directory.result()
+    for name in ("params", "macs", "test_accuracy", "test_top5", "largest_activation"):
+        assert found[name] == pytest.approx(result[name], rel=1e-5), name
+    assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-4)
+
+
+def test_a_finished_run_is_not_trained_again(digits: Run) -> None:
+    before = digits.directory.result_file.stat().st_mtime_ns
+    assert train(digits) == digits.directory.result()
+    assert digits.directory.result_file.stat().st_mtime_ns == before
+
+
+def test_the_same_seed_gives_the_same_curve(tmp_path: Path) -> None:
+    first = law_result(tmp_path / "a", neuron="shared")
+    torch.rand(7)  # nothing depends on the state of the global generator
+    second = law_result(tmp_path / "b", neuron="shared")
+    other = law_result(tmp_path / "c", neuron="shared", seed=1)
+    assert curve(first) == curve(second)
+    assert curve(first) != curve(other)
+    a, b = (load_file(tmp_path / name / "weights.safetensors") for name in "ab")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=0)
+
+
+def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
+    data = pictures((3, 8, 8), 4, 24, 8)
+    results = []
+    for name in ("a", "b"):
+        overrides = {"epochs": 2, "batch_size": 8, "channels": [4, 8, 8], "model": "resnet8"}
+        run = find_run("cifar10-resnet20", overrides | {"neuron": "eigen"}, run_dir=tmp_path / name)
+        results.append(train(run, data=data))
+    assert curve(results[0]) == curve(results[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) -> None:
+    """What a killed process leaves is its checkpoint: here, that of the second of four epochs."""
+    options: dict[str, Any] = {"epochs": 4, "neuron": "eigen", "validation": validation}
+    options |= {"schedule": "onecycle"}
+    whole = law_result(tmp_path / "whole", **options)
+
+    class Killed(Exception):
+        pass
+
+    run = law_run(tmp_path / "killed", **options)
+
+    class Screen:
+        def write(self, text: str) -> int:
+            if text.startswith("epoch 3"):
+                raise Killed
+            return len(text)
+
+        def flush(self) -> None: ...
+
+        def isatty(self) -> bool:
+            return False
+
+    with pytest.raises(Killed):
+        train(run, screen=Screen())  # type: ignore[arg-type]
+    assert run.epochs_done == 2
+    assert len(metrics(run.directory)) == 3
+    with pytest.raises(ValueError, match="unfinished run, 2 of 4 epochs are done: continue it"):
+        train(run)
+    again = find_run(str(run.directory.path))
+    result = train(again, resume=True)
+    assert result is not None
+    assert curve(result) == curve(whole)
+    assert result["test_loss"] == whole["test_loss"]
+    rows = metrics(run.directory)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+
+
+def test_overwriting_starts_again(tmp_path: Path) -> None:
+    first = law_result(tmp_path / "run")
+    run = law_run(tmp_path / "run")
+    run.directory.result_file.unlink()
+    again = train(run, overwrite=True)
+    assert again is not None
+    assert len(again["epochs"]) == 3
+    assert curve(again) == curve(first)
+
+
+def test_another_recipe_is_refused(tmp_path: Path) -> None:
+    law_result(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"holds another recipe \(seed is 0, not 1\)"):
+        law_result(tmp_path / "run", seed=1)
+
+
+def test_divergence_stops_and_names_the_layer(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run", neuron="eigen", optimizer="sgd", lr=1e30, eigenvalue_lr=1e30)
+    result = train(run)
+    assert result is not None
+    assert result["status"] == "diverged"
+    assert (result["test_rmse"], result["test_loss"]) == (None, None)
+    told = result["diverged"]
+    assert told["epoch"] == 1
+    assert told["step"] == 2
+    assert told["layer"] == "layer 'hidden1' (QuadraticLinear)"
+    assert "the first to be not finite is layer 'hidden1'" in told["message"]
+    json.loads(run.directory.result_file.read_text(), parse_constant=lambda n: pytest.fail(n))
+
+
+def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path) -> None:
+    # A rate that grows worse: a constant large one, so that the last epoch is not the best.
+    overrides = {
+        "validation": 0.25, "optimizer": "sgd", "lr": 0.3, "schedule": "constant", "epochs": 8,
+        "momentum": 0.95,
+    }  # fmt: skip
+    run = law_run(tmp_path / "run", **overrides)
+    result = train(run)
+    assert result is not None
+    values = [record["val_rmse"] for record in result["epochs"]]
+    assert result["best_epoch"] == values.index(min(values)) + 1 < 8
+    assert not any("test" in name for name in result["epochs"][0])
+    # The weights are those of the best epoch: they repeat its validation error.
+    recipe, data = run.recipe, load_data(run.recipe)
+    network = build_network(recipe, data)
+    network.load_state_dict(load_file(run.directory.weights_file))
+    held = data.validation(0, 1)
+    assert held is not None
+    cpu = torch.device("cpu")
+    assert measure(network, held, data.task, cpu, "32-true")["rmse"] == pytest.approx(min(values))
+    tested = measure(network, data.test(0, 1), data.task, cpu, "32-true")
+    assert result["test_rmse"] == pytest.approx(tested["rmse"])
+
+
+def test_linear_runs_have_no_share(tmp_path: Path) -> None:
+    result = law_result(tmp_path / "run", epochs=1)
+    assert result["quadratic_share"] is None
+    assert "eigenvalue_lr" not in result["epochs"][0]
+    assert result["rank"] is None
+
+
+def parameters(folder: Path, **overrides: Any) -> dict[str, torch.Tensor]:
+    options = {"neuron": "eigen", "optimizer": "sgd", "lr": 0.1, "epochs": 1} | overrides
+    law_result(folder, **options)
+    return load_file(folder / "weights.safetensors")
+
+
+def test_the_quadratic_parameters_have_their_own_rate_and_decay(tmp_path: Path) -> None:
+    plain = parameters(tmp_path / "a", eigenvalue_lr=0.01)
+    frozen = parameters(tmp_path / "b", eigenvalue_lr=0)
+    assert plain["hidden1.eigenvalues"].abs().max() > 0
+    assert frozen["hidden1.eigenvalues"].abs().max() == 0
+    decayed = parameters(tmp_path / "c", eigenvalue_lr=0.01, eigenvalue_weight_decay=20.0)
+    assert decayed["hidden1.eigenvalues"].norm() < 0.9 * plain["hidden1.eigenvalues"].norm()
+
+
+def test_the_schedule_of_the_eigenvalues(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"neuron": "eigen", "eigenvalue_lr": 0.02, "schedule": "cosine"}
+    same = law_result(tmp_path / "a", **options)["epochs"]
+    constant = law_result(tmp_path / "b", eigenvalue_schedule="constant", **options)["epochs"]
+    assert same[0]["eigenvalue_lr"] / 0.02 == pytest.approx(same[0]["lr"] / 0.003)
+    assert [record["eigenvalue_lr"] for record in constant] == [0.02] * 3
+    assert constant[1]["lr"] == same[1]["lr"] < constant[0]["lr"]
+
+
+def test_clipping_bounds_the_step(tmp_path: Path) -> None:
+    before = build_network(
+        law_run(tmp_path / "x", neuron="eigen").recipe, load_data(law_run(tmp_path / "x").recipe)
+    ).state_dict()
+    options: dict[str, Any] = {"momentum": 0.0, "batch_size": 256, "clip": 1e-3}
+    after = parameters(tmp_path / "a", eigenvalue_lr=0.1, **options)
+    moved = math.sqrt(sum(float((after[n] - before[n]).square().sum()) for n in after))
+    assert moved == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true", "bf16-true"])
+def test_precisions(tmp_path: Path, precision: str) -> None:
+    result = law_result(tmp_path / "run", neuron="shared", epochs=1, precision=precision)
+    assert result["status"] == "ok"
+    found = evaluate(tmp_path / "run")
+    assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-2)
+
+
+def test_weights_of_an_unfinished_run_cannot_be_evaluated(tmp_path: Path) -> None:
+    law_result(tmp_path / "run", epochs=1)
+    (tmp_path / "run" / "weights.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"has no weights.safetensors, the run is not finished"):
+        evaluate(tmp_path / "run")
+
+
+def test_a_run_can_be_moved(tmp_path: Path) -> None:
+    law_result(tmp_path / "run", epochs=1)
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    assert evaluate(tmp_path / "elsewhere")["run"] == str(tmp_path / "elsewhere")
+    assert RunDirectory(tmp_path / "elsewhere").is_finished
+
+
+def test_several_machines_need_a_launcher(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nodes must be 1 without a launcher, got 2"):
+        law_result(tmp_path / "run", nodes=2)
+
+
+def test_a_launcher_decides_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", 5), ("LOCAL_RANK", 1), ("WORLD_SIZE", 8), ("LOCAL_WORLD_SIZE", 4)):
+        monkeypatch.setenv(name, str(value))
+    run = law_run(tmp_path / "run")
+    assert (run.recipe.devices, run.recipe.nodes) == (4, 2)
+    with pytest.raises(ValueError, match="must be what the launcher started, 4 and 2, got 3"):
+        train(law_run(tmp_path / "run", devices=3))
+
+
+def test_slurm_decides_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"SLURM_PROCID": "3", "SLURM_NTASKS": "6", "SLURM_NNODES": "3"}
+    for name, value in (values | {"SLURM_JOB_NAME": "train"}).items():
+        monkeypatch.setenv(name, value)
+    run = law_run(tmp_path / "run")
+    assert (run.recipe.devices, run.recipe.nodes) == (2, 3)
+    monkeypatch.setenv("SLURM_JOB_NAME", "interactive")
+    assert law_run(tmp_path / "run").recipe.devices == 1
+
+
+@pytest.mark.slow
+def test_compiled_training_agrees(tmp_path: Path) -> None:
+    plain = law_result(tmp_path / "a", neuron="shared")
+    compiled = law_result(tmp_path / "b", neuron="shared", compile=True)
+    for one, two in zip(plain["epochs"], compiled["epochs"], strict=True):
+        assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-3)
