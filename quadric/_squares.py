@@ -133,6 +133,8 @@ class EigenSquares:
             # The eigenvalues are an empty tensor here: keep them in the graph, so that they get a
             # gradient.
             return out + eigenvalues.sum().to(out.dtype)
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            return self._traced(out, eigenvalues)
         ys = self._split(out)[0]
         sums = self.sums(out, eigenvalues)
         new = (ys.to(sums.dtype) + sums).to(out.dtype)
@@ -141,6 +143,33 @@ class EigenSquares:
         end = min(size, (int(new.shape[dim + 1]) - 1) * (self.rank + 1) + 1)
         mixed = torch.slice_scatter(grouped, new, dim + 1, 0, end, self.rank + 1)
         return mixed.flatten(dim, dim + 1)
+
+    def _traced(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The formula for a compiler that fuses loops: all neurons alike, no slices, no
+        concatenation.
+
+        The last neuron is padded to full rank, a mask tells y from features, so that one loop sums
+        and one adds.
+        """
+        dim = out.dim() + self.dim
+        dtype = accumulation_dtype(out.dtype)
+        step, trailing = self.rank + 1, -1 - self.dim
+        size = int(out.shape[dim]) // self.groups
+        neurons = -(-size // step)
+        after = (0, 0) * trailing
+        grouped = out.unflatten(dim, (self.groups, size))
+        padded = torch.nn.functional.pad(grouped, (*after, 0, neurons * step - size))
+        blocks = padded.unflatten(dim + 1, (neurons, step)).to(dtype)
+        lam = eigenvalues.to(dtype).reshape(self.groups, -1)
+        lam = torch.nn.functional.pad(lam, (0, neurons * self.rank - lam.shape[1]))
+        lam = torch.nn.functional.pad(lam.unflatten(1, (neurons, self.rank)), (1, 0))
+        is_y = torch.arange(step, device=out.device).reshape(step, *(1,) * trailing) == 0
+        features = torch.where(is_y, 0, blocks)
+        sums = (features * features * lam.reshape(*lam.shape, *(1,) * trailing)).sum(
+            dim + 2, keepdim=True
+        )
+        mixed: Tensor = (blocks + torch.where(is_y, sums, 0)).to(out.dtype)
+        return mixed.flatten(dim + 1, dim + 2).narrow(dim + 1, 0, size).flatten(dim, dim + 1)
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Adds the squares to `out` in place. The features stay as they are."""
@@ -282,9 +311,13 @@ class SharedSquares:
         """Each group's matrix times its channels: values (…, groups, blocks, s, *spatial)."""
         if transpose:
             matrices = matrices.transpose(-1, -2)
+        spatial = -1 - self.dim
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            # A compiler fuses this sum into the loops around it; a matrix product it would not.
+            wide = matrices.reshape(*matrices.shape, *(1,) * spatial)
+            return (wide * values.unsqueeze(self.dim - 1)).sum(self.dim)
         if self.dim == -1:
             return torch.einsum("...gbj,gbij->...gbi", values, matrices)
-        spatial = -1 - self.dim
         flat = values.flatten(-spatial) if spatial > 1 else values
         return torch.matmul(matrices, flat).reshape(values.shape)
 
