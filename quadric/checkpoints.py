@@ -168,9 +168,9 @@ def _read_safetensors(path: str) -> Any:
 def _read_torch(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
     except Exception as error:  # what a file that is no checkpoint raises is up to its bytes
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # it cannot be read at all
         # torch's own words would advise to unpickle it after all.
         raise ValueError(
             f"{path} must be a state dict that torch.save wrote, tensors and nothing else, got a "

@@ -1,0 +1,92 @@
+"""Every example runs, says what to expect, and is short."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+
+# What makes an example short; those not named here are short as they are.
+SHORT = {
+    "01_convert_your_model": ["--steps", "3"],
+    "02_convert_gpt2": ["--steps", "2"],
+    "03_finetune_vit": ["--epochs", "0.1"],
+}
+# What its output must hold even then.
+SAYS = {
+    "01_convert_your_model": [r"2 layers converted to eigen, 1 left", r"conversion: 0\.0\n"],
+    "02_convert_gpt2": [r"change of a logit: 0\.0\n", r"adapter: \d,\d+ bytes", "restored: True"],
+    "03_finetune_vit": [r"6 layers converted to eigen", r"quadratic: 0\.\d+"],
+}
+NEEDS = {"02_convert_gpt2": ["transformers"], "03_finetune_vit": ["transformers", "accelerate"]}
+
+
+def run(path: Path, arguments: list[str], folder: Path) -> str:
+    for module in NEEDS.get(path.stem, []):
+        pytest.importorskip(module, reason="needs the Hugging Face extras")
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 3
+    assert set(SHORT) | set(SAYS) <= {path.stem for path in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_form(path: Path) -> None:
+    text = path.read_text()
+    assert re.match(r"\d\d_\w+\.py$", path.name)
+    assert len(text.splitlines()) < 60
+    header = ast.get_docstring(ast.parse(text)) or ""
+    assert "Expected:" in header
+    assert f"python examples/{path.name}" in header
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_runs(path: Path, tmp_path: Path) -> None:
+    output = run(path, SHORT.get(path.stem, []), tmp_path)
+    for words in SAYS.get(path.stem, []):
+        assert re.search(words, output), output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_what_the_first_example_promises(tmp_path: Path) -> None:
+    output = run(FOLDER / "01_convert_your_model.py", [], tmp_path)
+    linear, quadratic = (
+        float(re.search(rf"trained on, {kind}: +([\d.]+)", output)[1])
+        for kind in ("linear", "quadratic")
+    )
+    assert quadratic < 0.7 * linear
+
+
+@pytest.mark.slow
+def test_what_the_second_example_promises(tmp_path: Path) -> None:
+    output = run(FOLDER / "02_convert_gpt2.py", [], tmp_path)
+    first, last = map(float, re.findall(r"loss ([\d.]+)", output))
+    assert last < first - 0.2
+
+
+@pytest.mark.slow
+def test_what_the_third_example_promises(tmp_path: Path) -> None:
+    output = run(FOLDER / "03_finetune_vit.py", [], tmp_path)
+    numbers = {kind: float(value) for kind, value in re.findall(r"(\w+): (0\.\d+)\n", output)}
+    assert numbers["converted"] == numbers["linear"]
+    assert numbers["quadratic"] > numbers["linear"] + 0.05
