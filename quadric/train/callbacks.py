@@ -30,6 +30,7 @@ class EpochRecords(Callback):
         self.directory = directory
         self.screen = screen
         self.records: list[dict[str, Any]] = []
+        self.rates: dict[str, float] = {}
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,6 +41,10 @@ class EpochRecords(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.perf_counter()
+        # Those that the epoch begins with; at its end the schedule is at the next one's.
+        for group in trainer.optimizers[0].param_groups:
+            name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
+            self.rates[name] = float(group["lr"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
@@ -52,9 +57,7 @@ class EpochRecords(Callback):
         record: dict[str, Any] = {"epoch": trainer.current_epoch + 1}
         record |= {f"train_{name}": value for name, value in trained.items()}
         record |= {f"{part}_{name}": value for name, value in evaluated.items()}
-        for group in trainer.optimizers[0].param_groups:
-            name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
-            record[name] = float(group["lr"])
+        record |= self.rates
         largest = pl_module.activations.largest()
         if largest is not None:
             record["largest_activation"], record["largest_activation_layer"] = largest

@@ -157,7 +157,7 @@ def sweep(
     print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
     failed = 0
     try:
-        for i, outcome in enumerate(sweeping.sweep(runs, jobs), start=1):
+        for i, outcome in enumerate(sweeping.sweep(runs, jobs, sys.stderr), start=1):
             line = f"[{i}/{len(runs)}] {outcome.run.directory.path.name}: {outcome.text}"
             if outcome.kind != "done":
                 line += f" ({outcome.kind})"

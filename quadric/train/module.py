@@ -191,6 +191,12 @@ class TrainingModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self._watching.__exit__(None, None, None)
         self.eval_sums = self.total(self.eval_sums)
+        if self.trainer.world_size > 1 and self.activations.by_layer:
+            seen = torch.stack(
+                [v.float().to(self.device) for v in self.activations.by_layer.values()]
+            )
+            torch.distributed.all_reduce(seen, torch.distributed.ReduceOp.MAX)
+            self.activations.by_layer = dict(zip(self.activations.by_layer, seen, strict=True))
         if self.recipe.validation:
             value = self.task.metrics(self.eval_sums)[self.task.metric]
             self.log(f"val_{self.task.metric}", value, sync_dist=True, rank_zero_only=False)

@@ -18,7 +18,7 @@ class LargestActivation:
 
     Attributes:
         by_layer: a scalar tensor a layer, on the device of the network: reading one waits for it,
-            so that they are read once, at the end.
+            so that they are read once, at the end. Zero for a layer that was not called.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -27,7 +27,7 @@ class LargestActivation:
             for name, module in network.named_modules()
             if isinstance(module, QuadraticLayer | nn.Linear | _ConvNd)
         }
-        self.by_layer: dict[str, Tensor] = {}
+        self.by_layer = {name: torch.zeros(()) for name in self.layers}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[LargestActivation]:
@@ -47,13 +47,13 @@ class LargestActivation:
                 return
             low, high = torch.aminmax(output.detach())
             largest = torch.maximum(-low, high)
-            before = self.by_layer.get(name)
-            self.by_layer[name] = largest if before is None else torch.maximum(before, largest)
+            before = self.by_layer[name].to(largest)
+            self.by_layer[name] = torch.maximum(before, largest)
 
         return hook
 
     def largest(self) -> tuple[float, str] | None:
-        """The largest of all and its layer; NaN counts as largest. None if nothing was seen."""
+        """The largest of all and its layer; NaN counts as largest. None if there is no layer."""
         values = {name: float(value) for name, value in self.by_layer.items()}
         if not values:
             return None

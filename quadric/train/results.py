@@ -151,13 +151,15 @@ class Comparison:
 
 
 def compare(arms: Sequence[Arm]) -> list[Comparison]:
-    """Each arm against the linear one of its recipe, or else the first one.
+    """Each arm against the linear one of its recipe, or else the first one; two arms always.
 
     Arms are compared if at least one seed finished in both.
     """
     found: list[Comparison] = []
-    for recipe in dict.fromkeys(arm.recipe for arm in arms):
-        family = [arm for arm in arms if arm.recipe == recipe]
+    families = [[arm for arm in arms if arm.recipe == name] for name in {a.recipe: 0 for a in arms}]
+    if len(arms) == 2:
+        families = [list(arms)]
+    for family in families:
         linear = [arm for arm in family if arm.settings["neuron"] == "linear"]
         base = (linear or family)[0]
         for arm in family:
@@ -229,7 +231,10 @@ def comparison_line(found: Comparison, fields: Sequence[str]) -> str:
     gap = found.difference
     percent = found.metric == "test_accuracy"
     scale, digits, unit = (100, "+.2f", " points") if percent else (1, "+.4g", "")
-    text = f"{found.first.recipe}: {name(found.second)} minus {name(found.first)}: "
+    recipes = found.first.recipe, found.second.recipe
+    text = f"{recipes[0]}: {name(found.second)} minus {name(found.first)}: "
+    if recipes[0] != recipes[1]:
+        text = f"{recipes[1]} {name(found.second)} minus {recipes[0]} {name(found.first)}: "
     text += f"{format(scale * gap.mean, digits)}"
     if gap.half_width is None:
         return f"{text}{unit} {found.metric.removeprefix('test_')} (one seed: no interval)"

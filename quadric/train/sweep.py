@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
@@ -108,12 +108,13 @@ def plan(
     return list(found.values())
 
 
-def sweep(runs: Sequence[Run], jobs: int = 1) -> Iterator[Outcome]:
+def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> Iterator[Outcome]:
     """Trains runs and yields how each ended, in the order in which they end.
 
     Args:
         runs: of `plan`.
         jobs: so many at the same time, each on its share of the processors.
+        screen: where the epochs of a single job are printed, or None.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1, got {jobs}")
@@ -127,7 +128,7 @@ def sweep(runs: Sequence[Run], jobs: int = 1) -> Iterator[Outcome]:
             waiting.append(run)
     if jobs == 1 or len(waiting) < 2:
         for run in waiting:
-            yield _attempt(run, lambda run: words(_train(run) or {}))
+            yield _attempt(run, lambda run: _words_of(run, screen))
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     # Fresh processes: a fork of one that has run torch's threads may hang.
@@ -159,12 +160,8 @@ def _single(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _train(run: Run) -> dict[str, Any] | None:
-    return train(run, resume=True)
-
-
-def _words_of(run: Run) -> str:
-    return words(_train(run) or {})
+def _words_of(run: Run, screen: TextIO | None = None) -> str:
+    return words(train(run, resume=True, screen=screen) or {})
 
 
 def words(result: Mapping[str, Any]) -> str:

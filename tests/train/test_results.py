@@ -79,6 +79,13 @@ def test_a_difference_that_may_be_none_is_said_so() -> None:
     assert "(one seed: no interval)" in one
 
 
+def test_two_arms_of_different_recipes_are_compared_too() -> None:
+    deep = [one | {"recipe": "deep", "settings": one["settings"] | {"name": "deep"}}
+            for one in EIGEN]  # fmt: skip
+    text = tabulate(group([*deep, *LINEAR]))
+    assert "deep eigen[9] minus digits linear: +1.50 ± 1.24 points" in text
+
+
 def test_fields_that_differ_are_columns() -> None:
     rates = [result(0.9, neuron="eigen", eigenvalue_lr=rate) for rate in (0.1, 0.2)]
     text = tabulate(group([LINEAR[0], *rates]))
