@@ -33,7 +33,8 @@ samples = [
 def train(model: torch.nn.Module, groups: list[dict]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
-        arguments = TrainingArguments(folder, num_train_epochs=epochs, **settings)
+        settings |= {"num_train_epochs": epochs, "per_device_train_batch_size": 32}
+        arguments = TrainingArguments(folder, **settings)
         optimizer = torch.optim.AdamW(groups)
         Trainer(model, arguments, train_dataset=samples, optimizers=(optimizer, None)).train()
 
