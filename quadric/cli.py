@@ -649,6 +649,111 @@ def bench(
         plot(report, picture)
 
 
+@app.command()
+@needs("tables")
+def compare(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE|law:NAME|uci:NAME|DATASET", help="What to learn from."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict, of a file.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="regression or classification; else found from the target.")
+    ] = None,
+    neurons: Annotated[
+        str, typer.Option(help="Neurons to compare with linear, with rank: eigen:3,shared.")
+    ] = "eigen,shared",
+    hidden: Annotated[str, typer.Option(help="Hidden layers of the linear network.")] = "64,64",
+    activation: Annotated[
+        str, typer.Option(help="silu, relu, tanh, logistic or identity.")
+    ] = "silu",
+    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Starts of each network on each fold.", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="Of the split and the first start.", min=0)] = 0,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs at most; else enough to converge.", min=1)
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="First rows of a file, or samples of a law.", min=1)
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Of a file; else found.")] = None,
+    drop: Annotated[str, typer.Option(help="Columns to leave out: a,b.")] = "",
+    categories: Annotated[str, typer.Option(help="Columns to take as categories: a,b.")] = "",
+    data_dir: Annotated[Path | None, typer.Option(help="Where the UCI tables are.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where fits are kept; else under runs/compare.")
+    ] = None,
+    baselines: Annotated[bool, typer.Option(help="Fit scikit-learn's models too.")] = True,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Refit the best quadratic network: model.onnx or model.safetensors."),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List laws and data sets, and exit.")
+    ] = False,
+) -> None:
+    """Example: quadric compare houses.csv --target price
+
+    Say whether a quadratic network is better on a table, and by how much.
+
+    Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept: the
+    same command goes on where it was stopped.
+    """
+    if list_:
+        from quadric.sklearn.compare.sources import list_sources, source_facts
+
+        if json_file is not None:
+            _write_json(json_file, source_facts())
+        if json_file != "-":
+            print(list_sources(data_dir))
+        return
+    if source is None:
+        raise ValueError(
+            "name a table: quadric compare FILE --target COLUMN, law:NAME, uci:NAME or a data set "
+            "(quadric compare --list)"
+        )
+    if save is not None and save.suffix == ".onnx":
+        require("onnx", "quadric compare --save model.onnx")
+    from quadric.sklearn.compare.command import compare_command
+
+    try:
+        found, written = compare_command(
+            source,
+            target=target,
+            task=task,
+            neurons=neurons,
+            hidden=hidden,
+            activation=activation,
+            folds=folds,
+            seeds=seeds,
+            seed=seed,
+            epochs=epochs,
+            rows=rows,
+            delimiter=delimiter,
+            drop=drop,
+            categories=categories,
+            data_dir=data_dir,
+            run_dir=run_dir,
+            with_baselines=baselines,
+            save=save,
+        )
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on with the fits it has", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if json_file is not None:
+        from quadric.provenance import finite
+
+        _write_json(json_file, finite(found.to_dict()))
+    if json_file != "-":
+        print(found)
+        if found.python_line() is not None:
+            print(f"In Python: {found.python_line()}")
+        print("\n".join(written))
+
+
 def _write_json(file: str, value: Any) -> None:
     """Write strict JSON to a file, or to stdout for "-"."""
     import json

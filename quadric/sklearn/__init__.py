@@ -8,4 +8,5 @@
 from quadric.sklearn.checks import expected_failed_checks as expected_failed_checks
 from quadric.sklearn.classifier import QuadraticClassifier as QuadraticClassifier
 from quadric.sklearn.many import fit_many as fit_many
+from quadric.sklearn.modules import load_network as load_network
 from quadric.sklearn.regressor import QuadraticRegressor as QuadraticRegressor

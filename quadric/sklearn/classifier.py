@@ -34,6 +34,8 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         alpha: L2 penalty of the weights, divided by the rows of a minibatch.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
+        learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
+            does, to a fifth, three times, before the fit stops.
         learning_rate_init: learning rate of Adam.
         quadratic_lr: learning rate of the quadratic parameters; None for the same.
         max_iter: epochs at most.
@@ -160,5 +162,3 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             return self._partial_fit(X, y, sample_weight)
         finally:
             self._given_classes = False
-
-

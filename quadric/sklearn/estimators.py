@@ -52,6 +52,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         activation: str = "silu",
         alpha: float = 1e-4,
         batch_size: int | str = "auto",
+        learning_rate: str = "constant",
         learning_rate_init: float = 3e-3,
         quadratic_lr: float | None = None,
         max_iter: int = 200,
@@ -71,6 +72,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         self.activation = activation
         self.alpha = alpha
         self.batch_size = batch_size
+        self.learning_rate = learning_rate
         self.learning_rate_init = learning_rate_init
         self.quadratic_lr = quadratic_lr
         self.max_iter = max_iter
@@ -153,7 +155,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         job = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
         job.optimizer = getattr(self, "_optimizer", None) if continued else None
         job.settings = Settings(
-            job.settings.batch_size, 1, self.tol, 1, self.alpha, bool(self.verbose)
+            job.settings.batch_size, 1, self.tol, 1, self.alpha, verbose=bool(self.verbose)
         )
         outcome = train([job])[0]
         self._note(outcome, [*earlier[0], *outcome.losses], [])
@@ -236,6 +238,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 tol=float(self.tol),
                 patience=int(min(self.n_iter_no_change, 2**31)),
                 alpha=float(self.alpha),
+                adaptive=self.learning_rate == "adaptive",
                 verbose=bool(self.verbose),
             ),
             lr=float(self.learning_rate_init),
@@ -296,6 +299,10 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         if not (isinstance(self.early_stopping, (bool, np.bool_)) or self.early_stopping == "auto"):
             raise ValueError(
                 f"early_stopping must be True, False or 'auto', got {self.early_stopping!r}"
+            )
+        if self.learning_rate not in ("constant", "adaptive"):
+            raise ValueError(
+                f"learning_rate must be 'constant' or 'adaptive', got {self.learning_rate!r}"
             )
         _check_number("alpha", self.alpha, 0)
         _check_number("learning_rate_init", self.learning_rate_init, 0, open_low=True)

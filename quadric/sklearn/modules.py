@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -95,3 +99,32 @@ def mean_and_scale(
         noise = 10 * np.finfo(values.dtype).eps * np.abs(mean)
         scale[~(scale > noise)] = 1.0
     return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))
+
+
+def load_network(path: str | os.PathLike[str]) -> Scaled:
+    """The network that `quadric compare --save model.safetensors` wrote.
+
+    Args:
+        path: the file; the JSON beside it says what is in it.
+    """
+    from quadric.saving import load_
+    from quadric.sklearn.networks import build_network
+
+    beside = Path(path).with_suffix(".json")
+    try:
+        facts = json.loads(beside.read_text(encoding="utf-8"))
+        network, classes = dict(facts["network"]), facts["classes"]
+        inputs = int(network.pop("inputs"))
+        outputs = int(network.pop("outputs"))
+        plain = build_network(inputs, outputs, **network)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{beside} does not describe a network ({error}): save it again") from None
+    columns = (torch.zeros(inputs), torch.ones(inputs))
+    module: Scaled
+    if classes is None:
+        targets = (torch.zeros(outputs), torch.ones(outputs))
+        module = TableRegressor(plain, columns, targets, flat=outputs == 1)
+    else:
+        module = TableClassifier(plain, columns, len(classes))
+    load_(module, path)
+    return module.eval()

@@ -23,6 +23,10 @@ from quadric.sklearn.stacks import make_stack, stack_parameters
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28
 
+# scikit-learn's adaptive learning rate: divided by 5 at each standstill. It goes down to 1e-6; with
+# Adam nothing is gained after the third time.
+DECAY, DECAYS = 0.2, 3
+
 
 @dataclass
 class Rows:
@@ -50,6 +54,7 @@ class Settings:
         tol: what counts as an improvement: a loss lower by this fraction of the best one.
         patience: epochs without improvement after which a network stops.
         alpha: the L2 penalty of weights, as in scikit-learn divided by the rows of a minibatch.
+        adaptive: instead of stopping, lower the learning rate to a fifth, three times.
         verbose: print the loss of each epoch.
     """
 
@@ -58,6 +63,7 @@ class Settings:
     tol: float
     patience: int
     alpha: float
+    adaptive: bool = False
     verbose: bool = False
 
 
@@ -264,6 +270,7 @@ class _Stack:
         self.best = self.optimizer.flat.clone()
         self.best_losses = [float("inf")] * len(jobs)
         self.waited = [0] * len(jobs)
+        self.decays = [0] * len(jobs)
 
     def _make_optimizer(self, parameters: dict[str, Tensor]) -> FlatAdam:
         quadratic = {
@@ -415,7 +422,7 @@ class _Stack:
             else:
                 self.waited[i] = 0
             self.best_losses[i] = min(self.best_losses[i], judged)
-            if self.waited[i] > self.settings.patience:
+            if self.waited[i] > self.settings.patience and not self._slow_down(i):
                 outcome.stopped = True
                 ready.append(i)
             elif epoch == self.settings.max_iter:
@@ -425,6 +432,16 @@ class _Stack:
         if self.settings.verbose:
             self._print(epoch, losses, scored)
         return ready
+
+    def _slow_down(self, i: int) -> bool:
+        """Lowers the learning rate of a network that stands still; False if it should stop."""
+        if not self.settings.adaptive or self.decays[i] == DECAYS:
+            return False
+        self.decays[i] += 1
+        for rate in self.optimizer.views(self.optimizer.lr).values():
+            rate[i] *= DECAY
+        self.waited[i] = 0
+        return True
 
     def _keep_best(self, improved: list[bool]) -> None:
         if all(improved):
@@ -460,7 +477,15 @@ class _Stack:
             )
             self.on_finish(self.positions[i], self.outcomes[i])
         left = [i for i in range(len(self.jobs)) if i not in ready]
-        for attribute in ("jobs", "positions", "outcomes", "orders", "best_losses", "waited"):
+        for attribute in (
+            "jobs",
+            "positions",
+            "outcomes",
+            "orders",
+            "best_losses",
+            "waited",
+            "decays",
+        ):
             values = getattr(self, attribute)
             setattr(self, attribute, [values[i] for i in left])
         if not left:

@@ -1,0 +1,284 @@
+"""What the columns of a user's table are: numbers, categories, dates, or nothing to learn from.
+
+Only what can be told without looking at the target's relation to the columns happens here; filling
+holes, encoding and scaling are fitted later, on the training part of each fold.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBER, CATEGORY, DATE = "number", "category", "date"
+TASKS = ("regression", "classification")
+
+# A text column is meant as numbers if so many of its cells are numbers.
+_MOSTLY_NUMBERS = 0.8
+# A text column names rows instead of describing them if so many of its cells differ.
+_MOSTLY_DISTINCT = 0.9
+_FEW_ROWS = 20
+# A whole-number target with so few values is taken for classes.
+_FEW_CLASSES = 10
+_IDENTIFIER = re.compile(r"(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$", re.IGNORECASE)
+_DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
+
+
+@dataclass
+class UserTable:
+    """A table to learn from.
+
+    Attributes:
+        name: for titles and directories.
+        inputs: the columns that are learned from, of their final type.
+        target: what is predicted: numbers, or labels.
+        kinds: "number", "category" or "date", for each column of `inputs`.
+        task: "regression" or "classification".
+        notes: what was dropped, counted or assumed, a line each.
+    """
+
+    name: str
+    inputs: pd.DataFrame
+    target: pd.Series
+    kinds: dict[str, str]
+    task: str
+    notes: list[str] = field(default_factory=list)
+
+
+def make_table(
+    name: str,
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+) -> UserTable:
+    """Decides what the columns of a frame are.
+
+    Args:
+        name: of the table.
+        frame: as read.
+        target: the column to predict.
+        task: "regression" or "classification"; None finds it from the target.
+        drop: columns to leave out.
+        categories: columns to take as categories, whatever they look like.
+    """
+    for what, wanted in (("target", [target]), ("drop", drop), ("categories", categories)):
+        for column in wanted:
+            if column not in frame.columns:
+                listed = ", ".join(repr(str(c)) for c in frame.columns)
+                raise ValueError(f"no column {column!r} for --{what}: the columns are {listed}")
+    if target in drop:
+        raise ValueError(f"the target {target!r} cannot be dropped: name another target")
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    notes: list[str] = []
+    values = frame[target]
+    missing = int(values.isna().sum())
+    if missing:
+        notes.append(f"{missing:,} rows without {target!r} are left out")
+        frame = frame[values.notna()].reset_index(drop=True)
+        values = frame[target]
+    y, task, note = _target(values, target, task)
+    notes += note
+    inputs: dict[str, pd.Series] = {}
+    kinds: dict[str, str] = {}
+    dropped: list[str] = []
+    holes: list[str] = []
+    for column in frame.columns:
+        if column == target:
+            continue
+        if column in drop:
+            dropped.append(f"{column!r} (as asked)")
+            continue
+        kind, series = _classify(frame[column], column, column in categories)
+        reason = _useless(series, column, kind)
+        if reason is not None:
+            dropped.append(f"{column!r} ({reason})")
+            continue
+        inputs[column], kinds[column] = series, kind
+        count = int(series.isna().sum())
+        if count:
+            holes.append(f"{column!r} {count:,}")
+    if dropped:
+        notes.append("dropped: " + ", ".join(dropped))
+    if holes:
+        notes.append(
+            "missing values: "
+            + ", ".join(holes)
+            + " (numbers get the median of the training part and a column that marks the hole, "
+            "categories one of their own)"
+        )
+    if not inputs:
+        raise ValueError(
+            f"{name} has no column to learn from besides {target!r}: every other one is constant, "
+            "an identifier or dropped"
+        )
+    import pandas as pd
+
+    return UserTable(name, pd.DataFrame(inputs), y, kinds, task, notes)
+
+
+def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series, str, list[str]]:
+    """The target of its final type, the task, and what is to be said about it."""
+    distinct = values.nunique()
+    if distinct < 2:
+        got = f"only {values.iloc[0]!r}" if distinct else "no value at all"
+        raise ValueError(
+            f"the target {target!r} must have at least 2 different values, got {got}: name another "
+            "column with --target"
+        )
+    notes: list[str] = []
+    kind, numbers = _classify(values, target, False)
+    whole = kind == NUMBER and bool((numbers == numbers.round()).all())
+    if task is None:
+        classes = kind == CATEGORY or distinct == 2 or (whole and distinct <= _FEW_CLASSES)
+        task = "classification" if classes else "regression"
+        if kind == NUMBER and classes:
+            notes.append(
+                f"the target {target!r} has {distinct} values and is taken for classes: "
+                "--task regression predicts it as a number"
+            )
+    if task == "classification":
+        if kind == NUMBER and distinct > max(_FEW_CLASSES, len(values) // 10):
+            raise ValueError(
+                f"the target {target!r} has {distinct:,} different numbers, too many for classes: "
+                "use --task regression"
+            )
+        labels = values
+        if kind == NUMBER and whole and not _is_bool(values):
+            labels = numbers.astype(np.int64)
+        return labels.astype(str), task, notes
+    if kind == DATE:
+        raise ValueError(
+            f"the target {target!r} holds dates, got {str(values.iloc[0])!r}: turn them into "
+            "numbers, or name another column"
+        )
+    if kind == CATEGORY:
+        bad = _first_text(values)
+        raise ValueError(
+            f"the target {target!r} must hold numbers for a regression, but row {bad[0] + 1} is "
+            f"{bad[1]!r}: use --task classification, or name another column"
+        )
+    return numbers, task, notes
+
+
+def _classify(values: pd.Series, column: str, as_category: bool) -> tuple[str, pd.Series]:
+    """The kind of a column, and the column in the type of its kind."""
+    import pandas as pd
+    from pandas.api import types
+
+    if as_category:
+        return CATEGORY, _labels(values)
+    if types.is_bool_dtype(values):
+        return NUMBER, values.astype(np.float64)
+    if types.is_datetime64_any_dtype(values):
+        return DATE, values.dt.tz_localize(None) if values.dt.tz is not None else values
+    if types.is_numeric_dtype(values):
+        numbers = values.astype(np.float64)
+        _refuse_infinite(numbers, column)
+        return NUMBER, numbers
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return CATEGORY, _labels(values)
+    present = values.dropna()
+    if not len(present):
+        return NUMBER, pd.Series(np.full(len(values), np.nan), index=values.index)
+    if all(isinstance(cell, bool) for cell in present.head(1000)):  # booleans with holes
+        return NUMBER, values.map({True: 1.0, False: 0.0}).astype(np.float64)
+    text = present.astype(str).str.strip()
+    parsed = pd.to_numeric(text, errors="coerce")
+    share = float(parsed.notna().mean())
+    if share == 1:
+        numbers = parsed.reindex(values.index).astype(np.float64)
+        _refuse_infinite(numbers, column)
+        return NUMBER, numbers
+    if share >= _MOSTLY_NUMBERS:
+        place = parsed.index[parsed.isna()][0]
+        others = int(parsed.isna().sum()) - 1
+        more = f" (and {others:,} more)" if others else ""
+        raise ValueError(
+            f"column {column!r} must hold numbers, but row {int(place) + 1} is "
+            f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or add "
+            f"--categories {column!r} or --drop {column!r}"
+        )
+    dates = _dates(text)
+    if dates is not None:
+        return DATE, dates.reindex(values.index)
+    return CATEGORY, _labels(values)
+
+
+def _labels(values: pd.Series) -> pd.Series:
+    """Labels as text, holes kept."""
+    labels = values.astype(object)
+    present = labels.notna()
+    labels[present] = labels[present].map(lambda cell: str(cell).strip())
+    return labels
+
+
+def _dates(text: pd.Series) -> pd.Series | None:
+    import pandas as pd
+
+    if not all(_DATE.fullmatch(cell) for cell in text.head(100)):
+        return None
+    day_first = any(int(re.split(r"[-/.]", cell.strip())[0]) > 12 for cell in text.head(1000)
+                    if not re.match(r"\s*\d{4}", cell))  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dates = pd.to_datetime(text, errors="coerce", format="mixed", dayfirst=day_first)
+    if dates.dtype.kind != "M" or float(dates.notna().mean()) < 0.99:
+        return None
+    return dates
+
+
+def _refuse_infinite(numbers: pd.Series, column: str) -> None:
+    infinite = np.isinf(numbers.to_numpy())
+    if infinite.any():
+        raise ValueError(
+            f"column {column!r} must hold finite numbers, but row {int(infinite.argmax()) + 1} is "
+            f"infinite ({int(infinite.sum()):,} such cells): correct it or leave the cell empty"
+        )
+
+
+def _useless(series: pd.Series, column: str, kind: str) -> str | None:
+    """Why nothing can be learned from a column; None if something can."""
+    present = series.dropna()
+    if not len(present):
+        return "empty"
+    distinct = present.nunique()
+    # A column with one value may still tell by its holes.
+    if distinct == 1 and len(present) == len(series):
+        return "constant"
+    if len(series) < _FEW_ROWS:
+        return None
+    if kind == CATEGORY and distinct >= _MOSTLY_DISTINCT * len(present):
+        return "an identifier: nearly every value differs"
+    if kind == NUMBER and distinct == len(series):
+        steps = np.diff(present.to_numpy())
+        counted = bool((steps == 1).all())
+        whole = bool((present == present.round()).all())
+        if counted or (whole and _IDENTIFIER.search(column)):
+            return "an identifier: a number for each row"
+    return None
+
+
+def _first_text(values: pd.Series) -> tuple[int, Any]:
+    """Place and content of the first cell that is not a number."""
+    import pandas as pd
+
+    parsed = pd.to_numeric(values.astype(str), errors="coerce")
+    place = int(np.flatnonzero(parsed.isna().to_numpy())[0])
+    return place, str(values.iloc[place])
+
+
+def _is_bool(values: pd.Series) -> bool:
+    from pandas.api import types
+
+    return bool(types.is_bool_dtype(values))
