@@ -19,6 +19,7 @@ from quadric.counting import cost as cost
 from quadric.decomposition import Decomposition as Decomposition
 from quadric.decomposition import decompose as decompose
 from quadric.decomposition import reconstruct as reconstruct
+from quadric.exporting import export_onnx as export_onnx
 from quadric.kernels import use_kernels as use_kernels
 from quadric.nn import QuadraticConv1d as QuadraticConv1d
 from quadric.nn import QuadraticConv2d as QuadraticConv2d

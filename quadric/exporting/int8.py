@@ -1,0 +1,246 @@
+"""export_int8: a convolutional network in 8-bit integers for ONNX Runtime, with measured accuracy.
+
+Weights and activations of the convolutions and matrix products are quantized statically (QDQ
+format, one scale for each output channel of a weight), with ranges taken from a calibration set.
+The square of an 8-bit number needs 16 bits, so the squares may have to stay in float. Quantized,
+they are faster: they are quantized where that moves the outputs hardly more than quantizing all the
+rest does, which is measured on the calibration set.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from quadric.exporting.onnx_file import export_onnx, open_session, require_onnx, run_session
+from quadric.exporting.preparing import quiet, unfinished
+from quadric.exporting.report import ExportReport
+
+Batch = Tensor | Sequence[Tensor]
+
+EXCESS = 1.5
+"""The squares are quantized if the outputs then move by no more than this, relative to what they
+move by with the squares in float."""
+
+
+@dataclass(frozen=True)
+class Int8Report:
+    """An int8 file beside the float file it was made from.
+
+    Attributes:
+        path: the int8 file.
+        size: its bytes.
+        float_report: the float file, which was checked against the model.
+        calibrated_on: how many inputs the ranges were taken from.
+        squares: "int8" if they are quantized too, or "float".
+        float_accuracy: share of the test inputs that the float file classifies rightly.
+        int8_accuracy: likewise the int8 file.
+        difference: mean difference of the outputs on the calibration set, relative to their spread.
+    """
+
+    path: Path
+    size: int
+    float_report: ExportReport
+    calibrated_on: int
+    squares: str
+    float_accuracy: float | None
+    int8_accuracy: float | None
+    difference: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "path": str(self.path),
+            "format": "onnx",
+            "size": self.size,
+            "float": self.float_report.to_dict() | {"path": None},
+            "calibrated_on": self.calibrated_on,
+            "squares": self.squares,
+            "float_accuracy": self.float_accuracy,
+            "int8_accuracy": self.int8_accuracy,
+            "difference": self.difference,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.path}: ONNX int8, squares in {self.squares}, calibrated on "
+            f"{self.calibrated_on:,} inputs",
+            f"size {self.size:,} bytes, in float {self.float_report.size:,}",
+            f"mean difference to float {self.difference:.1e} of the outputs' spread",
+        ]
+        if self.int8_accuracy is not None and self.float_accuracy is not None:
+            lines.append(
+                f"test accuracy {100 * self.int8_accuracy:.2f} %, in float "
+                f"{100 * self.float_accuracy:.2f} %"
+            )
+        return "\n".join(lines)
+
+
+def export_int8(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *example_inputs: Tensor,
+    calibration: Iterable[Batch],
+    test: Iterable[tuple[Tensor, Tensor]] | None = None,
+    max_drop: float = 0.02,
+    squares: str = "auto",
+    **options: Any,
+) -> Int8Report:
+    """Writes a convolutional network in int8, with its accuracy before and after.
+
+    Args:
+        model: the network; it stays as it is.
+        path: the ONNX file; one that exists is replaced.
+        *example_inputs: the arguments of `model.forward`.
+        calibration: batches of inputs like those of the training set; a few hundred inputs are
+            enough.
+        test: batches of inputs and labels to measure the accuracy on, before and after.
+        max_drop: if the accuracy falls by more than this, the export fails and leaves no file.
+        squares: "int8", "float", or "auto" for int8 where that hardly moves the outputs.
+        **options: those of `export_onnx`.
+    """
+    require_onnx("quadric.exporting.export_int8")
+    if squares not in ("auto", "int8", "float"):
+        raise ValueError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
+    batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
+    if not batches:
+        raise ValueError(
+            "calibration must hold at least one batch of inputs, got none: give some of the "
+            "training set"
+        )
+    if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules()) and not (
+        any(hasattr(m, "kernel_size") for m in model.modules())
+    ):
+        raise ValueError(
+            f"int8 is for convolutional networks, got {type(model).__name__} without a "
+            "convolution: export it in float"
+        )
+    path = Path(path)
+    with unfinished(path) as file:
+        plain = file.with_name("float.onnx")
+        report = export_onnx(model, plain, *example_inputs, **options)
+        before = open_session(plain)
+        gaps: dict[str, float] = {}
+        for kind in ("int8", "float") if squares == "auto" else (squares,):
+            made = file.with_name(f"{kind}.onnx")
+            _quantize(plain, made, batches, kind == "int8")
+            gaps[kind] = _mean_difference(before, open_session(made), batches)
+        chosen = (
+            "int8"
+            if gaps.get("int8", math.inf) <= EXCESS * gaps.get("float", math.inf)
+            else ("float")
+        )
+        os.replace(file.with_name(f"{chosen}.onnx"), file)
+        accuracies: list[float | None] = [None, None]
+        if test is not None:
+            tested = list(test)
+            accuracies = [accuracy(session, tested) for session in (before, open_session(file))]
+            lost = float(accuracies[0] or 0) - float(accuracies[1] or 0)
+            if lost > max_drop:
+                raise ValueError(
+                    f"the accuracy in int8 may fall by {max_drop:.3f} at most, but fell from "
+                    f"{accuracies[0]:.4f} to {accuracies[1]:.4f}: no file was written; calibrate "
+                    "on more inputs, or raise max_drop"
+                )
+        del before
+        for other in file.parent.iterdir():
+            if other != file:
+                other.unlink()
+        size = file.stat().st_size
+    count = sum(len(batch[0]) for batch in batches)
+    return Int8Report(path, size, report, count, chosen, accuracies[0], accuracies[1], gaps[chosen])
+
+
+def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: bool) -> None:
+    import onnx
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
+
+    graph = onnx.load(str(source))
+    names = [value.name for value in graph.graph.input]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest: Iterator[list[Tensor]] = iter(batches)
+
+        def get_next(self) -> dict[str, Any] | None:
+            batch = next(self.rest, None)
+            if batch is None:
+                return None
+            return {n: v.detach().cpu().numpy() for n, v in zip(names, batch, strict=True)}
+
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # the quantizer logs hints there
+    try:
+        with quiet():
+            quantize_static(
+                graph,
+                str(target),
+                Reader(),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=[] if squares else square_nodes(graph),
+            )
+    finally:
+        root.setLevel(level)
+    onnx.checker.check_model(str(target), full_check=True)
+
+
+def square_nodes(graph: Any) -> list[str]:
+    """The nodes of a graph that make squares and mix them: z * z, what multiplies it, and the
+    addition to z."""
+    readers: dict[str, list[Any]] = {}
+    for node in graph.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found: list[str] = []
+    for node in graph.graph.node:
+        if node.op_type != "Mul" or node.input[0] != node.input[1]:
+            continue
+        found.append(node.name)
+        behind = node
+        while len(readers.get(behind.output[0], [])) == 1:
+            behind = readers[behind.output[0]][0]
+            found.append(behind.name)
+            # Gemm adds z itself.
+            if behind.op_type not in ("Conv", "MatMul", "Mul", "Reshape", "Transpose"):
+                break
+    return list(dict.fromkeys(found))
+
+
+def _mean_difference(before: Any, after: Any, batches: list[list[Tensor]]) -> float:
+    total = spread = 0.0
+    for batch in batches:
+        for a, b in zip(run_session(before, batch), run_session(after, batch), strict=True):
+            if not bool(b.isfinite().all()):
+                raise ValueError(
+                    "the int8 network must give finite outputs on the calibration set, and does "
+                    "not: no file was written; calibrate on inputs like those of training"
+                )
+            total += (a - b).abs().sum().item()
+            spread += (a - a.mean()).abs().sum().item()
+    return total / max(spread, 1e-30)
+
+
+def accuracy(session: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The share of inputs whose largest output is their label."""
+    right = count = 0
+    for inputs, labels in batches:
+        scores = run_session(session, [inputs.detach().cpu()])[0]
+        right += int((scores.argmax(1) == labels.cpu()).sum())
+        count += len(labels)
+    return right / max(count, 1)

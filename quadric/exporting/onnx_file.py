@@ -1,0 +1,176 @@
+"""export_onnx: a checked ONNX file."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric.exporting.checking import BATCH_SIZES, check_arguments, tolerance_of
+from quadric.exporting.preparing import Examples, copied, prepared, program_of, quiet, unfinished
+from quadric.exporting.report import ExportReport
+
+OPSET = 20
+"""The version of ONNX's operators that is written unless another one is asked for."""
+
+LARGE = 1 << 30
+"""Bytes of weights from which they are written beside the file: a file holds 2 GiB."""
+
+_EXTRA = ("onnx", "onnxscript", "onnxruntime")
+
+
+def require_onnx(who: str) -> None:
+    """Raises an error that names the extra if a package is not installed."""
+    if any(importlib.util.find_spec(module) is None for module in _EXTRA):
+        raise ImportError(f"{who} needs the ONNX extras: pip install 'quadric[onnx]'")
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *example_inputs: Tensor,
+    opset: int = OPSET,
+    dynamic_batch: bool = True,
+    batch_dim: int = 0,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    tolerance: float | None = None,
+    fold: bool = True,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> ExportReport:
+    """Writes a model as an ONNX file of standard operators, checked against the model.
+
+    The model is copied and stays as it is. In the file BatchNorm is folded into the layers in
+    front, exactly, and quadratic layers are a product, a 1x1 convolution or matrix product, and an
+    addition. The file is checked by `onnx.checker`, run in ONNX Runtime at several batch sizes and
+    compared with the model in eval mode. It appears under its name only if all of that went well.
+
+    Args:
+        model: the network.
+        path: the file; one that exists is replaced.
+        *example_inputs: the arguments of `model.forward`, tensors all of them.
+        opset: the version of ONNX's operators.
+        dynamic_batch: whether the file takes any batch size, or that of the examples alone.
+        batch_dim: the dimension of the inputs that is the batch.
+        batch_sizes: at which model and file are compared; with a fixed batch only that.
+        tolerance: the largest allowed difference, relative to the model's largest output; by
+            default 1e-4 for float32.
+        fold: whether to fold BatchNorm.
+        input_names: names for the file's inputs.
+        output_names: names for the file's outputs.
+    """
+    who = "quadric.export_onnx"
+    require_onnx(who)
+    check_arguments(model, example_inputs, who)
+    examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
+    limit = tolerance_of(model, tolerance)
+    path = Path(path)
+    with unfinished(path) as file:
+        lean, folding = prepared(copied(model), examples.traced(), fold)
+        _write(lean, file, examples, opset, input_names, output_names)
+        operators = _checked_operators(file, opset)
+        session = open_session(file)
+        worst = examples.compare(
+            copied(model), functools.partial(run_session, session), limit, "ONNX Runtime"
+        )
+        del session
+        size = sum(f.stat().st_size for f in file.parent.iterdir())
+    return ExportReport(path, "onnx", size, worst, examples.sizes, folding, opset, operators)
+
+
+def _write(
+    model: nn.Module,
+    file: Path,
+    examples: Examples,
+    opset: int,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+) -> None:
+    exported = program_of(model, examples)
+    try:
+        with quiet():
+            program = torch.onnx.export(
+                exported,
+                dynamo=True,
+                verbose=False,
+                opset_version=opset,
+                dynamic_shapes=examples.dynamic_shapes(model),  # names the dimension
+                input_names=input_names,
+                output_names=output_names,
+            )
+    except Exception as error:
+        raise _not_exported(error) from error
+    assert program is not None
+    # The exporter notes where in which module each node comes from: half the size of a small file.
+    for node in program.model.graph:
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in program.model.graph.initializers.values():
+        value.metadata_props.clear()
+    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    program.save(file, external_data=weights > LARGE)
+
+
+def _not_exported(error: BaseException) -> ValueError:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = " ".join(str(cause).split())
+    text = text if len(text) < 300 else text[:300] + "…"
+    return ValueError(
+        f"the model must consist of operators that ONNX has, got {type(cause).__name__}: {text}: "
+        "replace that part of the model, or give a later opset"
+    )
+
+
+def _checked_operators(file: Path, opset: int) -> dict[str, int]:
+    """How often each operator stands in a file that is well formed and has standard ones alone."""
+    import onnx
+
+    onnx.checker.check_model(str(file), full_check=True)
+    graph = onnx.load(str(file), load_external_data=False)
+    versions = {entry.domain: entry.version for entry in graph.opset_import}
+    found: Counter[str] = Counter()
+    strange: set[str] = set()
+    for node in graph.graph.node:
+        found[node.op_type] += 1
+        if node.domain not in ("", "ai.onnx"):
+            strange.add(f"{node.domain}.{node.op_type}")
+    if strange or graph.functions:
+        names = sorted(strange) or [function.name for function in graph.functions]
+        raise ValueError(
+            f"an exported network must consist of ONNX's standard operators, got {names[0]}: "
+            "replace that part of the model"
+        )
+    if versions.get("", opset) != opset:
+        raise ValueError(
+            f"opset {opset} cannot be written, got {versions['']} from torch: give opset="
+            f"{versions['']}"
+        )
+    return dict(sorted(found.items()))
+
+
+def open_session(file: Path, threads: int | None = None) -> Any:
+    """A session of ONNX Runtime on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a session; inputs that the network does not use are left out of the file."""
+    names = [value.name for value in session.get_inputs()]
+    given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    return [torch.from_numpy(value) for value in session.run(None, given)]

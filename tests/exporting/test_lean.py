@@ -1,0 +1,103 @@
+"""The lean form computes what the layer computes, whichever way its matrix is multiplied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quadric
+from quadric.exporting.lean import Lean, is_lean, lean_layer
+from tests.conftest import assert_close
+from tests.nn.cases import CASES, IDS, Case
+
+F64 = torch.float64
+
+# Layers that take each way: all at once, by groups, in two steps, by blocks, diagonal.
+LAYERS = [
+    (nn.Linear, (5, 20), (4, 5), {}),
+    (nn.Linear, (5, 128), (2, 3, 5), {}),
+    (nn.Linear, (5, 256), (5,), {}),
+    (nn.Conv2d, (4, 64, 3), (2, 4, 5, 5), {"padding": 1}),
+    (nn.Conv2d, (4, 48, 3), (2, 4, 5, 5), {"groups": 2}),
+    (nn.Conv1d, (4, 160, 3), (2, 4, 6), {"stride": 2}),
+    (nn.Conv3d, (2, 24, 2), (2, 3, 3, 3), {"groups": 2}),
+]
+NEURONS = [("eigen", 9), ("eigen", 7), ("shared", 8), ("shared", 5), ("square", None)]
+
+
+@pytest.mark.parametrize(("kind", "args", "shape", "options"), LAYERS)
+@pytest.mark.parametrize(("neuron", "rank"), NEURONS)
+@pytest.mark.parametrize("shifted", [True, False])
+def test_same_function(
+    neuron: str, rank: int | None, shifted: bool, kind: Any, args: Any, shape: Any, options: Any
+) -> None:
+    more = {} if rank is None else {"rank": rank}
+    layer: Any = quadric.make_layer(kind, *args, neuron=neuron, dtype=F64, **options, **more)
+    nn.init.normal_(layer.eigenvalues)
+    shift = torch.randn(args[1], dtype=F64) if shifted else None
+    lean, x = lean_layer(layer, shift), torch.randn(shape, dtype=F64)
+    expected = layer(x)
+    if shift is not None:
+        spatial = 0 if kind is nn.Linear else int(kind.__name__[-2])
+        expected = expected + shift.reshape(-1, *(1,) * spatial)
+    assert_close(lean(x), expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_every_eigen_layer(case: Case, normalize: bool) -> None:
+    layer, x = case.make(normalize=normalize), case.input()
+    assert_close(lean_layer(layer)(x), case.reference(layer, x, normalize))
+
+
+def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, ...]]:
+    args = (4, outputs) if kind is nn.Linear else (4, outputs, 3)
+    layer: Any = lean_layer(quadric.make_layer(kind, *args, neuron=neuron, rank=rank))  # type: ignore[arg-type]
+    return [tuple(p.shape) for p in layer.mix.parameters()]
+
+
+def test_the_cheapest_way_is_chosen() -> None:
+    # Neurons of 10 channels cross every block: all at once, or down to their y and up again.
+    assert weights("eigen", 9, nn.Conv2d, 32) == [(32, 32, 1, 1)]
+    assert weights("eigen", 9, nn.Conv2d, 64) == [(16, 64, 1, 1), (64, 16, 1, 1)]
+    # Neurons of 8 channels do not cross blocks of 16.
+    assert weights("eigen", 7, nn.Conv2d, 64) == [(64, 16, 1, 1)]
+    assert weights("shared", 8, nn.Conv2d, 64) == [(64, 16, 1, 1)]
+    assert weights("shared", 8, nn.Linear, 32) == [(32, 32)]
+    assert weights("shared", 8, nn.Linear, 256) == [(8, 32, 32)]
+    assert weights("eigen", 9, nn.Linear, 512) == [(512, 52), (52, 512)]
+
+
+def test_a_layer_without_features_is_its_linear_layer() -> None:
+    layer = quadric.QuadraticConv2d(3, 1, 3)
+    assert isinstance(lean_layer(layer), nn.Conv2d)
+
+
+def test_half_precision_sums_in_float32() -> None:
+    layer: Any = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.0], [300.0]]))
+        layer.eigenvalues.fill_(0.01)
+    out = lean_layer(layer)(torch.ones(1, 1, dtype=torch.float16))
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out[0, 0].float(), torch.tensor(900.0), rtol=2e-3, atol=0)
+
+
+def test_only_three_neurons_have_a_lean_form() -> None:
+    for neuron in quadric.neurons():
+        layer = quadric.make_layer(nn.Linear, 4, 8, neuron=neuron)
+        assert is_lean(layer) == (neuron in ("eigen", "shared", "square")), neuron
+
+
+def test_the_layer_itself_stays_as_it_is() -> None:
+    layer = quadric.QuadraticLinear(4, 20)
+    nn.init.normal_(layer.eigenvalues)
+    before = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    lean = lean_layer(layer)
+    assert isinstance(lean, Lean)
+    assert not lean_layer(layer.eval()).training
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)

@@ -1,0 +1,305 @@
+"""Real files in real ONNX Runtime sessions."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quadric
+from quadric.exporting import export_onnx
+from quadric.exporting.onnx_file import OPSET
+from tests.exporting.networks import encoder, quadratic_layers, small_cnn, trained_
+
+PICTURE = torch.zeros(1, 1, 8, 8)
+
+
+def run(path: Path, *inputs: Tensor) -> Tensor:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    return torch.from_numpy(session.run(None, given)[0])
+
+
+def assert_same(path: Path, model: nn.Module, *inputs: Tensor) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(run(path, *inputs), model(*inputs), rtol=1e-3, atol=1e-4)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("neuron", ["linear", "eigen", "shared"])
+def test_a_convolutional_network(neuron: str, tmp_path: Path) -> None:
+    model = small_cnn(neuron)
+    path = tmp_path / "model.onnx"
+    report = quadric.export_onnx(model, path, PICTURE)
+    assert files_in(tmp_path) == ["model.onnx"]
+    for batch in (1, 4, 9):
+        assert_same(path, model, torch.randn(batch, 1, 8, 8))
+    assert 0 < report.difference < 1e-5
+    assert report.size == path.stat().st_size
+    assert len(report.folding.folded) == 3
+    assert report.operators["Relu"] == 3
+    # The lean graph: a product, a convolution and an addition more for each quadratic layer.
+    quadratic = len(quadratic_layers(model))
+    assert quadratic == (0 if neuron == "linear" else 3)
+    assert sum(report.operators.values()) == 9 + 3 * quadratic
+    assert report.operators["Conv"] == 3 + quadratic
+
+
+def test_the_file_is_standard_onnx_of_the_stated_opset(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    report = export_onnx(
+        small_cnn("square"),
+        path,
+        PICTURE,
+        input_names=["picture"],
+        output_names=["scores"],
+        batch_sizes=[3],
+    )
+    graph = onnx.load(str(path))
+    assert {entry.domain: entry.version for entry in graph.opset_import} == {"": OPSET}
+    assert report.opset == OPSET
+    assert {node.domain for node in graph.graph.node} <= {"", "ai.onnx"}
+    assert [value.name for value in graph.graph.input] == ["picture"]
+    assert [value.name for value in graph.graph.output] == ["scores"]
+    batch = graph.graph.input[0].type.tensor_type.shape.dim[0]
+    assert batch.dim_param == "batch"
+    assert not any(node.metadata_props for node in graph.graph.node)
+    facts = report.to_dict()
+    assert facts["path"] == str(path)
+    assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, [3])
+    assert "opset 20" in str(report)
+    assert "3 BatchNorm folded" in str(report)
+
+
+def test_a_residual_network(tmp_path: Path) -> None:
+    model = trained_(quadric.models.create("resnet8", neuron="eigen", channels=(4, 8, 12)))
+    path = tmp_path / "model.onnx"
+    report = export_onnx(model, path, torch.zeros(2, 3, 16, 16))
+    assert_same(path, model, torch.randn(3, 3, 16, 16))
+    assert not report.folding.kept
+    assert "BatchNormalization" not in report.operators
+
+
+def test_a_table_network(tmp_path: Path) -> None:
+    model = trained_(quadric.models.create("mlp", neuron="eigen", hidden=(64, 20)))
+    path = tmp_path / "model.onnx"
+    report = export_onnx(model, path, torch.zeros(1, 8))
+    assert_same(path, model, torch.randn(7, 8))
+    assert set(report.operators) <= {"Gemm", "MatMul", "Mul", "Relu"}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_transformer_encoder(batch_first: bool, tmp_path: Path) -> None:
+    model = encoder(batch_first=batch_first)
+    assert len(quadratic_layers(model)) == 6
+    path = tmp_path / "model.onnx"
+    shape = (2, 5, 16) if batch_first else (5, 2, 16)
+    report = export_onnx(model, path, torch.randn(shape), batch_dim=0 if batch_first else 1)
+    for batch in (1, 3):
+        assert_same(path, model, torch.randn((batch, 5, 16) if batch_first else (5, batch, 16)))
+    assert report.difference < 1e-5
+
+
+@pytest.mark.parametrize("neuron", ["fan", "general"])
+def test_any_neuron(neuron: str, tmp_path: Path) -> None:
+    layer = quadric.make_layer(nn.Conv2d, 1, 6, 3, neuron=neuron)
+    model = trained_(nn.Sequential(layer, nn.BatchNorm2d(6)))
+    path = tmp_path / "model.onnx"
+    report = export_onnx(model, path, PICTURE)
+    assert_same(path, model, torch.randn(3, 1, 8, 8))
+    assert list(report.folding.kept) == ["1"]
+
+
+def test_one_layer_alone(tmp_path: Path) -> None:
+    layer = trained_(quadric.QuadraticLinear(3, 20))
+    report = export_onnx(layer, tmp_path / "layer.onnx", torch.zeros(2, 3))
+    assert_same(tmp_path / "layer.onnx", layer, torch.randn(4, 3))
+    assert report.operators == {"Gemm": 2, "Mul": 1}
+
+
+def test_several_inputs_and_integers(tmp_path: Path) -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10, 6)
+            self.layer = quadric.QuadraticLinear(6, 12, rank=2)
+
+        def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+            return self.layer(self.embedding(ids)).mean(1) * scale
+
+    model = trained_(Tagger())
+    path = tmp_path / "model.onnx"
+    export_onnx(model, path, torch.tensor([[1, 2, 9]]), torch.ones(1, 1))
+    assert_same(path, model, torch.randint(10, (4, 3)), torch.randn(4, 1))
+
+
+def test_a_fixed_batch(tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        """Takes two rows, no more."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = quadric.QuadraticLinear(4, 6, rank=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.reshape(2, 4)).sum(0)
+
+    model = trained_(Fixed())
+    path = tmp_path / "model.onnx"
+    with pytest.raises(ValueError, match="dynamic_batch=False"):
+        export_onnx(model, path, torch.randn(2, 4))
+    assert files_in(tmp_path) == []
+    report = export_onnx(model, path, torch.randn(2, 4), dynamic_batch=False)
+    assert report.batch_sizes == (2,)
+    assert_same(path, model, torch.randn(2, 4))
+
+
+def test_the_model_stays_as_it_is(tmp_path: Path) -> None:
+    model = small_cnn().train()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    export_onnx(model, tmp_path / "model.onnx", PICTURE)
+    assert model.training
+    assert all(module.training for module in model.modules())
+    assert isinstance(model.bn1, nn.BatchNorm2d)
+    assert isinstance(model.conv1, quadric.QuadraticConv2d)
+    assert torch.equal(torch.get_rng_state(), state)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    for name, value in after.items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_without_folding(tmp_path: Path) -> None:
+    model = small_cnn()
+    report = export_onnx(model, tmp_path / "model.onnx", PICTURE, fold=False)
+    assert not report.folding.folded
+    assert report.operators["BatchNormalization"] == 3
+    assert_same(tmp_path / "model.onnx", model, torch.randn(3, 1, 8, 8))
+
+
+def test_a_compiled_model_is_exported_as_what_is_inside(tmp_path: Path) -> None:
+    model = trained_(nn.Sequential(quadric.QuadraticLinear(3, 4)))
+    compiled: Any = torch.compile(model, backend="eager")
+    export_onnx(compiled, tmp_path / "model.onnx", torch.zeros(1, 3))
+    assert_same(tmp_path / "model.onnx", model, torch.randn(3, 3))
+
+
+class Unlike(nn.Module):
+    """Computes something else while it is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = quadric.QuadraticLinear(3, 4, rank=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out * 1.01 if torch.compiler.is_exporting() else out
+
+
+def test_a_difference_fails_and_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must compute what the model computes, but in ONNX Run"):
+        export_onnx(Unlike(), tmp_path / "model.onnx", torch.zeros(1, 3))
+    assert files_in(tmp_path) == []
+
+
+def test_a_difference_leaves_the_older_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_text("an older file")
+    with pytest.raises(ValueError, match="no file was written"):
+        export_onnx(Unlike(), path, torch.zeros(1, 3))
+    assert files_in(tmp_path) == ["model.onnx"]
+    assert path.read_text() == "an older file"
+
+
+def test_a_network_that_differs_at_another_batch_size(tmp_path: Path) -> None:
+    class OddBatch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if torch.compiler.is_exporting() or len(x) < 5 else x + 1
+
+    with pytest.raises(ValueError, match="at batch size 5"):
+        export_onnx(OddBatch(), tmp_path / "model.onnx", torch.zeros(2, 3))
+    assert files_in(tmp_path) == []
+
+
+def test_what_depends_on_values_is_refused(tmp_path: Path) -> None:
+    """Traced it would be a constant, and look right for the examples."""
+
+    class Cut(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[: int(x.sum().item())]
+
+    with pytest.raises(ValueError, match=r"must be one graph for torch\.export"):
+        export_onnx(Cut(), tmp_path / "model.onnx", torch.ones(2, 3))
+    assert files_in(tmp_path) == []
+
+
+def test_what_onnx_does_not_have_is_refused(tmp_path: Path) -> None:
+    class Eigenvalues(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.eigvalsh(x)
+
+    with pytest.raises(ValueError, match="must consist of operators that ONNX has"):
+        export_onnx(Eigenvalues(), tmp_path / "model.onnx", torch.ones(2, 3, 3))
+    assert files_in(tmp_path) == []
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    model, path = nn.Linear(3, 4), tmp_path / "model.onnx"
+    x = torch.zeros(2, 3)
+    cases: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+        ("model", (x,), {}, r"model must be a torch\.nn\.Module, got str"),
+        (model, (), {}, "must see example inputs, got none"),
+        (model, ([1, 2],), {}, "example inputs must be tensors, got list"),
+        (model, (x,), {"batch_dim": 2}, "batch_dim must be a dimension of every input, got 2"),
+        (model, (x,), {"batch_sizes": [0]}, r"batch_sizes must be numbers >= 1, got \[0\]"),
+        (model, (x, torch.zeros(3, 3)), {}, r"one batch size >= 1, got \[2, 3\]"),
+        (nn.Linear(3, 4, device="meta"), (x,), {}, "got 'weight' on the meta device"),
+    ]
+    for given, inputs, options, message in cases:
+        with pytest.raises((ValueError, TypeError), match=message):
+            export_onnx(given, path, *inputs, **options)
+    with pytest.raises(ValueError, match=r"the folder of .* must exist"):
+        export_onnx(model, tmp_path / "none" / "model.onnx", x)
+    with pytest.raises(ValueError, match="path must be a file, got the folder"):
+        export_onnx(model, tmp_path, x)
+    assert files_in(tmp_path) == []
+
+
+def test_a_missing_extra_is_named_in_one_line() -> None:
+    """In a process where onnx cannot be found."""
+    script = """
+import importlib.util, torch, quadric
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "onnx" else find(name, *rest)
+try:
+    quadric.export_onnx(torch.nn.Linear(2, 2), "model.onnx", torch.zeros(1, 2))
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == (
+        "quadric.export_onnx needs the ONNX extras: pip install 'quadric[onnx]'\n"
+    ), done.stderr
+
+
+def test_weights_beside_a_very_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quadric.exporting.onnx_file.LARGE", 1000)
+    model = trained_(nn.Sequential(quadric.QuadraticLinear(30, 40), nn.Linear(40, 3)))
+    path = tmp_path / "model.onnx"
+    report = export_onnx(model, path, torch.zeros(1, 30))
+    assert files_in(tmp_path) == ["model.onnx", "model.onnx.data"]
+    assert report.size == sum(f.stat().st_size for f in tmp_path.iterdir())
+    assert_same(path, model, torch.randn(3, 30))
