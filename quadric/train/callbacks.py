@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -70,9 +69,9 @@ class EpochRecords(Callback):
             logger.log_metrics(numbers, step=record["epoch"])
         if self.screen is not None:
             line = epoch_line(record, pl_module.recipe.epochs, pl_module.task)
-            bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
-            if bar is not None:
-                bar.write(line, file=self.screen)
+            bar = trainer.progress_bar_callback
+            if isinstance(bar, TQDMProgressBar):
+                bar.train_progress_bar.write(line, file=self.screen)
             else:
                 print(line, file=self.screen, flush=True)
 
@@ -150,6 +149,6 @@ def make_callbacks(
         )
     # After the best one, so that whoever finds `last` finds the `best` of the same epoch.
     callbacks.append(last)
-    if screen is not None and screen.isatty() and sys.stderr.isatty():
+    if screen is not None and screen.isatty():
         callbacks.append(TQDMProgressBar(refresh_rate=10, leave=False))
     return records, callbacks

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
@@ -43,6 +44,7 @@ def fit(
     *,
     data: TrainingData | None = None,
     screen: TextIO | None = None,
+    again: bool = False,
 ) -> None:
     """Trains a recipe in its directory, from its last checkpoint if there is one.
 
@@ -51,6 +53,7 @@ def fit(
         directory: made, and the recipe's.
         data: of the recipe, if it is loaded already.
         screen: where progress is printed, or None.
+        again: from the beginning, even if there is a checkpoint (which the first process removes).
     """
     prepared = data or load_data(recipe)
     network = build_network(recipe, prepared)
@@ -64,7 +67,8 @@ def fit(
         checkpoint = directory.last_checkpoint
         diverged: DivergedError | None = None
         try:
-            _fit(trainer, module, str(checkpoint) if checkpoint.is_file() else None)
+            found = checkpoint.is_file() and not again
+            _fit(trainer, module, str(checkpoint) if found else None)
         except DivergedError as error:
             diverged = error
         if not trainer.is_global_zero:
@@ -100,7 +104,7 @@ def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], step
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         enable_model_summary=False,
-        enable_progress_bar=any(hasattr(c, "train_progress_bar") for c in callbacks),
+        enable_progress_bar=any(isinstance(c, ProgressBar) for c in callbacks),
         # Algorithms on a CPU are deterministic; on a GPU those that can be.
         deterministic="warn" if torch.cuda.is_available() else None,
         default_root_dir=directory.path,

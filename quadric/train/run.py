@@ -103,10 +103,11 @@ def train(
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
     if not is_first_process():
-        # The first process has the directory; this one only needs to know where it is.
-        from quadric.train.fitting import fit
+        # The first process keeps the directory; this one follows it.
+        if not directory.is_finished or overwrite:
+            from quadric.train.fitting import fit
 
-        fit(recipe, directory)
+            fit(recipe, directory, again=overwrite)
         return None
     directory.check_owner(recipe)
     with directory.lock() as lock:

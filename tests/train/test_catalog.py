@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,14 @@ def test_values_are_read_as_in_a_recipe(text: str, expected: object) -> None:
 def test_what_is_no_assignment_is_refused() -> None:
     with pytest.raises(ValueError, match="--set must be field=value, got 'lr'"):
         catalog.parse_assignment("lr")
+
+
+def test_reading_recipes_and_results_does_not_import_lightning() -> None:
+    code = (
+        "import sys, quadric.train.commands as c, quadric.train.listing as l; l.table();"
+        "sys.exit(any(name in sys.modules for name in ('lightning', 'matplotlib', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_list_has_one_line_for_each() -> None:

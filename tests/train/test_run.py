@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -162,6 +163,20 @@ def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) 
     assert result["test_loss"] == whole["test_loss"]
     rows = metrics(run.directory)
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+
+
+def test_a_terminal_gets_a_bar_and_a_line_for_each_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    train(law_run(tmp_path / "run", epochs=2), screen=screen)
+    assert [line[:9] for line in screen.getvalue().splitlines()[1:]] == ["epoch 1/2", "epoch 2/2"]
+    captured = capsys.readouterr()
+    assert "4/4" in captured.out + captured.err
 
 
 def test_overwriting_starts_again(tmp_path: Path) -> None:
