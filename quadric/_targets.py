@@ -437,6 +437,8 @@ def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> 
 
 def _ends_in(model: nn.Module, layer: nn.Module) -> bool:
     """Whether a model is a Sequential (of Sequentials) that ends in the layer."""
+    while type(model).__name__ in ("OptimizedModule", "DataParallel"):  # compiled, or replicated
+        model = next(model.children())
     while isinstance(model, nn.Sequential) and len(model):
         model = list(model._modules.values())[-1]  # type: ignore[assignment]
         if model is layer:

@@ -126,8 +126,9 @@ class ConversionReport:
             for c in self.converted
         ]
         rows += [(s.name, s.kind, f"left: {s.reason}") for s in self.skipped]
+        done = f"{len(self.converted)} layer" + ("s" if len(self.converted) != 1 else "")
         lines = [
-            f"{len(self.converted)} layers converted to {self.neuron}, {len(self.skipped)} left",
+            f"{done} converted to {self.neuron}, {len(self.skipped)} left",
             text_table(("layer", "was", "is"), rows),
             _change("parameters", self.params_before, self.params_after),
         ]
@@ -188,7 +189,7 @@ def convert_(
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2))
         >>> print(convert_(model, rank=9))
-        1 layers converted to eigen, 1 left
+        1 layer converted to eigen, 1 left
         layer  was     is
         -----  ------  ---------------------------------------------------
         0      Linear  eigen, rank 9
@@ -491,7 +492,7 @@ def _choose(
                 f"{len(chosen)}, got {first}: give a smaller number or leave it out"
             )
         for target in chosen[first:]:
-            skip(target, f"behind the first {first} layers")
+            skip(target, f"not among the first {first}")
         chosen = chosen[:first]
     _check_chosen(model, include, included, chosen, skipped, matched)
     _warn_unused(included, excluded)

@@ -471,6 +471,10 @@ def test_the_head() -> None:
     # A Sequential ends in its head; one that ends in something else has none.
     assert converted(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))) == ["0"]
     assert converted(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())) == ["0", "1"]
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    assert converted(wrapped) == ["module.0"]
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), backend="eager")
+    assert converted(compiled) == ["_orig_mod.0"]
     # torchvision's classifiers are Sequentials: the number is a place, not a name.
     vgg = nn.ModuleDict({"classifier": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))})
     assert converted(vgg) == ["classifier.0"]
@@ -526,7 +530,7 @@ def test_first_takes_the_real_order_where_it_can_see_it() -> None:
     report = quadric.convert_(Backwards(), first=1, example_inputs=x)
     assert {s.name: s.reason for s in report.skipped} == {
         "side": "a shortcut, which `first` does not count",
-        "late": "behind the first 1 layers",
+        "late": "not among the first 1",
     }
 
 
