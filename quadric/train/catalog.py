@@ -84,11 +84,11 @@ def load(name: str, quick: bool = False) -> Recipe:
             is the quick variant.
         quick: the quick variant.
     """
-    if name.endswith(QUICK) and not _is_path(name) and name not in names():
+    if name.endswith(QUICK) and not is_path(name) and name not in names():
         name, quick = name.removesuffix(QUICK), True
     values = _values(name)
     fast = values.pop("quick", None)
-    title = Path(name).stem if _is_path(name) else name
+    title = Path(name).stem if is_path(name) else name
     where = f"recipe {title}"
     if not quick:
         return make_recipe({"name": title, **values}, where)
@@ -104,7 +104,7 @@ def load(name: str, quick: bool = False) -> Recipe:
 
 def text(name: str) -> str:
     """A recipe's file as it is, or the resolved quick variant or member of a family."""
-    if _is_path(name):
+    if is_path(name):
         return Path(name).read_text(encoding="utf-8")
     if name in _files():
         return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
@@ -119,7 +119,8 @@ def first_line(name: str) -> str:
     return text(name).partition("\n")[0].removeprefix("#").strip()
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name is a file rather than a recipe that ships."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -160,7 +161,7 @@ def _members(family: str) -> Iterator[str]:
 
 def _values(name: str) -> dict[str, Any]:
     """The fields of a file, those of its base below them."""
-    if _is_path(name):
+    if is_path(name):
         values = dict(_mapping(parse(Path(name).read_text(encoding="utf-8"), name), name))
     else:
         values = dict(_found(name))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import signal
 import sys
 import threading
@@ -196,10 +195,14 @@ def _broken_pictures(trainer: Trainer) -> dict[str, Any]:
     return {"broken_pictures": len(set().union(*broken))} if broken else {}
 
 
-def _peak_memory() -> int:
+def _peak_memory() -> int | None:
     """Of the device if it is a GPU, else of this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # a system that does not tell
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

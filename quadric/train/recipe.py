@@ -210,9 +210,14 @@ class Recipe(BaseModel):
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
         return "-".join([*parts, f"s{self.seed}"])
 
-    def command(self, base: Recipe) -> str:
-        """The shortest command that makes this run."""
-        words = ["quadric", "train", self.name]
+    def command(self, base: Recipe, source: str | None = None) -> str:
+        """The shortest command that makes this run.
+
+        Args:
+            base: the recipe without overrides.
+            source: how it is named on the command line, if not by its name.
+        """
+        words = ["quadric", "train", *(source or self.name).split()]
         if self.neuron != base.neuron:
             words += ["--neuron", self.neuron]
         needed = self.differences(base)

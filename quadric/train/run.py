@@ -78,7 +78,10 @@ def find_run(
         overrides.setdefault("nodes", started.nodes)
     recipe = base.with_overrides(overrides).resolved()
     path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
-    return Run(recipe, RunDirectory(path), recipe.command(base))
+    source = None
+    if catalog.is_path(name):
+        source = f"{name} --quick" if quick else name
+    return Run(recipe, RunDirectory(path), recipe.command(base, source))
 
 
 def train(
@@ -129,6 +132,12 @@ def train(
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
+            if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
+                print(
+                    f"note: the rate never decays, as milestones {recipe.milestones} are not "
+                    f"within {recipe.epochs} epochs: give other ones, or another --schedule",
+                    file=screen,
+                )
         if recipe.devices > 1 and launched() is None:
             del prepared, network
             launch(directory, recipe.devices, lock, screen is not None)

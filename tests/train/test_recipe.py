@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quadric.train import catalog
 from quadric.train.recipe import FIELDS, PLACE, Recipe
+from quadric.train.run import find_run
 
 BASE = catalog.load("cifar10-resnet20")
 
@@ -139,6 +141,14 @@ def test_the_command_makes_the_same_recipe() -> None:
         for text in ("channels=[8, 16, 32]", "lr=0.05", 'schedule="onecycle"')
     )
     assert resolved(neuron="eigen", rank=3, seed=2, **again) == changed
+
+
+def test_a_file_is_named_by_its_path_in_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: law-lorentz\ntitle: mine\nquick: {epochs: 2}\n")
+    run = find_run(str(file), {"seed": 3}, quick=True)
+    assert run.command == f"quadric train {file} --quick --seed 3"
+    assert run.directory.path.name == "mine-quick-linear-s3"
 
 
 def test_a_written_recipe_reads_back() -> None:

@@ -323,6 +323,7 @@ def test_slurm_decides_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own
 def test_compiled_training_agrees(tmp_path: Path) -> None:
     plain = law_result(tmp_path / "a", neuron="shared")
     compiled = law_result(tmp_path / "b", neuron="shared", compile=True)
