@@ -399,10 +399,10 @@ class SharedSquares:
 
     def _outer(self, g: Tensor, squares: Tensor, dim: int) -> Tensor:
         """sum over everything but the channels of g_i z_j^2: (groups, blocks, s, s)."""
-        moved = [t.movedim((dim, dim + 1, dim + 2), (0, 1, 2)).flatten(3) for t in (g, squares)]
-        if moved[0].dim() == 3:  # a single vector: no other dimension to sum over
-            moved = [t.unsqueeze(-1) for t in moved]
-        return torch.matmul(moved[0], moved[1].transpose(-1, -2))
+        moved = [t.movedim((dim, dim + 1, dim + 2), (0, 1, 2)) for t in (g, squares)]
+        # A single vector has no other dimension to sum over.
+        left, right = (t.flatten(3) if t.dim() > 3 else t.unsqueeze(-1) for t in moved)
+        return torch.matmul(left, right.transpose(-1, -2))
 
 
 Squares = EigenSquares | SharedSquares

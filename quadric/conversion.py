@@ -611,6 +611,12 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
                 f"the parameters of a layer must be plain to revert it, got a parametrization in "
                 f"{name!r}: remove it with torch.nn.utils.parametrize.remove_parametrizations first"
             )
+    for name, layer in layers:
+        if not get_neuron(layer.neuron).can_be_linear:
+            raise ValueError(
+                f"the layer {name!r} must have a linear part to be reverted, but a {layer.neuron} "
+                "neuron has none: build a new torch layer in its place"
+            )
     used = [name for name, layer in layers if not layer.is_linear()]
     if used and not project:
         raise ValueError(

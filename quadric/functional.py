@@ -57,6 +57,11 @@ def check_groups(channels: int, groups: int) -> None:
 def _check_eigenvalues(
     eigenvalues: Tensor, expected: int, channels: int, rank: int, groups: int
 ) -> None:
+    if not isinstance(eigenvalues, Tensor):
+        raise TypeError(
+            f"eigenvalues must be a tensor, got {type(eigenvalues).__name__}: convert them with "
+            "torch.as_tensor(eigenvalues)"
+        )
     if not eigenvalues.is_floating_point():
         raise TypeError(
             f"eigenvalues must be a real floating-point tensor, got {eigenvalues.dtype}: convert "
@@ -68,6 +73,29 @@ def _check_eigenvalues(
             f"eigenvalues must be a vector of length {expected} for {channels} outputs at rank "
             f"{rank} and groups "
             f"{groups}, got shape {tuple(eigenvalues.shape)}: give one for each feature channel"
+        )
+
+
+def _check_weight(weight: Tensor) -> None:
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        got = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(
+            f"the weight must be a real floating-point tensor, got {got}: convert it first"
+        )
+
+
+def _check_bias(bias: Tensor | None, channels: int) -> None:
+    if bias is None:
+        return
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise TypeError(
+            f"the bias must be a real floating-point tensor or None, got {got}: convert it first"
+        )
+    if bias.shape != (channels,):
+        raise ValueError(
+            f"the bias must have one number for each of the {channels} outputs, got shape "
+            f"{tuple(bias.shape)}: give a vector of that length"
         )
 
 
@@ -154,9 +182,11 @@ def quadratic_map(
 ) -> Tensor:
     """The eigen neuron over any linear map: what the functions below have in common."""
     check_rank(rank)
+    _check_weight(weight)
     linear_map.check(input, weight)
     squares = EigenSquares(rank, linear_map.channel_dim, linear_map.groups)
     channels = linear_map.outputs(weight)
+    _check_bias(bias, channels)
     expected = squares.num_eigenvalues(channels)
     _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
     return map_with_squares(
@@ -261,7 +291,7 @@ def _conv_transpose(
     eigenvalues: Tensor,
     bias: Tensor | None,
     stride: IntOrInts,
-    padding: IntOrInts,
+    padding: IntOrInts | str,
     output_padding: IntOrInts,
     groups: int,
     dilation: IntOrInts,
@@ -270,7 +300,7 @@ def _conv_transpose(
     linear_map = TransposedConvMap(
         spatial,
         _as_tuple(stride),
-        _as_tuple(padding),
+        padding if isinstance(padding, str) else _as_tuple(padding),
         _as_tuple(output_padding),
         groups,
         _as_tuple(dilation),

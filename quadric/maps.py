@@ -72,6 +72,11 @@ def _ints(value: int | Sequence[int], length: int) -> tuple[int, ...]:
 
 
 def _check_dtype(input: Tensor) -> None:
+    if not isinstance(input, Tensor):
+        raise TypeError(
+            f"the input must be a tensor, got {type(input).__name__}: convert it with "
+            "torch.as_tensor(input)"
+        )
     if not input.is_floating_point():
         raise TypeError(
             f"the input must be a real floating-point tensor, got {input.dtype}: convert it with "
@@ -102,6 +107,11 @@ class DenseMap:
 
     def check(self, input: Tensor, weight: Tensor) -> None:
         _check_dtype(input)
+        if weight.dim() != 2:
+            raise ValueError(
+                "the weight must have the shape (out_features, in_features), got "
+                f"{tuple(weight.shape)}: give a matrix"
+            )
         if input.dim() == 0 or input.shape[-1] != weight.shape[1]:
             raise ValueError(
                 f"the last dimension of the input must be in_features = {weight.shape[1]}, got an "
@@ -152,6 +162,12 @@ class ConvMap:
                 f"{self.spatial + 2} "
                 f"dimensions, got shape {tuple(weight.shape)}: give it as (out, in / groups, "
                 "*kernel_size)"
+            )
+        _check_groups(self.groups)
+        if self.padding == "same" and any(stride != 1 for stride in self.strides):
+            raise ValueError(
+                f"padding='same' needs stride 1, got stride {self.stride}: give the padding in "
+                "numbers"
             )
         if weight.shape[0] % self.groups:
             raise ValueError(
@@ -227,7 +243,7 @@ class TransposedConvMap:
 
     spatial: int
     stride: int | tuple[int, ...] = 1
-    padding: int | tuple[int, ...] = 0
+    padding: int | tuple[int, ...] | str = 0
     output_padding: int | tuple[int, ...] = 0
     groups: int = 1
     dilation: int | tuple[int, ...] = 1
@@ -243,6 +259,17 @@ class TransposedConvMap:
                 f"the weight of a {self.spatial}-dimensional transposed convolution must have "
                 f"{self.spatial + 2} dimensions, got shape {tuple(weight.shape)}: give it as "
                 "(in, out / groups, *kernel_size)"
+            )
+        _check_groups(self.groups)
+        if isinstance(self.padding, str):
+            raise TypeError(
+                "padding of a transposed convolution must be numbers, got "
+                f"{self.padding!r}: give one for each dimension"
+            )
+        if weight.shape[0] % self.groups:
+            raise ValueError(
+                f"in_channels must be divisible by groups, got {weight.shape[0]} and "
+                f"{self.groups}: choose another number of groups"
             )
         _check_channels(input, weight.shape[0], self.spatial)
 
@@ -282,6 +309,13 @@ class TransposedConvMap:
         if tensors[0].dim() == 1:
             return _concat(tensors, self.groups, 0)
         return torch.cat(list(tensors), 1)
+
+
+def _check_groups(groups: object) -> None:
+    if isinstance(groups, bool) or not isinstance(groups, int):
+        raise TypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
+    if groups < 1:
+        raise ValueError(f"groups must be >= 1, got {groups}: give a positive number")
 
 
 def _check_channels(input: Tensor, channels: int, spatial: int) -> None:

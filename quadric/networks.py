@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,16 @@ def _call(name: str, device: str | None) -> nn.Module:
             f"{name!r} must be a function that returns a torch.nn.Module, got "
             f"{type(factory).__name__}: name such a function"
         )
+    if not isinstance(factory, nn.Module):
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as error:
+            raise ValueError(
+                f"the factory {name!r} must need no argument, but calling it failed ({error}): "
+                "wrap it in a function that gives them"
+            ) from None
+        except ValueError:
+            pass  # it has no signature to read: calling it will tell
     # A module is copied: the next call must not find it converted.
     model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else None
     if model is None and device is not None:
@@ -86,6 +97,10 @@ def _call(name: str, device: str | None) -> nn.Module:
 
 def _import(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
+    if not module_name or module_name.startswith(".") or not attribute:
+        raise ValueError(
+            f"a network must be named as package.module:factory, got {name!r}: give both parts"
+        )
     folder = os.getcwd()
     if folder not in sys.path:  # as `python -m` has it, and the installed command has not
         sys.path.insert(0, folder)

@@ -107,6 +107,8 @@ def create(
         head: converts the classifier too.
         **options: the network's own options, listed by `options(name)`, and the neuron's.
 
+    With neuron="linear" nothing is converted, and what chooses layers is not read.
+
     Examples:
         >>> sum(p.numel() for p in create("resnet20").parameters())
         269722

@@ -94,11 +94,30 @@ class QuadraticLayer(nn.Module):
         """
         raise NotImplementedError
 
+    def _signature(self) -> dict[str, Any]:
+        """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
+        return {"neuron": self.neuron, "rank": self.rank}
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["quadric"] = self._signature()
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         # A linear checkpoint holds this layer's weight and none of the parameters that the neuron
         # adds. Only then are they filled in, so that a partial load never erases trained ones.
+        saved = (args[0] if args else kwargs.get("local_metadata", {})).get("quadric")
+        named = [(state_dict.get(prefix + k), p) for k, p in self._parameters.items()]
+        fits = all(p is None or v is None or v.shape == p.shape for v, p in named)
+        if saved is not None and saved != self._signature() and fits:  # else torch names the misfit
+            errors = args[4] if len(args) > 4 else kwargs["error_msgs"]
+            errors.append(
+                f"the layer {prefix[:-1]!r} was saved with {saved} and is {self._signature()}: "
+                "build it with the neuron and rank it was saved with."
+            )
+            return
         key = prefix + "weight"
         weight, own = state_dict.get(key), self._parameters.get("weight")
         linear = not any(prefix + name in state_dict for name in self.added_parameters())
@@ -117,6 +136,7 @@ class QuadraticLayer(nn.Module):
     def to_linear(self) -> nn.Module:
         """The torch layer without the squares, with the same weight and bias objects."""
         own: Any = self
+        check_plain_parameters(self)
         new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
         new.weight = own.weight
         if self.bias is not None:
@@ -132,7 +152,11 @@ class QuadraticLayer(nn.Module):
 
 def check_dtype(dtype: torch.dtype | None) -> None:
     """Raises for a dtype in which a layer cannot compute."""
-    if dtype is not None and not dtype.is_floating_point:
+    if dtype is None:
+        return
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}: use torch.float32, say")
+    if not dtype.is_floating_point:
         raise TypeError(
             f"dtype must be a real floating-point type, got {dtype}: use torch.float32 or another "
             "float"
@@ -155,16 +179,15 @@ def check_plain_parameters(module: nn.Module) -> None:
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
         raise ValueError(
             f"the layer must have its parameters, got an uninitialized {type(module).__name__}: "
-            "run one forward pass "
-            "first"
+            "run one forward pass first"
         )
-    if "weight" not in module._parameters:
-        raise ValueError(
-            f"the weight of the {type(module).__name__} must be a plain parameter, got a computed "
-            "one (a "
-            "parametrization?): remove it with torch.nn.utils.parametrize.remove_parametrizations "
-            "first"
-        )
+    for name in ("weight", "bias"):
+        if getattr(module, name, None) is not None and name not in module._parameters:
+            raise ValueError(
+                f"the {name} of the {type(module).__name__} must be a plain parameter, got a "
+                "computed one (a parametrization?): remove it with "
+                "torch.nn.utils.parametrize.remove_parametrizations first"
+            )
 
 
 class LinearGeometry(QuadraticLayer):

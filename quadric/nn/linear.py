@@ -79,9 +79,17 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
             b: (m) or a scalar; None for a layer without bias.
             rank: how many eigenpairs are kept; n, everything, by default.
         """
+        for name, tensor in (("M", M), ("w", w), ("b", b)):
+            if not isinstance(tensor, Tensor) and not (name == "b" and tensor is None):
+                raise TypeError(
+                    f"{name} must be a tensor, got {type(tensor).__name__}: convert it with "
+                    f"torch.as_tensor({name})"
+                )
+            if name != "M" and tensor is not None and not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"{name} must be finite, got NaN or infinite entries: mend them")
         if M.dim() == 2:
             M, w = M.unsqueeze(0), w.unsqueeze(0) if w.dim() == 1 else w
-            b = b.reshape(1) if b is not None else None
+            b = b.unsqueeze(0) if b is not None and b.dim() == 0 else b
         if M.dim() != 3:
             raise ValueError(
                 f"M must have shape (neurons, n, n) or (n, n), got {tuple(M.shape)}: stack one "
@@ -94,8 +102,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
             got = f"w {tuple(w.shape)}" + (f", b {tuple(b.shape)}" if b is not None else "")
             raise ValueError(
                 f"w and b must have shapes {(m, n)} and {(m,)} for M of shape {tuple(M.shape)}, "
-                f"got {got}: "
-                "give one row for each neuron"
+                f"got {got}: give one row for each neuron"
             )
         layer = cls(n, m * (k + 1), bias=b is not None, rank=k, device=M.device, dtype=M.dtype)
         with torch.no_grad():

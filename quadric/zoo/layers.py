@@ -143,18 +143,19 @@ class NeuronLayer(QuadraticLayer):
         return {name: filled.parameter(name).detach() for name in self.added_parameters()}
 
     def is_linear(self) -> bool:
-        switches = [self.parameter(name) for name in self.rule.switches]
-        return any(not p.is_meta and not bool(p.any()) for p in switches)
+        return self.rule.is_linear(self)
 
     def to_linear(self) -> nn.Module:
-        """The torch layer without the products, with the same weight and bias objects."""
-        if not self.rule.switches:
+        """The torch layer without the products, with the same weight (and, but for fan, bias)."""
+        if "linear" not in self.rule.starts:
             raise ValueError(
-                f"a layer must be a linear layer and products to drop them, got the neuron "
-                f"{self.neuron!r}: only "
-                "neurons with a linear part of their own can be made linear"
+                "a layer must have a linear part of its own to be made linear, got the neuron "
+                f"{self.neuron!r}, which has none: build a new torch layer"
             )
-        return super().to_linear()
+        linear = super().to_linear()
+        if self.bias is not None:
+            linear.bias = self.rule.linear_bias(self)  # type: ignore[assignment]
+        return linear
 
     def extra_repr(self) -> str:
         text = self.linear_repr() + f", neuron={self.neuron!r}"

@@ -99,8 +99,7 @@ def _layer_class(kind: type[nn.Module], neuron: str) -> type[EigenLayer] | type[
     if other is None:
         raise ValueError(
             f"nn.{kind.__name__} has quadratic layers of the neuron 'eigen' alone, got "
-            f"neuron={neuron!r}: use eigen or "
-            "leave the layer linear"
+            f"neuron={neuron!r}: use eigen or leave the layer linear"
         )
     return other
 
@@ -112,13 +111,17 @@ def _from_arguments(
     names = set(inspect.signature(kind).parameters)
     keywords = {k: v for k, v in options.items() if k in names}
     extra = {k: v for k, v in options.items() if k not in names}
-    init = check_start(neuron, extra.pop("init", None))
+    wanted = extra.pop("init", None)
+    init = check_start(neuron, wanted)
     rule = row.make_rule(**extra)
     if neuron == "linear":
         return kind(*args, **keywords)
     cls = _layer_class(kind, neuron)
     if issubclass(cls, EigenLayer):
-        return cls(*args, **keywords, **rule.options())
+        chosen = rule.options()
+        if wanted == "linear":
+            chosen["eigenvalue_init"] = "zeros"
+        return cls(*args, **keywords, **chosen)
     return cls(*args, **keywords, neuron=neuron, init=init, **rule.options())
 
 
@@ -158,6 +161,8 @@ def _from_module(module: nn.Module, neuron: str, options: dict[str, Any]) -> nn.
         if bias is not None:
             layer.bias = bias  # type: ignore[assignment]
         layer.start_linear_(weight.device, weight.dtype)
+        if wanted != "linear" and "eigenvalue_init" in options:
+            eigenvalues_(layer.parameter("eigenvalues"), options["eigenvalue_init"])
     else:
         layer.to_empty(device=weight.device)
         with torch.no_grad():

@@ -163,12 +163,30 @@ class Fan(Rule):
             nn.init.ones_(layer.parameter("bias2"))
             nn.init.zeros_(layer.parameter("bias3"))
 
+    def is_linear(self, layer: NeuronLayer) -> bool:
+        gate = layer.parameter("bias2") if layer.bias is not None else None
+        if layer.parameter("weight2").is_meta:
+            return False
+        flat = not bool(layer.parameter("weight2").any() or layer.parameter("weight3").any())
+        return flat and (gate is None or bool((gate == 1).all()))
+
+    def linear_bias(self, layer: NeuronLayer) -> nn.Parameter | None:
+        if layer.bias is None:
+            return None
+        both = (layer.bias + layer.parameter("bias3")).detach()
+        return nn.Parameter(both, requires_grad=layer.bias.requires_grad)
+
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         weights: list[Tensor] = [layer.weight, layer.parameter("weight2")]
         bias2 = getattr(layer, "bias2", None)
         first, second = layer.fused(input, weights, [layer.bias, bias2])
+        # Squares of half precision may not fit it: that map then runs in float32.
+        wide = squared_dtype(input)
+        bias3 = getattr(layer, "bias3", None)
         squared = layer.linear_map(
-            input * input, layer.parameter("weight3"), getattr(layer, "bias3", None)
+            wide * wide,
+            layer.parameter("weight3").to(wide.dtype),
+            bias3.to(wide.dtype) if bias3 is not None else None,
         )
         a, b = squared_dtype(first), squared_dtype(second)
         if bias2 is None:

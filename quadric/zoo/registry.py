@@ -76,6 +76,15 @@ class Rule:
         linear = (positive - negative) / 2 + constant
         return linear, (positive + negative) / 2 - constant
 
+    def is_linear(self, layer: NeuronLayer) -> bool:
+        """Whether a layer's parameters leave nothing but its linear part."""
+        switches = [layer.parameter(name) for name in self.switches]
+        return any(not p.is_meta and not bool(p.any()) for p in switches)
+
+    def linear_bias(self, layer: NeuronLayer) -> nn.Parameter | None:
+        """The bias of the linear layer that is left without the products."""
+        return layer.bias
+
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
         """The number of parameters of a layer whose neurons see n inputs."""
         raise NotImplementedError
