@@ -754,6 +754,84 @@ def compare(
         print("\n".join(written))
 
 
+@app.command()
+def export(
+    source: Annotated[
+        Path, typer.Argument(help="A run directory, or a file of quadric.save with --model.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file: .onnx, or .pt2 of torch.export.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The network of a file: of quadric.models, or module:factory")
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Its input shape without the batch: 3x32x32, or 128:int64."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Option of the network (repeatable)."),
+    ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantize a convolutional network of a run.")
+    ] = False,
+    calibration: Annotated[
+        int, typer.Option(help="Training inputs that set the ranges of int8.")
+    ] = 256,
+    max_drop: Annotated[
+        float, typer.Option(help="Loss of accuracy in int8 above which nothing is written.")
+    ] = 0.02,
+    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 20,
+    data_dir: Annotated[Path | None, typer.Option(help="Where a run's data set is now.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads while latency is measured.", min=1)] = 1,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Example: quadric export runs/digits-eigen-k9-s0 -o model.onnx
+
+    Write a trained network for ONNX Runtime or torch.export, checked, and time it beside linear.
+
+    The file is run at several batch sizes and compared with the network; if they differ, nothing is
+    written. BatchNorm is folded into the layers. Sizes and latencies stand beside those of the same
+    network with linear neurons.
+    """
+    if out.suffix == ".onnx":
+        require("onnx", "quadric export to .onnx")
+    from quadric.exporting.deploying import check_format, deploy, deployment_table
+
+    check_format(out, int8)
+    if source.is_dir():
+        require("train", "quadric export of a run")
+        from quadric.train.deployment import from_run
+
+        if model is not None or input or set_:
+            raise ValueError(
+                f"{source} is a run directory, which knows its network: leave --model, --input and "
+                "--set out"
+            )
+        what = from_run(source, **({} if data_dir is None else {"data_dir": str(data_dir)}))
+    else:
+        from quadric.checkpoints import parse_options
+        from quadric.deployment import from_file
+
+        what = from_file(source, model, input, parse_options(set_ or []))
+    result = deploy(
+        what,
+        out,
+        int8=int8,
+        calibrate_on=calibration,
+        max_drop=max_drop,
+        opset=opset,
+        threads=threads,
+    )
+    if json_file is not None:
+        _write_json(json_file, result)
+    if json_file != "-":
+        print(deployment_table(result))
+
+
 def _write_json(file: str, value: Any) -> None:
     """Write strict JSON to a file, or to stdout for "-"."""
     import json

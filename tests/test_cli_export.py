@@ -1,0 +1,180 @@
+"""quadric export: from a run directory or a file to a checked file, with sizes and latencies."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import quadric
+from quadric import cli
+from quadric.saving import load_, save
+from quadric.train.data import load_data
+from quadric.train.directory import RunDirectory
+from quadric.train.network import build_network
+from quadric.train.run import find_run, train
+from tests.exporting.networks import small_cnn
+
+QUADRIC = Path(sys.executable).parent / "quadric"
+
+
+def run(*args: object) -> Any:
+    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
+
+
+def assert_mistake(result: Any, message: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
+    assert message in result.stderr
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one epoch."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    train(find_run("digits", {"neuron": "eigen", "epochs": 1}, run_dir=folder))
+    return folder
+
+
+def network_of(folder: Path) -> torch.nn.Module:
+    recipe = RunDirectory(folder).recipe()
+    network = build_network(recipe, load_data(recipe))
+    load_(network, folder / "weights.safetensors")
+    return network.eval()
+
+
+def test_a_run_in_a_real_process(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    done = subprocess.run(
+        [str(QUADRIC), "export", str(digits), "-o", str(out)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{out}: ONNX, opset 20" in done.stdout
+    assert "3 BatchNorm folded, 0 kept" in done.stdout
+    rows = re.findall(
+        r"^(eigen, rank 9|linear) +0\.\d+ MB +\d+\.\d+ ms +(\S+) +\d+\.\d+ ms +(\S+)$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert [row[0] for row in rows] == ["eigen, rank 9", "linear"]
+    assert rows[1][1:] == ("1", "1")
+    assert 0.2 < float(rows[0][1]) < 20
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    x = torch.randn(3, 1, 8, 8)
+    got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+    with torch.no_grad():
+        torch.testing.assert_close(got, network_of(digits)(x), rtol=1e-3, atol=1e-4)
+
+
+def test_int8_of_a_run(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    result = run("export", digits, "-o", out, "--int8", "--calibration", 100, "--json", "-")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["calibrated_on"] == 100
+    assert abs(found["int8_accuracy"] - found["float_accuracy"]) < 0.03
+    reported = json.loads((digits / "result.json").read_text())["test_accuracy"]
+    assert found["float_accuracy"] == pytest.approx(reported, abs=0.004)
+    names = [row["network"] for row in found["networks"]]
+    assert names == ["eigen, rank 9, int8", "eigen, rank 9", "linear", "linear, int8"]
+    sizes = {row["network"]: row["size"] for row in found["networks"]}
+    assert sizes["eigen, rank 9, int8"] == out.stat().st_size < sizes["eigen, rank 9"]
+    assert all(0 < row["latency"]["1"] < row["latency"]["32"] for row in found["networks"])
+
+
+def test_a_program_of_a_run(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.pt2"
+    result = run("export", digits, "-o", out, "--json", tmp_path / "facts.json")
+    assert result.exit_code == 0, result.output
+    assert "torch.export program" in result.stdout
+    assert json.loads((tmp_path / "facts.json").read_text())["format"] == "pt2"
+    x = torch.randn(3, 1, 8, 8)
+    with torch.no_grad():
+        got = torch.export.load(out).module()(x)
+        torch.testing.assert_close(got, network_of(digits)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_of_weights(tmp_path: Path) -> None:
+    model = small_cnn("shared", num_classes=7)
+    save(model, tmp_path / "weights.safetensors")
+    out = tmp_path / "model.onnx"
+    args = ["export", tmp_path / "weights.safetensors", "-o", out, "--model", "digits_cnn"]
+    result = run(*args, "--set", "num_classes=7")
+    assert result.exit_code == 0, result.output
+    assert "shared, rank 8" in result.stdout
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    x = torch.randn(2, 1, 8, 8)
+    got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+    with torch.no_grad():
+        torch.testing.assert_close(got, model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_a_linear_network_stands_alone(tmp_path: Path) -> None:
+    save(quadric.models.create("mlp"), tmp_path / "mlp.safetensors")
+    out = tmp_path / "mlp.pt2"
+    result = run("export", tmp_path / "mlp.safetensors", "-o", out, "--model", "mlp")
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"^linear ", result.stdout, re.MULTILINE)) == 1
+
+
+def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))
+    quadric.convert_(model)
+    save(model, tmp_path / "weights.safetensors")
+    (tmp_path / "exported_factory.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    args = ["export", "weights.safetensors", "-o", "model.pt2", "--model", "exported_factory:make"]
+    assert_mistake(run(*args), "add --input with its shape")
+    assert_mistake(run(*args, "--input", "3", "--set", "a=1"), "options belong to networks of")
+    result = run(*args, "--input", "3")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "model.pt2").is_file()
+
+
+def test_mistakes(digits: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save(small_cnn(), weights)
+    onnx_file = tmp_path / "model.onnx"
+    cases: list[tuple[list[object], str]] = [
+        ([digits, "-o", tmp_path / "model.tf"], "out must end in .onnx or .pt2"),
+        ([digits, "-o", tmp_path / "model.pt2", "--int8"], "int8 is written as .onnx"),
+        ([digits, "-o", onnx_file, "--model", "resnet20"], "leave --model, --input and --set out"),
+        ([weights, "-o", onnx_file], "name it with --model"),
+        ([weights, "-o", onnx_file, "--model", "resnet20"], "resnet20"),
+        ([weights, "-o", onnx_file, "--model", "digits_cnn", "--int8"], "inputs to calibrate on"),
+        ([tmp_path, "-o", onnx_file], "is not a run directory"),
+        ([tmp_path / "none.safetensors", "-o", onnx_file, "--model", "mlp"], "none.safetensors"),
+        ([digits, "-o", tmp_path / "no" / "model.onnx"], "must exist"),
+        ([digits, "-o", onnx_file, "--int8", "--calibration", 0], "calibration must be >= 1"),
+    ]
+    for args, message in cases:
+        if "resnet20" in args and weights in args:
+            result = run("export", *args)
+            assert result.exit_code == 2, result.output
+            assert result.stderr.count("\n") == 1
+        else:
+            assert_mistake(run("export", *args), message)
+    assert not onnx_file.exists()
+
+
+def test_an_unfinished_run(digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text((digits / "recipe.yaml").read_text())
+    result = run("export", folder, "-o", tmp_path / "model.onnx")
+    assert_mistake(result, "the run is not finished: continue it")
