@@ -25,8 +25,9 @@ _MOSTLY_NUMBERS = 0.8
 # A text column names rows instead of describing them if so many of its cells differ.
 _MOSTLY_DISTINCT = 0.9
 _FEW_ROWS = 20
-# A whole-number target with so few values is taken for classes.
+# A whole-number target with so few values, and so many rows of each, is taken for classes.
 _FEW_CLASSES = 10
+_ROWS_A_CLASS = 5
 _IDENTIFIER = re.compile(r"(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$", re.IGNORECASE)
 _DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
 
@@ -140,7 +141,8 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     kind, numbers = _classify(values, target, False)
     whole = kind == NUMBER and bool((numbers == numbers.round()).all())
     if task is None:
-        classes = kind == CATEGORY or distinct == 2 or (whole and distinct <= _FEW_CLASSES)
+        few = distinct <= min(_FEW_CLASSES, len(values) // _ROWS_A_CLASS)
+        classes = kind == CATEGORY or distinct == 2 or (whole and few)
         task = "classification" if classes else "regression"
         if kind == NUMBER and classes:
             notes.append(
@@ -148,7 +150,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
                 "--task regression predicts it as a number"
             )
     if task == "classification":
-        if kind == NUMBER and distinct > max(_FEW_CLASSES, len(values) // 10):
+        if kind == NUMBER and distinct > max(_FEW_CLASSES, len(values) // 2):
             raise ValueError(
                 f"the target {target!r} has {distinct:,} different numbers, too many for classes: "
                 "use --task regression"

@@ -13,7 +13,7 @@ import lzma
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from quadric.data._extras import require
 
@@ -24,7 +24,7 @@ MAX_BYTES = 2**30
 """Larger files are refused unless a number of rows is given."""
 
 _HEAD = 2**16
-_COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {
+_COMPRESSED: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,

@@ -8,6 +8,7 @@ takes the outcome.
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 import warnings
@@ -42,6 +43,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
     module_: Scaled
+    n_iter_: int
+    loss_curve_: list[float]
 
     def __init__(
         self,
@@ -212,7 +215,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             network = build_network(
                 X.shape[1],
                 self._outputs(),
-                self._hidden(),
+                self.widths(),
                 neuron=self.neuron,
                 rank=self.rank,
                 activation=self.activation,
@@ -221,7 +224,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             )
             self.module_ = self._make_module(network, rows).to(self.device)
             self.n_outputs_ = self._outputs()
-            self.n_layers_ = len(self._hidden()) + 2
+            self.n_layers_ = len(self.widths()) + 2
             self.n_parameters_ = sum(p.numel() for p in network.parameters())
         self._check_network(X.shape[1])
         batch = self.batch_size
@@ -260,13 +263,14 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             return rows >= AUTO_STOPPING_ROWS
         return bool(self.early_stopping)
 
-    def _hidden(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the hidden layers."""
         sizes = self.hidden_layer_sizes
-        return (int(sizes),) if isinstance(sizes, numbers.Integral) else tuple(map(int, sizes))
+        return tuple(int(size) for size in np.atleast_1d(sizes))
 
     def _check_network(self, columns: int) -> None:
         """Refuses to go on with a network of another shape (warm_start, partial_fit)."""
-        wanted = [columns, *self._hidden(), self._outputs()]
+        wanted = [columns, *self.widths(), self._outputs()]
         layers = [layer for layer in self.module_.network if hasattr(layer, "out_features")]
         have = [layers[0].in_features, *(layer.out_features for layer in layers)]
         neurons = {getattr(layer, "neuron", "linear") for layer in layers[:-1]}
@@ -292,7 +296,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             raise ValueError(
                 f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}"
             )
-        if self.batch_size != "auto" and not (_is_whole(self.batch_size) and self.batch_size >= 1):
+        batch: Any = self.batch_size
+        if batch != "auto" and not (_is_whole(batch) and batch >= 1):
             raise ValueError(
                 f"batch_size must be 'auto' or a whole number >= 1, got {self.batch_size!r}"
             )
@@ -399,16 +404,12 @@ def _without_zeros(
     X: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kept = weights > 0
-    if not kept.any():
-        raise ValueError("sample_weight must have a positive entry, got none: leave it out")
     if kept.all():
         return X, y, weights
     return X[kept], y[kept], weights[kept]
 
 
 def _copy_module(module: Scaled) -> Scaled:
-    import copy
-
     return copy.deepcopy(module)
 
 

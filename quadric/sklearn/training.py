@@ -349,7 +349,7 @@ class _Stack:
             return tensor.flatten(0, 1).index_select(0, order).view(tensor.shape)
 
         inputs, targets = shuffled(data.inputs), shuffled(data.targets)
-        padded = len(set(data.counts)) > 1
+        padded = min(data.counts) < rows
         weights = shuffled(data.weights) if data.weights is not None else None
         present = _Padded(inputs, targets, weights, data.counts).all_weights()
         total = inputs.new_zeros(len(self.jobs))

@@ -59,7 +59,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
         "network": {
             "inputs": len(columns),
             "outputs": model.n_outputs_,
-            "hidden": [int(width) for width in model.hidden_layer_sizes],
+            "hidden": list(model.widths()),
             "neuron": model.neuron,
             "rank": model.rank,
             "activation": model.activation,

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t
+from scipy.stats import t  # type: ignore[import-untyped]
 
 CONFIDENCE = 0.95
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from quadric.sklearn.compare.models import LINEAR
@@ -32,6 +33,10 @@ def draw(comparison: Comparison, path: Path) -> None:
         mean = sum(values) / len(values)
         left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)
         left.plot([mean], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
+        text = f"{mean:.4g}" if regression else f"{mean:.3f}"
+        left.annotate(
+            text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
+        )
     labels = []
     for row in rows:
         params = row.mean("params")
@@ -42,10 +47,11 @@ def draw(comparison: Comparison, path: Path) -> None:
         f"{'RMSE' if regression else 'accuracy'} on test rows\n(each fold, and the mean)"
     )
     left.set_title("model  (parameters)", loc="left", fontsize=10)
-    low, high = left.get_xlim()
-    # A model that is ten times worse than the best would hide all other differences.
-    if regression and low > 0 and high / low > 5:
+    shown = [error for row in rows for error in row.errors]
+    # A model that is many times worse than the best would hide all other differences.
+    if regression and min(shown) > 0 and max(shown) > 4 * min(shown):
         left.set_xscale("log")
+        left.xaxis.set_major_formatter("{x:g}")
     left.grid(axis="x", alpha=0.3)
     known = {label: d for label, d in comparison.differences.items() if d is not None}
     for place, difference in enumerate(known.values()):
@@ -64,5 +70,6 @@ def draw(comparison: Comparison, path: Path) -> None:
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     title = f"{comparison.table.name}: {comparison.table.target.name}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    lines = [title, *textwrap.wrap(comparison.verdict(), 110)]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=150)

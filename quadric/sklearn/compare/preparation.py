@@ -41,7 +41,7 @@ class DateNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for column in self.columns_:
             dates = X[column]
             days = (dates - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
-            numbers += [days, dates.dt.month, dates.dt.weekday, dates.dt.hour]
+            numbers += [days, dates.dt.month, dates.dt.day_of_week, dates.dt.hour]
         return np.column_stack([part.to_numpy(dtype=np.float64, na_value=np.nan)
                                 for part in numbers])  # fmt: skip
 
@@ -54,10 +54,10 @@ class DateNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 def make_preparation(table: UserTable) -> ColumnTransformer:
     """The transformer of a table, not fitted; which columns have holes is all it takes from it."""
     frame = table.inputs
-    holes = {column for column in frame if frame[column].isna().any()}
+    holes = {column for column in table.kinds if frame[column].isna().any()}
 
     def of(kind: str) -> list[str]:
-        return [column for column in frame if table.kinds[column] == kind]
+        return [column for column, found in table.kinds.items() if found == kind]
 
     numbers = of(NUMBER)
     marked = [column for column in numbers if column in holes]

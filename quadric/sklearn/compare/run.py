@@ -96,14 +96,19 @@ def check_table(table: UserTable, folds: int) -> UserTable:
     """The table without classes that are too rare; refuses one that is too short."""
     if folds < 2:
         raise ValueError(f"folds must be >= 2, got {folds}: 5 is usual")
+    _check_rows(table, folds)
     table = _without_rare_classes(table, folds)
+    _check_rows(table, folds)
+    return table
+
+
+def _check_rows(table: UserTable, folds: int) -> None:
     rows = len(table.target)
     if rows < ROWS_A_FOLD * folds:
         raise ValueError(
             f"{table.name} must have at least {ROWS_A_FOLD} rows a fold, got {rows} rows for "
             f"{folds} folds: give more rows or fewer --folds"
         )
-    return table
 
 
 def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
@@ -116,7 +121,8 @@ def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
     if len(counts) - len(rare) < 2:
         raise ValueError(
             f"the target {table.target.name!r} must have at least 2 classes with {folds} rows, one "
-            f"a fold, got {dict(counts)}: give more rows or fewer --folds"
+            f"a fold, got {', '.join(f'{count} of {label!r}' for label, count in counts.items())}: "
+            "give more rows or fewer --folds"
         )
     kept = (~table.target.isin(rare.index)).to_numpy()
     note = (
@@ -329,7 +335,7 @@ def _network_fit(
         task = "classification" if hasattr(model, "classes_") else "regression"
         error, score = measure(task, data.y_test, predicted)
         if task == "regression":
-            scale = float(model.module_.target_scale)
+            scale = float(model.module_.get_buffer("target_scale"))
             loss = None if error is None else (error / scale) ** 2
         else:
             loss = float(
@@ -351,7 +357,7 @@ def _network_fit(
         seconds=outcome.seconds,
         predict_seconds=seconds,
         epochs=len(outcome.losses),
-        widths=tuple(int(width) for width in model.hidden_layer_sizes),
+        widths=model.widths(),
         quadratic_share=share,
         columns=columns,
         loss=loss,

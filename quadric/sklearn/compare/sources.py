@@ -78,7 +78,8 @@ def load_source(
         y = bunch.target
         if own_task == "classification":
             y = np.asarray(bunch.target_names).astype(str)[y]
-        return _numbers(source, bunch.data, y, list(bunch.feature_names), "target", own_task)
+        names = [str(name) for name in bunch.feature_names]
+        return _numbers(source, bunch.data, y, names, "target", own_task)
     if not Path(source).expanduser().exists() and not Path(source).suffix:
         raise ValueError(
             f"no such file or data set: {source!r}: name a CSV or Parquet file, law:NAME, uci:NAME "

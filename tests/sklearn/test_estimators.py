@@ -1,0 +1,432 @@
+"""The estimators keep scikit-learn's promises, and their own."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+from quadric import QuadraticLinear
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, expected_failed_checks
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+Model = QuadraticRegressor | QuadraticClassifier
+
+
+def table(rows: int = 120, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    X = (draw.normal(size=(rows, 3)) * [1, 20, 0.1] + [0, 100, 5]).astype(dtype)
+    y = 1000 + 50 * X[:, 0] * (X[:, 1] - 100) / 20 + 10 * X[:, 2]
+    return X, y.astype(dtype)
+
+
+def labels(X: np.ndarray, names: tuple[str, ...] = ("inside", "outside")) -> np.ndarray:
+    Z = (X - X.mean(0)) / X.std(0)
+    index = (Z[:, 0] ** 2 + Z[:, 1] ** 2 > 1.4).astype(int)
+    if len(names) == 3:
+        index += (Z[:, 2] > 0).astype(int) * index
+    return np.asarray(names)[index]
+
+
+def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
+    return kind(**{"hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0, **options})
+
+
+@pytest.mark.parametrize("kind", [QuadraticRegressor, QuadraticClassifier])
+def test_scikit_learns_own_checks(kind: type[Any]) -> None:
+    model = kind()
+    expected = expected_failed_checks(model)
+    assert len(expected) <= 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(
+            model, expected_failed_checks=expected, on_fail=None, on_skip=None
+        )
+    bad = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert bad == {}
+    statuses = [r["status"] for r in results]
+    assert statuses.count("passed") >= 55
+    # Declared failures must be failures, and a check that is skipped is not passed.
+    assert statuses.count("xfail") == len(expected)
+    skipped = [r["check_name"] for r in results if r["status"] == "skipped"]
+    assert set(skipped) <= {"check_array_api_input"}
+
+
+def test_grid_search_over_a_pipeline_in_two_processes() -> None:
+    X, y = table(150)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), small(max_iter=60)),
+        {"quadraticregressor__neuron": ["linear", "eigen", "shared"]},
+        n_jobs=2,
+        cv=2,
+    ).fit(X, y)
+    alone = GridSearchCV(search.estimator, search.param_grid, cv=2).fit(X, y)
+    np.testing.assert_allclose(
+        search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], rtol=1e-5
+    )
+    assert search.best_params_ == alone.best_params_
+
+
+@pytest.mark.parametrize("kind", [QuadraticRegressor, QuadraticClassifier])
+def test_a_pickle_predicts_the_same_in_a_new_process(kind: type[Any], tmp_path: Path) -> None:
+    X, y = table()
+    model = small(kind).fit(X, y if kind is QuadraticRegressor else labels(X))
+    with (tmp_path / "model.pkl").open("wb") as file:
+        pickle.dump(model, file)
+    joblib.dump(model, tmp_path / "model.joblib")
+    np.save(tmp_path / "X.npy", X)
+    script = (
+        "import pickle, joblib, numpy as np\n"
+        "X = np.load('X.npy')\n"
+        "a = pickle.load(open('model.pkl', 'rb')).predict(X)\n"
+        "assert (a == joblib.load('model.joblib').predict(X)).all()\n"
+        "np.save('y.npy', a)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model.predict(X))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("neuron", ["linear", "eigen", "shared", "fan"])
+def test_to_torch_equals_predict(neuron: str, dtype: str) -> None:
+    X, y = table(dtype=dtype)
+    model = small(neuron=neuron).fit(X, y)
+    module = model.to_torch()
+    assert isinstance(module, nn.Module)
+    assert not module.training
+    predicted = model.predict(X)
+    assert predicted.dtype == X.dtype
+    with torch.no_grad():
+        torch.testing.assert_close(
+            module(torch.tensor(X)), torch.tensor(predicted), rtol=1e-5, atol=1e-5
+        )
+    # A module of its own: training it leaves the estimator alone.
+    with torch.no_grad():
+        for parameter in module.parameters():
+            assert parameter.requires_grad
+            parameter.zero_()
+    np.testing.assert_array_equal(model.predict(X), predicted)
+
+
+def test_to_torch_of_a_classifier_gives_probabilities() -> None:
+    X, _ = table()
+    for names in (("a", "b"), ("a", "b", "c")):
+        model = small(QuadraticClassifier).fit(X, labels(X, names))
+        with torch.no_grad():
+            found = model.to_torch()(torch.tensor(X)).numpy()
+        np.testing.assert_allclose(found, model.predict_proba(X), rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(found.sum(1), 1)
+        np.testing.assert_allclose(model.predict_log_proba(X), np.log(found), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_dtype_of_the_table_is_kept(dtype: type[Any]) -> None:
+    X, y = table()
+    model = small().fit(X.astype(dtype), y)
+    wanted = torch.float32 if dtype is np.float32 else torch.float64
+    assert {p.dtype for p in model.module_.parameters()} == {wanted}
+    assert {b.dtype for b in model.module_.buffers()} == {wanted}
+    assert model.predict(X).dtype == dtype
+
+
+def test_hidden_layers_and_attributes() -> None:
+    X, y = table()
+    model = QuadraticRegressor(hidden_layer_sizes=(6, 5), rank=2, max_iter=4).fit(X, y)
+    first, _, second, _, last = model.module_.network
+    assert isinstance(first, QuadraticLinear)
+    assert (first.rank, first.out_features, second.out_features) == (2, 6, 5)
+    assert type(last) is nn.Linear
+    assert model.n_iter_ == len(model.loss_curve_) == 4
+    assert model.n_features_in_ == 3
+    assert (model.n_layers_, model.n_outputs_) == (4, 1)
+    assert model.n_parameters_ == sum(p.numel() for p in model.module_.network.parameters())
+    assert np.isfinite(model.best_loss_)
+    one = QuadraticRegressor(hidden_layer_sizes=7, max_iter=2).fit(X, y)
+    assert one.module_.network[0].out_features == 7
+
+
+def test_column_names_are_kept_and_checked() -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = small(max_iter=2).fit(frame, y)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+
+
+def test_it_learns_what_a_plain_network_learns() -> None:
+    X, y = table(400)
+    quadratic = QuadraticRegressor((16,), learning_rate_init=0.02, random_state=0, max_iter=150)
+    assert cross_val_score(quadratic, X, y, cv=2).mean() > 0.95
+    plain = MLPRegressor(hidden_layer_sizes=(16,), random_state=0, max_iter=150)
+    assert cross_val_score(plain, X, y, cv=2).mean() < 0.5  # nothing is standardized there
+
+
+def test_standardizing_makes_units_irrelevant() -> None:
+    X, y = table()
+    model = small().fit(X, y)
+    other = small().fit(X * [1e3, 1e-6, 1.0] + [0, 7, -1e4], y * 1e5 - 3)
+    again = other.predict(X * [1e3, 1e-6, 1.0] + [0, 7, -1e4])
+    np.testing.assert_allclose((again + 3) / 1e5, model.predict(X), rtol=1e-6)
+    raw = small(standardize=False).fit(X, y)
+    assert raw.score(X, y) < model.score(X, y)
+    assert raw.module_.input_mean.abs().sum() == 0
+
+
+def test_constant_columns_and_targets() -> None:
+    X, y = table()
+    X[:, 1] = 123.456
+    model = small().fit(X, y)
+    assert model.module_.input_scale[1] == 1
+    assert np.isfinite(model.predict(X)).all()
+    flat = small().fit(X, np.full(len(X), 7.0))
+    np.testing.assert_allclose(flat.predict(X), 7, atol=0.2)
+
+
+def test_several_targets() -> None:
+    X, y = table(200)
+    both = np.column_stack([y, -0.001 * y])
+    model = small(max_iter=200).fit(X, both)
+    assert model.predict(X).shape == (200, 2)
+    assert model.n_outputs_ == 2
+    assert model.score(X, both) > 0.9
+    with torch.no_grad():
+        assert model.to_torch()(torch.tensor(X)).shape == (200, 2)
+    with pytest.warns(DataConversionWarning):
+        column = small(max_iter=2).fit(X, y[:, None])
+    assert column.predict(X).shape == (200,)
+
+
+@pytest.mark.parametrize(
+    "names", [("no", "yes"), (True, False), (-1, 1), (3.0, 7.0), ("a", "b", "c"), (10, 20, 30)]
+)
+def test_any_labels(names: tuple[Any, ...]) -> None:
+    X, _ = table(200)
+    y = labels(X, names)
+    model = small(QuadraticClassifier, max_iter=100, learning_rate_init=0.02).fit(X, y)
+    np.testing.assert_array_equal(model.classes_, np.unique(y))
+    assert model.classes_.dtype == y.dtype
+    assert set(model.predict(X)) <= set(y)
+    assert model.score(X, y) > 0.8
+    assert model.predict_proba(X).shape == (200, len(names))
+    assert model.n_outputs_ == (1 if len(names) == 2 else 3)
+
+
+def test_weights_stand_for_repeated_rows() -> None:
+    X, y = table(60)
+    weights = np.random.default_rng(1).integers(0, 4, 60)
+    for kind, target in ((QuadraticRegressor, y), (QuadraticClassifier, labels(X))):
+        weighted = small(kind, alpha=1.0).fit(X, target, sample_weight=weights)
+        repeated = small(kind, alpha=1.0).fit(np.repeat(X, weights, 0), np.repeat(target, weights))
+        score = "predict" if kind is QuadraticRegressor else "predict_proba"
+        np.testing.assert_allclose(
+            getattr(weighted, score)(X), getattr(repeated, score)(X), rtol=1e-6
+        )
+    with pytest.raises(ValueError, match="non-zero"):
+        small().fit(X, y, sample_weight=np.zeros(60))
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        small().fit(X, y, sample_weight=np.full(60, -1.0))
+
+
+def test_early_stopping_by_itself_from_a_hundred_rows_on() -> None:
+    X, y = table(100)
+    assert small(max_iter=2).fit(X, y).validation_scores_ is not None
+    assert small(max_iter=2).fit(X[:99], y[:99]).validation_scores_ is None
+    assert small(max_iter=2, early_stopping=False).fit(X, y).validation_scores_ is None
+    assert small(max_iter=2, early_stopping=True).fit(X[:20], y[:20]).validation_scores_ is not None
+    # Rows of weight zero do not count.
+    weights = np.ones(100)
+    weights[0] = 0
+    assert small(max_iter=2).fit(X, y, weights).validation_scores_ is None
+    with pytest.raises(ValueError, match="n_samples = 1"):
+        small(early_stopping=True).fit(X[:1], y[:1])
+
+
+def test_held_out_rows_have_all_classes_or_need_not() -> None:
+    X, _ = table(120)
+    y = np.array(["common"] * 119 + ["single"])
+    model = small(QuadraticClassifier, max_iter=2, validation_fraction=0.05).fit(X, y)
+    assert list(model.classes_) == ["common", "single"]
+
+
+def test_warm_start_goes_on() -> None:
+    X, y = table(80)
+    model = small(max_iter=10, warm_start=True).fit(X, y)
+    before, scale = model.loss_curve_[-1], model.module_.target_scale.clone()
+    model.fit(X, y * 1.5)
+    assert model.n_iter_ == 10
+    assert torch.equal(model.module_.target_scale, scale)  # the first fit's scaling
+    model.fit(X, y)
+    assert model.loss_curve_[-1] < before
+    cold = small(max_iter=10).fit(X, y)
+    first = cold.loss_curve_
+    assert cold.fit(X, y).loss_curve_ == first
+    with pytest.raises(ValueError, match="keep its shape"):
+        model.set_params(hidden_layer_sizes=(9,)).fit(X, y)
+    with pytest.raises(ValueError, match="keep its shape"):
+        model.set_params(hidden_layer_sizes=(8,), neuron="shared").fit(X, y)
+
+
+def test_partial_fit_is_one_epoch_that_goes_on() -> None:
+    X, y = table(300)
+    model = small(batch_size=50)
+    for count in range(1, 6):
+        assert model.partial_fit(X, y) is model
+        assert model.n_iter_ == len(model.loss_curve_) == count
+    assert model.validation_scores_ is None
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    # The optimizer goes on too: five calls are five epochs, not five first epochs.
+    steps = model._optimizer.steps
+    assert steps == 5 * 6
+    scale = model.module_.input_mean.clone()
+    model.partial_fit(X * 100, y)
+    assert torch.equal(model.module_.input_mean, scale)
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(
+        copied.partial_fit(X, y).predict(X), model.partial_fit(X, y).predict(X)
+    )
+    # float32 rows go on in the dtype of the first call
+    assert model.partial_fit(X.astype("float32"), y).predict(X).dtype == np.float64
+
+
+def test_partial_fit_of_a_classifier_names_all_classes_first() -> None:
+    X, _ = table(90)
+    y = labels(X, ("a", "b", "c"))
+    model = small(QuadraticClassifier)
+    with pytest.raises(ValueError, match="classes must be passed"):
+        model.partial_fit(X, y)
+    only = y != "c"
+    model.partial_fit(X[only], y[only], classes=["a", "b", "c"])
+    model.partial_fit(X, y)
+    assert list(model.classes_) == ["a", "b", "c"]
+    assert model.predict_proba(X).shape == (90, 3)
+    with pytest.raises(ValueError, match=r"labels .* of the first call"):
+        model.partial_fit(X, np.full(90, "new"))
+    with pytest.raises(ValueError, match="those of the first call"):
+        model.partial_fit(X, y, classes=["a", "b"])
+
+
+def test_random_state() -> None:
+    X, y = table()
+    first, again = small().fit(X, y).predict(X), small().fit(X, y).predict(X)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(small(random_state=1).fit(X, y).predict(X), first)
+    state = torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()
+    small().fit(X, y)
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)
+
+
+def test_the_quadratic_rate_is_that_of_the_rest_unless_given() -> None:
+    X, y = table()
+    assert np.array_equal(
+        small().fit(X, y).predict(X), small(quadratic_lr=3e-3).fit(X, y).predict(X)
+    )
+    frozen = small(quadratic_lr=0.0).fit(X, y)
+    assert frozen.module_.network[0].eigenvalues.abs().max() == 0
+    learned = small().fit(X, y).module_.network[0].eigenvalues
+    assert learned.abs().max() > 0.01
+
+
+def test_alpha_shrinks_the_weights() -> None:
+    X, y = table(50)
+    free, tight = small(alpha=0.0).fit(X, y), small(alpha=100.0).fit(X, y)
+    assert tight.module_.network[0].weight.norm() < free.module_.network[0].weight.norm()
+
+
+def test_clone_and_parameters() -> None:
+    model = QuadraticRegressor((5,), neuron="shared", rank=3, quadratic_lr=0.1)
+    copied = clone(model)
+    assert copied.get_params() == model.get_params()
+    assert "neuron='shared'" in repr(copied)
+    defaults = QuadraticRegressor().get_params()
+    theirs = MLPRegressor().get_params()
+    shared = set(defaults) & set(theirs)
+    assert {"alpha", "tol", "max_iter", "warm_start"} < shared
+    differing = {name for name in shared if defaults[name] != theirs[name]}
+    assert differing == {"activation", "learning_rate_init", "early_stopping"}
+
+
+def test_verbose_prints_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = table()
+    small(max_iter=3, verbose=True).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("Iteration 1, loss = ")
+    assert "validation score" in lines[2]
+
+
+def test_not_fitted() -> None:
+    with pytest.raises(NotFittedError):
+        QuadraticRegressor().predict([[1.0]])
+    with pytest.raises(NotFittedError):
+        QuadraticClassifier().to_torch()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("hidden_layer_sizes", (0,), "hidden_layer_sizes must be whole numbers >= 1"),
+        ("hidden_layer_sizes", "64", "hidden_layer_sizes"),
+        ("hidden_layer_sizes", (2.5,), "hidden_layer_sizes"),
+        ("neuron", "cubic", "neuron must be one of"),
+        ("activation", "gelu", "activation must be one of silu"),
+        ("rank", 0, "rank must be >= 1"),
+        ("batch_size", 0, "batch_size must be 'auto'"),
+        ("learning_rate", "fast", "learning_rate must be"),
+        ("learning_rate_init", 0.0, "learning_rate_init must be a finite number > 0"),
+        ("quadratic_lr", -1, "quadratic_lr must be a finite number >= 0"),
+        ("alpha", float("nan"), "alpha must be a finite number"),
+        ("tol", "x", "tol must be a finite number"),
+        ("validation_fraction", 1.0, "validation_fraction must be a finite number > 0 and < 1"),
+        ("early_stopping", "yes", "early_stopping must be True, False or 'auto'"),
+        ("max_iter", 0, "max_iter must be a whole number >= 1"),
+        ("n_iter_no_change", 0, "n_iter_no_change must be a whole number >= 1"),
+    ],
+)
+def test_bad_parameters(option: str, value: Any, message: str) -> None:
+    X, y = table(20)
+    with pytest.raises(ValueError, match=message):
+        QuadraticRegressor(**{option: value}).fit(X, y)
+
+
+def test_several_label_columns_are_refused() -> None:
+    X, _ = table(20)
+    with pytest.raises(ValueError, match="MultiOutputClassifier"):
+        QuadraticClassifier().fit(X, np.eye(2, dtype=int)[np.arange(20) % 2])
+
+
+def test_onnx(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from quadric.sklearn.compare.deploy import _write_onnx
+
+    X, y = table(dtype="float32")
+    regressor = small(neuron="shared").fit(X, y)
+    classifier = small(QuadraticClassifier).fit(X, labels(X, ("a", "b", "c")))
+    for model, expected in (
+        (regressor, regressor.predict(X)),
+        (classifier, classifier.predict_proba(X)),
+    ):
+        _write_onnx(model.to_torch(), 3, tmp_path / "model.onnx")
+        session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+        (found,) = session.run(None, {"input": X})
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert session.run(None, {"input": X[:1]})[0].shape == expected[:1].shape

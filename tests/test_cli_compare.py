@@ -1,0 +1,192 @@
+"""`quadric compare` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from quadric import cli
+
+QUADRIC = Path(sys.executable).parent / "quadric"
+FAST = ["--folds", "2", "--seeds", "1", "--epochs", "3", "--hidden", "6"]
+
+
+def quadric(*args: str) -> Any:
+    return CliRunner().invoke(cli.app, args)
+
+
+def assert_mistake(result: Any, message: str) -> None:
+    """Exit code 2 and one line on stderr that holds the message."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
+    assert message in result.stderr
+
+
+@pytest.fixture
+def houses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with categories, dates, holes, a constant and an identifier."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    rows = 60
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(rows),
+            "area": draw.uniform(30, 200, rows),
+            "town": draw.choice(["Ulm", "Bern", "Graz"], rows),
+            "sold": pd.date_range("2020-01-01", periods=rows).strftime("%Y-%m-%d"),
+            "country": "none",
+        }
+    )
+    frame["price"] = frame["area"] ** 2 / 100 + frame["town"].map({"Ulm": 5, "Bern": 80, "Graz": 9})
+    frame.loc[::7, "area"] = np.nan
+    frame.loc[3::11, "town"] = None
+    path = tmp_path / "houses.csv"
+    frame.to_csv(path, index=False, sep=";")
+    return path
+
+
+def test_a_file(houses: Path) -> None:
+    result = quadric("compare", "houses.csv", "--target", "price", *FAST, "--json", "out.json")
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    assert "houses: 60 rows, 3 columns, regression of price, 2 folds" in text
+    assert "dropped: 'id' (an identifier: a number for each row), 'country' (constant)" in text
+    assert "missing values: 'area' 9, 'town' 6" in text
+    for model in ("linear", "eigen", "shared", "HistGradientBoosting", "MLPRegressor", "ridge"):
+        assert re.search(rf"^{model} ", text, re.MULTILINE)
+    assert re.search(r"(lowers the error|no difference on this table|stay with linear)", text)
+    (folder,) = Path("runs/compare").iterdir()
+    assert (folder / "compare.png").stat().st_size > 10_000
+    written = json.loads(Path("out.json").read_text())
+    kept = json.loads((folder / "compare.json").read_text())
+    assert written["results"] == kept["results"]
+    assert written["columns"] == {"area": "number", "town": "category", "sold": "date"}
+    assert (folder / "eigen" / "result.json").is_file()
+
+
+def test_only_json_goes_to_stdout(houses: Path) -> None:
+    result = quadric(
+        "compare", "houses.csv", "--target", "price", *FAST, "--no-baselines", "--neurons",
+        "eigen:2", "--json", "-",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [entry["neuron"] for entry in found["results"]] == ["linear", "eigen"]
+    assert found["results"][1]["rank"] == 2
+
+
+def test_the_best_network_is_saved_as_onnx(houses: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    result = quadric(
+        "compare", "houses.csv", "--target", "price", *FAST, "--no-baselines", "--drop",
+        "sold,town", "--save", "model.onnx",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "refitted on all 60 rows" in result.stdout
+    facts = json.loads(Path("model.json").read_text())
+    assert facts["inputs"] == ["area", "missingindicator_area"]
+    session = onnxruntime.InferenceSession("model.onnx")
+    (found,) = session.run(None, {"input": np.array([[50.0, 0], [60.0, 0], [70.0, 1]], "float32")})
+    assert found.shape == (3,)
+    assert np.isfinite(found).all()
+
+
+def test_the_list() -> None:
+    result = quadric("compare", "--list")
+    assert result.exit_code == 0
+    assert "law:lorentz" in result.stdout
+    assert "q (E + B v sin(t))" in result.stdout
+    assert "breast_cancer" in result.stdout
+    facts = json.loads(quadric("compare", "--list", "--json", "-").stdout)
+    assert len([fact for fact in facts if fact["name"].startswith("law:")]) >= 19
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "message"),
+    [
+        ("a,price\n" + NUMBERS, ["--target", "prise"], "the columns are 'a', 'price'"),
+        ("a,price\n" + NUMBERS, [], "name the column to predict with --target"),
+        ("a,price\n" + "1,2\n3,2\n" * 9, ["--target", "price"], "at least 2 different values"),
+        ("a,price\nx5,1\n" + NUMBERS, ["--target", "price"], "row 1 is 'x5'"),
+        ("", ["--target", "price"], "is empty"),
+        ("one line\nand another, longer one\n", ["--target", "price"], "is not a table"),
+        ("a,price\n1,2\n3,4\n5,7\n7,8\n9,11\n", ["--target", "price"], "5 rows for 5 folds"),
+        ("a,price\ninf,1\n" + NUMBERS, ["--target", "price"], "row 1 is infinite"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--task", "sort"], "task must be one of"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--neurons", "cubic"], "neuron must be"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--hidden", "x"], "hidden must be"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--folds", "1"], "folds must be >= 2"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--activation", "gelu"], "activation must"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--save", "m.pt"], "--save must end in"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--rows", "0"], "--rows"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, args: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path / "t.csv", content)
+    assert_mistake(quadric("compare", file, *args), message)
+    assert not Path("runs").exists()
+
+
+def test_mistakes_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_mistake(quadric("compare"), "name a table")
+    assert_mistake(quadric("compare", "t.csv", "--target", "a"), "no such file")
+    assert_mistake(quadric("compare", "law:gravity"), "unknown law")
+    assert_mistake(quadric("compare", "nothing"), "no such file or data set")
+    Path("large.csv").touch()
+    os.truncate("large.csv", 2 * 2**30)
+    assert_mistake(quadric("compare", "large.csv", "--target", "a"), "2.0 GB")
+    Path("picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00")
+    assert_mistake(quadric("compare", "picture.csv", "--target", "a"), "binary file")
+
+
+def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
+    # Many short fits, one after the other, so that a kill hits between two of them.
+    command = [
+        str(QUADRIC), "compare", "law:torque", "--rows", "400", "--folds", "3", "--seeds", "1",
+        "--epochs", "40", "--hidden", "8", "--run-dir", "run", "--neurons", "eigen",
+    ]  # fmt: skip
+    fits = tmp_path / "run" / "fits.jsonl"
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while not (fits.is_file() and fits.read_text().count("\n") >= 4):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    before = fits.read_text()
+    done = before.count("\n")
+    total = 2 * 3 + 4 * 3
+    assert 4 <= done < total
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "law:torque: 400 rows" in again.stdout
+    after = fits.read_text()
+    assert after.startswith(before)
+    kept = [json.loads(line) for line in after.splitlines() if line.endswith("}")]
+    assert len({(fit["model"], fit["fold"], fit["seed"]) for fit in kept}) == len(kept) == total
