@@ -76,6 +76,19 @@ class EpochRecords(Callback):
                 print(line, file=self.screen, flush=True)
 
 
+class MovableCheckpoint(ModelCheckpoint):
+    """Remembers the best epoch even if the run directory was moved before it is continued."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
+
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
+        moved: dict[str, Any] = {name: here(state_dict[name]) for name in paths}
+        moved["best_k_models"] = {here(k): v for k, v in state_dict["best_k_models"].items()}
+        super().load_state_dict(state_dict | moved | {"dirpath": self.dirpath})
+
+
 def shares(module: TrainingModule) -> dict[str, float] | None:
     """The quadratic share of each layer on a part of an evaluation batch; None without layers."""
     network = module.network
@@ -126,7 +139,7 @@ def make_callbacks(
     """The callbacks of a run, the records apart."""
     records = EpochRecords(directory, screen)
     # The same file each time: lightning writes beside it and renames, so one is always whole.
-    last = ModelCheckpoint(
+    last = MovableCheckpoint(
         directory.checkpoints,
         filename="last",
         save_top_k=1,
@@ -137,7 +150,7 @@ def make_callbacks(
     callbacks: list[Callback] = [records]
     if validation:
         callbacks.append(
-            ModelCheckpoint(
+            MovableCheckpoint(
                 directory.checkpoints,
                 filename="best",
                 save_top_k=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import sys
 import threading
@@ -154,10 +155,8 @@ def _result(
         device = trainer.strategy.root_device
         metrics = measure(network, data.test(0, 1), task, device, recipe.precision)
         network.cpu()
-        better = max if task.higher_is_better else min
-        best = better(epochs, key=lambda record: record[f"val_{task.metric}"])
-        extra["best_epoch"] = best["epoch"]
-        last = best
+        last = _best(epochs, f"val_{task.metric}", task.higher_is_better)
+        extra["best_epoch"] = last["epoch"]
     else:
         metrics = {name: last.get(f"test_{name}") for name in names}
         metrics["largest_activation"] = last.get("largest_activation")
@@ -186,6 +185,17 @@ def _result(
     }
     found: dict[str, Any] = provenance.finite(result)
     return found
+
+
+def _best(epochs: list[dict[str, Any]], metric: str, higher: bool) -> dict[str, Any]:
+    """The record of the best epoch; one that is not a number is the worst."""
+    sign = -1 if higher else 1
+
+    def badness(record: dict[str, Any]) -> float:
+        value = float(record[metric])
+        return sign * value if math.isfinite(value) else math.inf
+
+    return min(epochs, key=badness)
 
 
 def _broken_pictures(trainer: Trainer) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class TrainingModule(LightningModule):
     def val_dataloader(self) -> Batches:
         """The validation part if there is one; else the test part, by which nothing is chosen."""
         share = self.trainer.global_rank, self.trainer.world_size
-        return self.data.validation(*share) or self.data.test(*share)
+        held = self.data.validation(*share)
+        return self.data.test(*share) if held is None else held
 
     # Training
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from quadric.train.data import load_data
+from quadric.train.data import RowBatches, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
 from quadric.train.network import build_network
@@ -127,12 +127,34 @@ def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
     assert curve(results[0]) == curve(results[1])  # type: ignore[arg-type]
 
 
+def test_every_epoch_has_its_own_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    each = RowBatches.__iter__
+
+    def listened(batches: RowBatches) -> Any:
+        for inputs, targets in each(batches):
+            if batches.shuffle:
+                orders.append(inputs.clone())
+            yield inputs, targets
+
+    monkeypatch.setattr(RowBatches, "__iter__", listened)
+    law_result(tmp_path / "run", epochs=3)
+    assert len(orders) == 3 * 4
+    epochs = [torch.cat(orders[4 * i : 4 * i + 4]) for i in range(3)]
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[1], epochs[2])
+    for epoch in epochs[1:]:
+        torch.testing.assert_close(epoch.sort(0).values, epochs[0].sort(0).values)
+
+
 @pytest.mark.parametrize("validation", [0.0, 0.25])
 def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) -> None:
     """What a killed process leaves is its checkpoint: here, that of the second of four epochs."""
     options: dict[str, Any] = {"epochs": 4, "neuron": "eigen", "validation": validation}
-    options |= {"schedule": "onecycle"}
+    # The rate is too large, so that the best epoch is the first one.
+    options |= {"optimizer": "sgd", "lr": 0.5, "momentum": 0.95, "seed": 2}
     whole = law_result(tmp_path / "whole", **options)
+    assert whole.get("best_epoch", 1) == 1
 
     class Killed(Exception):
         pass
@@ -156,12 +178,14 @@ def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) 
     assert len(metrics(run.directory)) == 3
     with pytest.raises(ValueError, match="unfinished run, 2 of 4 epochs are done: continue it"):
         train(run)
-    again = find_run(str(run.directory.path))
+    # And the directory may have been moved meanwhile.
+    shutil.move(tmp_path / "killed", tmp_path / "moved")
+    again = find_run(str(tmp_path / "moved"))
     result = train(again, resume=True)
     assert result is not None
     assert curve(result) == curve(whole)
     assert result["test_loss"] == whole["test_loss"]
-    rows = metrics(run.directory)
+    rows = metrics(again.directory)
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
 
 
