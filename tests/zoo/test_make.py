@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_rank_is_refused_though_its_shapes_fit():
     saved = quadric.QuadraticLinear(3, 12, rank=5).state_dict()
     other = quadric.QuadraticLinear(3, 12, rank=6)
     assert saved["eigenvalues"].shape == other.eigenvalues.shape
-    with pytest.raises(RuntimeError, match="'rank': 5.*'rank': 6"):
+    with pytest.raises(RuntimeError, match=r"'rank': 5.*'rank': 6"):
         other.load_state_dict(saved)
     square = quadric.make_layer(nn.Linear, 3, 4, neuron="square")
     with pytest.raises(RuntimeError, match="'neuron': 'square'"):
@@ -97,7 +97,7 @@ def test_a_computed_bias_is_refused():
 
     linear = nn.Linear(3, 4)
     parametrize.register_parametrization(linear, "bias", Double())
-    with pytest.raises(ValueError, match="the bias of the .*must be a plain parameter"):
+    with pytest.raises(ValueError, match=r"the bias of the .*must be a plain parameter"):
         quadric.make_layer(linear, neuron="eigen")
     layer = quadric.QuadraticLinear(3, 4, rank=1)
     parametrize.register_parametrization(layer, "bias", Double())
