@@ -21,6 +21,7 @@ LAYERS = [
     (nn.Linear, (5, 128), (2, 3, 5), {}),
     (nn.Linear, (5, 256), (5,), {}),
     (nn.Conv2d, (4, 64, 3), (2, 4, 5, 5), {"padding": 1}),
+    (nn.Conv2d, (4, 128, 1), (2, 4, 3, 3), {}),
     (nn.Conv2d, (4, 48, 3), (2, 4, 5, 5), {"groups": 2}),
     (nn.Conv1d, (4, 160, 3), (2, 4, 6), {"stride": 2}),
     (nn.Conv3d, (2, 24, 2), (2, 3, 3, 3), {"groups": 2}),
@@ -61,8 +62,8 @@ def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, 
 
 def test_the_cheapest_way_is_chosen() -> None:
     # Neurons of 10 channels cross every block: all at once, or down to their y and up again.
-    assert weights("eigen", 9, nn.Conv2d, 32) == [(32, 32, 1, 1)]
-    assert weights("eigen", 9, nn.Conv2d, 64) == [(16, 64, 1, 1), (64, 16, 1, 1)]
+    assert weights("eigen", 9, nn.Conv2d, 64) == [(64, 64, 1, 1)]
+    assert weights("eigen", 9, nn.Conv2d, 128) == [(16, 128, 1, 1), (128, 16, 1, 1)]
     # Neurons of 8 channels do not cross blocks of 16.
     assert weights("eigen", 7, nn.Conv2d, 64) == [(64, 16, 1, 1)]
     assert weights("shared", 8, nn.Conv2d, 64) == [(64, 16, 1, 1)]
