@@ -79,8 +79,8 @@ def convert_checkpoint(
         network,
         neuron=neuron,
         rank=rank,
-        include=_selection(include),
-        exclude=_selection(exclude),
+        include=parse_selection(include),
+        exclude=parse_selection(exclude),
         first=first,
         head=head,
         example_inputs=None if examples is None else tuple(examples),
@@ -108,7 +108,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _selection(entries: Sequence[str] | None) -> Selection | None:
+def parse_selection(entries: Sequence[str] | None) -> Selection | None:
     """Names as a list, or, where one is an expression, all of them as one expression."""
     if not entries:
         return None

@@ -383,10 +383,11 @@ def train(
         str | None, typer.Option(help="constant, step, cosine or onecycle.")
     ] = None,
     include: Annotated[
-        list[str] | None, typer.Option(help="Convert only these layers (repeatable).")
+        list[str] | None,
+        typer.Option(help="Convert only these layers: a name, a suffix or re:REGEX (repeatable)."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave these layers linear (repeatable).")
+        list[str] | None, typer.Option(help="Leave these layers linear, likewise (repeatable).")
     ] = None,
     layers: Annotated[
         str | None, typer.Option(help="Convert only the first layers, such as first:3.")
@@ -610,6 +611,10 @@ def bench(
     repeats: Annotated[int, typer.Option(help="Timed rounds.", min=1)] = 20,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Time fits of tables instead: quadric.sklearn.")
+    ] = False,
+    rows: Annotated[int, typer.Option(help="Rows of the table.", min=2)] = 7373,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
     ] = None,
@@ -621,6 +626,16 @@ def bench(
 
     Time quadratic layers and networks against linear ones, interleaved, with peak memory.
     """
+    if tables:
+        require("tables", "quadric bench --tables")
+        from quadric.sklearn.bench import bench_tables
+
+        fits = bench_tables(rows=rows, repeats=repeats)
+        if json_file is not None:
+            _write_json(json_file, fits.to_dict())
+        if json_file != "-":
+            print(fits)
+        return
     if picture is not None:
         require("plots", "quadric bench --plot")
     from quadric.bench.command import bench_command

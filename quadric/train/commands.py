@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from quadric.checkpoints import parse_selection
 from quadric.train import catalog
 from quadric.train import results as tables
 from quadric.train import sweep as sweeping
@@ -26,6 +27,9 @@ def overrides(named: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         assignments: `field=value`.
     """
     found = {field: value for field, value in named.items() if value is not None}
+    for field in ("include", "exclude"):
+        if field in found:
+            found[field] = parse_selection(found[field])
     for assignment in assignments:
         field, value = catalog.parse_assignment(assignment)
         if field in found:

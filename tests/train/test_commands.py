@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,16 @@ def test_named_options_are_fields(here: Path) -> None:
         "activation": "tanh", "validation": 0.25, "limit": 64, "samples": 128,
     }  # fmt: skip
     assert {key: settings[key] for key in expected} == expected
+
+
+def test_layers_are_chosen_by_names_or_an_expression(here: Path) -> None:
+    for text, expected in (("hidden1", ["hidden1"]), ("re:hid.*1", "(?:hid.*1)")):
+        line = f"{LAW} --neuron eigen --include {text} --quiet --run-dir run --overwrite"
+        assert quadric(line).exit_code == 0
+        result = json.loads((here / "run" / "result.json").read_text())
+        assert result["settings"]["include"] == expected
+        assert set(result["quadratic_share"]) == {"hidden1"}
+        shutil.rmtree(here / "run")
 
 
 def test_divergence_ends_with_code_1_and_the_layer() -> None:
