@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
+import quadric
 from quadric import QuadraticLinear
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, expected_failed_checks
 
@@ -416,8 +417,6 @@ def test_several_label_columns_are_refused() -> None:
 
 def test_onnx(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    from quadric.sklearn.compare.deploy import _write_onnx
-
     X, y = table(dtype="float32")
     regressor = small(neuron="shared").fit(X, y)
     classifier = small(QuadraticClassifier).fit(X, labels(X, ("a", "b", "c")))
@@ -425,8 +424,9 @@ def test_onnx(tmp_path: Path) -> None:
         (regressor, regressor.predict(X)),
         (classifier, classifier.predict_proba(X)),
     ):
-        _write_onnx(model.to_torch(), 3, tmp_path / "model.onnx")
+        quadric.export_onnx(model.to_torch(), tmp_path / "model.onnx", torch.tensor(X[:4]))
         session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-        (found,) = session.run(None, {"input": X})
+        name = session.get_inputs()[0].name
+        (found,) = session.run(None, {name: X})
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-        assert session.run(None, {"input": X[:1]})[0].shape == expected[:1].shape
+        assert session.run(None, {name: X[:1]})[0].shape == expected[:1].shape

@@ -16,6 +16,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric import provenance
+from quadric.exporting import export_onnx
 from quadric.saving import save
 from quadric.sklearn.compare.models import Contender, Plan
 from quadric.sklearn.compare.preparation import make_preparation, narrow
@@ -41,12 +42,12 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
     if best is None:
         raise ValueError("no quadratic network was trained without diverging: nothing to save")
     contender = next(c for c in comparison.options.contenders if c.label == best.model)
-    model, preparation = _refit(comparison, contender, comparison.options.plan)
+    model, preparation, X = _refit(comparison, contender, comparison.options.plan)
     module = model.to_torch().float()
     assert isinstance(module, Scaled)
     columns = [str(name) for name in preparation.get_feature_names_out()]
     if path.suffix == ".onnx":
-        _write_onnx(module, len(columns), path)
+        _write_onnx(module, X, path)
     else:
         save(module, path)
     description = {
@@ -81,7 +82,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
 
 def _refit(
     comparison: Comparison, contender: Contender, plan: Plan
-) -> tuple[QuadraticNetwork, ColumnTransformer]:
+) -> tuple[QuadraticNetwork, ColumnTransformer, np.ndarray]:
     table = comparison.table
     preparation = make_preparation(table)
     X = narrow(np.asarray(preparation.fit_transform(table.inputs), dtype=np.float64))
@@ -89,25 +90,18 @@ def _refit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, _targets(table))
-    return model, preparation
+    return model, preparation, X
 
 
-def _write_onnx(module: Scaled, columns: int, path: Path) -> None:
-    # Two rows: a batch of one would be taken for a constant.
-    example = torch.zeros(2, columns) + module.input_mean
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        torch.onnx.export(
-            module,
-            (example,),
-            str(path),
-            dynamo=True,
-            input_names=["input"],
-            output_names=["output"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            external_data=False,
-            verbose=False,
-        )
+def _write_onnx(module: Scaled, rows: np.ndarray, path: Path) -> None:
+    # Rows of the table as example: the file is compared with the network on them.
+    export_onnx(
+        module,
+        path,
+        torch.tensor(rows[:8], dtype=torch.float32),
+        input_names=["input"],
+        output_names=["output"],
+    )
 
 
 def _describe(preparation: ColumnTransformer) -> list[dict[str, Any]]:

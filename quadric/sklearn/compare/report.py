@@ -190,7 +190,7 @@ class Comparison:
         target = self.table.target.name
         title = (
             f"{self.table.name}: {rows:,} rows, {columns} columns, {self.table.task} of {target}, "
-            f"{self.options.folds} folds, {self.options.seeds} starts a network"
+            f"{self.options.folds} folds, {_starts(self.options.seeds)} a network"
         )
         notes = [f"  {note}" for note in self.table.notes]
         closing = (
@@ -308,6 +308,10 @@ def _digits(value: float) -> int:
     while digits < 8 and value < 10 ** (3 - digits) and value > 0:
         digits += 1
     return digits if value < 1000 else 1
+
+
+def _starts(count: int) -> str:
+    return f"{count} start{'s' if count > 1 else ''}"
 
 
 def _error(value: float | None) -> str:
