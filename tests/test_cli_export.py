@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,6 @@ from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
 from quadric.train.run import find_run, train
 from tests.exporting.networks import small_cnn
-
-QUADRIC = Path(sys.executable).parent / "quadric"
 
 
 def run(*args: object) -> Any:
@@ -53,12 +49,10 @@ def network_of(folder: Path) -> torch.nn.Module:
     return network.eval()
 
 
-def test_a_run_in_a_real_process(digits: Path, tmp_path: Path) -> None:
+def test_a_run(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    done = subprocess.run(
-        [str(QUADRIC), "export", str(digits), "-o", str(out)], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = run("export", digits, "-o", out)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert f"{out}: ONNX, opset 20" in done.stdout
     assert "3 BatchNorm folded, 0 kept" in done.stdout
     rows = re.findall(

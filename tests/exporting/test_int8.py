@@ -95,7 +95,7 @@ def squares_of(path: Path) -> set[bool]:
     }
 
 
-@pytest.mark.parametrize("squares", ["int8", "float"])
+@pytest.mark.parametrize("squares", ["int8", pytest.param("float", marks=pytest.mark.slow)])
 def test_squares_on_request(squares: str, tmp_path: Path) -> None:
     made = export_int8(
         small_cnn(),
@@ -123,6 +123,7 @@ def test_squares_that_int8_cannot_hold_stay_in_float(tmp_path: Path) -> None:
         model, tmp_path / "model.onnx", PICTURE, calibration=[torch.randn(32, 1, 8, 8)]
     )
     assert made.squares == "float"
+    assert squares_of(made.path) == {False}
 
 
 def test_a_loss_of_accuracy_fails_and_leaves_no_file(trained: Any, tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("neuron", ["linear", "eigen", "shared"])
+@pytest.mark.parametrize(
+    "neuron", ["eigen", "shared", pytest.param("linear", marks=pytest.mark.slow)]
+)
 def test_a_convolutional_network(neuron: str, tmp_path: Path) -> None:
     model = small_cnn(neuron)
     path = tmp_path / "model.onnx"
@@ -100,7 +102,7 @@ def test_a_table_network(tmp_path: Path) -> None:
     assert set(report.operators) <= {"Gemm", "MatMul", "Mul", "Relu"}
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("batch_first", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_transformer_encoder(batch_first: bool, tmp_path: Path) -> None:
     model = encoder(batch_first=batch_first)
     assert len(quadratic_layers(model)) == 6
@@ -112,7 +114,7 @@ def test_a_transformer_encoder(batch_first: bool, tmp_path: Path) -> None:
     assert report.difference < 1e-5
 
 
-@pytest.mark.parametrize("neuron", ["fan", "general"])
+@pytest.mark.parametrize("neuron", ["fan", pytest.param("general", marks=pytest.mark.slow)])
 def test_any_neuron(neuron: str, tmp_path: Path) -> None:
     layer = quadric.make_layer(nn.Conv2d, 1, 6, 3, neuron=neuron)
     model = trained_(nn.Sequential(layer, nn.BatchNorm2d(6)))
@@ -209,16 +211,10 @@ class Unlike(nn.Module):
         return out * 1.01 if torch.compiler.is_exporting() else out
 
 
-def test_a_difference_fails_and_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must compute what the model computes, but in ONNX Run"):
-        export_onnx(Unlike(), tmp_path / "model.onnx", torch.zeros(1, 3))
-    assert files_in(tmp_path) == []
-
-
-def test_a_difference_leaves_the_older_file(tmp_path: Path) -> None:
+def test_a_difference_fails_and_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_text("an older file")
-    with pytest.raises(ValueError, match="no file was written"):
+    with pytest.raises(ValueError, match=r"computes, but in ONNX Runtime .* no file was written"):
         export_onnx(Unlike(), path, torch.zeros(1, 3))
     assert files_in(tmp_path) == ["model.onnx"]
     assert path.read_text() == "an older file"

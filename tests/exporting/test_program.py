@@ -19,7 +19,7 @@ def assert_same(path: Path, model: nn.Module, *inputs: Tensor) -> None:
         torch.testing.assert_close(program(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+@pytest.mark.parametrize("neuron", ["shared", pytest.param("eigen", marks=pytest.mark.slow)])
 def test_a_convolutional_network(neuron: str, tmp_path: Path) -> None:
     model = small_cnn(neuron).train()
     path = tmp_path / "model.pt2"

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 import quadric
 
-BATCHES = (4, 5, 9, 2)
+BATCHES = (4, 5, 9)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_the_count_sees_a_recompilation() -> None:
 
     class Peeks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x * int(len(x) > 4) if len(x) in (5, 9) else x
+            return x + 1 if len(x) == BATCHES[-1] else x
 
     counts = compilations(Peeks(), (3,), False, None)
     assert counts[-1] > compilations(nn.Linear(3, 3), (3,), False, None)[-1]
@@ -101,6 +101,7 @@ class Breaks(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("neuron", ["eigen", "shared"])
 def test_inductor_once_for_any_batch(neuron: str) -> None:
     """The same through torch's default compiler, and the numbers with it."""
