@@ -157,7 +157,9 @@ _HOOKS = (
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
-_NEURON_ATTRIBUTES |= {"transposed_checkpoint"}
+_NEURON_ATTRIBUTES |= {"transposed_checkpoint", "_origin"}
+# What torch's own layers keep for themselves.
+_TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 
 
 def _carry_over(old: nn.Module, new: nn.Module) -> nn.Module:
@@ -166,8 +168,7 @@ def _carry_over(old: nn.Module, new: nn.Module) -> nn.Module:
     for name in _HOOKS:
         setattr(new, name, getattr(old, name))
     for name, value in vars(old).items():
-        private = name.startswith("_") and name != "_is_hf_initialized"
-        if not (private or name in _NEURON_ATTRIBUTES or hasattr(new, name)):
+        if not (name in _TORCH_ATTRIBUTES or name in _NEURON_ATTRIBUTES or hasattr(new, name)):
             setattr(new, name, value)
     new.training = old.training
     return new

@@ -8,9 +8,10 @@ as it is gets a reason in words.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,8 +183,10 @@ def obstacle(
     if id(module) in around.held:
         where = around.held[id(module)]
         return f"it is also held outside of the submodules (by {where}), where it would stay"
+    if any(getattr(h, "with_module", False) for h in module._load_state_dict_pre_hooks.values()):
+        return "it has a load_state_dict pre-hook, which is bound to it"
     if is_attention(module):
-        return _attention_obstacle(module, row, around.tied)
+        return _attention_obstacle(module, row, around.tied, keeps)
     kind: Any = type(module) if is_transposed_linear(module) else layer_kind(module)
     changed = [
         name for name in _COMPUTING if _method(type(module), name) is not _method(kind, name)
@@ -194,6 +197,9 @@ def obstacle(
         return f"transposed convolutions exist for the neuron eigen alone, not for {row.name}"
     if parametrize.is_parametrized(module) or "weight" not in module._parameters:
         return "its weight is computed (a parametrization, weight or spectral norm)"
+    added = _added_by_subclass(module, kind)
+    if added:
+        return f"{type(module).__name__} is a subclass with {added[0]} of its own"
     own = set(module._parameters) - {"weight", "bias"} | set(module._buffers) | set(module._modules)
     if own:
         return f"it has parameters, buffers or modules of its own ({', '.join(sorted(own))})"
@@ -204,11 +210,20 @@ def obstacle(
     expected = _weight_shape(module, kind)
     if tuple(weight.shape) != expected or 0 in expected:
         return f"its weight has the shape {tuple(weight.shape)}, where {expected} was expected"
-    if id(weight) in around.tied and not keeps:
-        return "its weight is shared with another layer, and this start would replace it"
+    for name, parameter in module._parameters.items():
+        if id(parameter) in around.tied and not keeps:
+            return f"its {name} is shared with another layer, and this start would replace it"
     if id(weight) in around.tied and is_transposed_linear(module):
         return "its weight is shared with another layer, and is stored transposed"
     return _room(module, row, rule)
+
+
+def _added_by_subclass(module: nn.Module, kind: type) -> list[str]:
+    """What a subclass of a torch layer brings that a layer of neurons would not have."""
+    harmless = {"reset_parameters", "extra_repr", "_is_hf_initialized"}
+    between = type(module).__mro__[: type(module).__mro__.index(kind)]
+    names = {name for cls in between for name in vars(cls)}
+    return sorted(n for n in names - harmless if not n.startswith("__"))
 
 
 # What decides on a layer's output; a subclass that changes one of these computes something else.
@@ -259,7 +274,7 @@ def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
     return None
 
 
-def _attention_obstacle(module: Any, row: Neuron, tied: set[int]) -> str | None:
+def _attention_obstacle(module: Any, row: Neuron, tied: set[int], keeps: bool) -> str | None:
     if type(module).forward is not nn.MultiheadAttention.forward:
         return f"{type(module).__name__} is a subclass with a forward of its own"
     if not row.can_be_linear:
@@ -274,10 +289,15 @@ def _attention_obstacle(module: Any, row: Neuron, tied: set[int]) -> str | None:
         special = _special(f"out_proj.{name}", parameter)
         if special:
             return special
-    for name in ("in_proj_weight", "in_proj_bias"):
-        # The packed projections are taken apart, so that they become parameters of their own.
-        if id(module._parameters.get(name)) in tied:
-            return f"its {name} is shared with another layer"
+    # The packed projections are taken apart, so that they become parameters of their own; another
+    # start than the linear one replaces all of them.
+    names = ("in_proj_weight", "in_proj_bias") if keeps else tuple(module._parameters)
+    shared = [name for name in names if id(module._parameters.get(name)) in tied]
+    if not keeps:
+        out = module.out_proj._parameters.items()
+        shared += [f"out_proj.{name}" for name, parameter in out if id(parameter) in tied]
+    if shared:
+        return f"its {shared[0]} is shared with another layer"
     if type(module.out_proj) not in (nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear):
         return f"its out_proj is a {type(module.out_proj).__name__}"
     return None
@@ -305,7 +325,12 @@ def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, A
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Eval mode; afterwards training flags, buffers and the random state are as they were."""
     flags = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
         model.eval()
@@ -315,7 +340,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         for module, training in flags:
             module.training = training
         with torch.no_grad():
-            for buffer, value in buffers:
+            for module, name, buffer, value in buffers:
+                module._buffers[name] = buffer
                 if not buffer.is_meta and not torch.equal(buffer, value):
                     buffer.copy_(value)
 
@@ -339,6 +365,14 @@ class Trace:
 
 def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace:
     """Runs the model once and watches the targets."""
+    for name, module in model.named_modules():
+        # A forward pass would make its parameters: the model must stay as it is.
+        lazy: Any = module
+        if isinstance(module, LazyModuleMixin) and lazy.has_uninitialized_params():
+            raise ValueError(
+                f"the layer {name!r} must have its parameters, got an uninitialized "
+                f"{type(module).__name__}: run one forward pass first"
+            )
     args, kwargs = example_arguments(example_inputs)
     calls: dict[int, tuple[list[Any], list[Any]]] = {}
     order: list[int] = []
@@ -398,10 +432,12 @@ def _parallel_pointwise(
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, dict) or hasattr(value, "values"):
-        return [t for v in value.values() for t in _tensors(v)]
     if isinstance(value, (tuple, list)):
         return [t for v in value for t in _tensors(v)]
+    if isinstance(value, Mapping):
+        return [t for v in value.values() for t in _tensors(v)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [t for v in vars(value).values() for t in _tensors(v)]
     return []
 
 

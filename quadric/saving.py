@@ -172,7 +172,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         save_file(stored, unfinished, metadata)
         os.chmod(unfinished, mode)
         os.replace(unfinished, path)
-    except SafetensorError as error:
+    except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"the model cannot be written to {path}: {error}") from error
     finally:
         if os.path.exists(unfinished):
@@ -201,10 +201,18 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     inner = _unwrapped(model)
     swap, names = _conversion(model, inner, header, path)
     swap.do()
+    before: dict[str, Tensor] = {}
     try:
         values = _fitting(inner, header, tensors, path)
+        own = inner.state_dict()
+        before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
         inner.load_state_dict(values, strict=header.content == "model")
     except BaseException:
+        # torch copies what it can before it refuses the rest.
+        with torch.no_grad():
+            for key, value in before.items():
+                if not torch.equal(own[key], value):
+                    own[key].copy_(value)
         swap.undo()
         raise
     return names
@@ -373,7 +381,8 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
             # A copy where only a part of a storage is meant: safetensors refuses shared ones.
             whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
             plain = tensor.detach().cpu().contiguous()
-            stored[key] = plain if whole or plain is not tensor else plain.clone()
+            same = plain.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+            stored[key] = plain.clone() if same and not whole else plain
         else:
             aliases[key] = first
     return stored, aliases
@@ -439,7 +448,7 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
         if content not in ("model", "quadratic") or not set(aliases.values()) <= names:
             raise TypeError("its parts do not go together")
         return Header(_expect(str, raw["version"]), content, layers, aliases)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{path} has a damaged header ({type(error).__name__}: {error}): write the file again "
             "with quadric.save"
@@ -531,7 +540,8 @@ def _fitting(
                 f"{value.dtype} for {own.dtype}: load it into a model of the same architecture"
             )
         first = sources.setdefault(_identity(own), key)
-        if first != key and not torch.equal(values[first], value):
+        same = torch.allclose(values[first], value, rtol=0, atol=0, equal_nan=True)
+        if first != key and not same:
             raise ValueError(
                 f"tensors that the model shares must be equal in {path}, but {first!r} and {key!r} "
                 "differ: load it into a model that does not share them"

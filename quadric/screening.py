@@ -144,6 +144,7 @@ def sensitivity(
     try:
         with undisturbed(model):
             swap.do()
+            model.eval()  # the new layers came as the old ones were before
             count = _run(model, loss_fn, batches, [probe for _, group in probes for probe in group])
     finally:
         swap.undo()

@@ -393,8 +393,8 @@ def test_to_mha_is_the_inverse(options):
         assert_close(again.state_dict()[name], value)
     inputs = _inputs(True, kdim=options.get("kdim", E), vdim=options.get("vdim", E))
     _assert_same(again(*inputs), theirs(*inputs))
-    with pytest.raises(ValueError, match=r"got the neuron 'fan': only neurons with a linear"):
-        QuadraticMultiheadAttention(E, H, neuron="fan").to_mha()
+    with pytest.raises(ValueError, match=r"got the neuron 'kervolution', which has none"):
+        QuadraticMultiheadAttention(E, H, neuron="kervolution").to_mha()
 
 
 # --- state dicts ----------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     process = start("law-lorentz", "--epochs", "100000", "--run-dir", str(directory.path))
     wait_for_epochs(process, directory, 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert f"continue with `quadric train {directory.path} --resume`" in out
     assert str(directory.last_checkpoint) in out
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_two_processes(tmp_path: Path) -> None:
     )
     wait_for_epochs(process, directory, 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert "--resume" in out
     assert "Traceback" not in err

@@ -1,0 +1,144 @@
+"""Models that trip a converter up: what they carry is kept, or a layer is left with a reason."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quadric
+
+
+class Counting(nn.Module):
+    """Replaces a buffer in its forward pass, and returns what has a field called values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 20), nn.Linear(20, 20)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input: Tensor) -> object:
+        self.calls = self.calls + 1
+        return self.second(self.first(input)).topk(2)
+
+
+def test_an_example_run_leaves_replaced_buffers_and_reads_named_tuples() -> None:
+    model = Counting()
+    before = model.calls
+    report = quadric.convert_(model, example_inputs=torch.randn(3, 4))
+    assert report.names == ["first", "second"]
+    assert model.calls is before
+    assert float(model.calls) == 0
+
+
+class Twice(nn.Linear):
+    def twice(self, input: Tensor) -> Tensor:
+        return 2 * self(input)
+
+
+class Awkward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = Twice(4, 20), nn.Linear(20, 20), nn.Linear(20, 3)
+        self.b._scale = 3.0  # type: ignore[assignment]
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.c(self.b(self.a.twice(input)) * self.b._scale)
+
+
+def test_methods_of_a_subclass_and_private_attributes() -> None:
+    model, input = Awkward(), torch.randn(2, 4)
+    expected = model(input)
+    report = quadric.convert_(model)
+    assert report.names == ["b", "c"]
+    assert "subclass with twice of its own" in str(report)
+    torch.testing.assert_close(model(input), expected)
+
+
+def test_a_load_hook_that_is_bound_to_its_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 20), nn.Linear(20, 20), nn.Linear(20, 2))
+    seen = []
+    model[0].register_load_state_dict_pre_hook(lambda module, *_: seen.append(module))
+    report = quadric.convert_(model)
+    assert report.names == ["1"]
+    assert "load_state_dict pre-hook" in str(report)
+    model.load_state_dict(model.state_dict())
+    assert seen == [model[0]]
+
+
+@pytest.mark.parametrize("neuron", ["fan", "kervolution"])
+def test_a_shared_bias_is_not_untied(neuron: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[1].bias = model[0].bias
+    report = quadric.convert_(model, neuron=neuron, init="published")
+    assert report.names == ["2"]
+    assert model[0].bias is model[1].bias
+
+
+def test_lazy_layers_are_refused_before_anything_runs() -> None:
+    model = nn.Sequential(nn.LazyLinear(20), nn.ReLU(), nn.Linear(20, 2))
+    with pytest.raises(ValueError, match=r"'0' must have its parameters.*run one forward pass"):
+        quadric.convert_(model, example_inputs=torch.randn(3, 4))
+    assert type(model[0]) is nn.LazyLinear
+
+
+def test_sensitivity_runs_in_eval_mode() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    batches = [torch.randn(2, 5, 16)]
+    scores = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found = quadric.sensitivity(model, lambda m, x: m(x).square().mean(), batches)
+        scores.append(dict(found))
+    assert scores[0] == scores[1]
+    assert all(module.training for module in model.modules())
+
+
+class Overlapping(nn.Module):
+    """Two buffers in one piece of memory, and one that cannot be written to."""
+
+    def __init__(self, fixed: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 20), nn.Linear(20, 2)
+        memory = torch.arange(6.0)
+        self.register_buffer("whole", memory)
+        self.register_buffer("part", memory[:3])
+        self.register_buffer("wide", torch.zeros(1).expand(4) if fixed else torch.zeros(4))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.b(self.a(input))
+
+
+def test_overlapping_buffers_are_saved_and_a_failed_load_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    model = Overlapping(fixed=False)
+    quadric.convert_(model)
+    quadric.save(model, file)
+    again = Overlapping(fixed=False)
+    quadric.load_(again, file)
+    torch.testing.assert_close(again.part, torch.arange(3.0))
+    other = Overlapping(fixed=True)
+    kept = copy.deepcopy(other.state_dict())
+    with pytest.raises(RuntimeError):
+        quadric.load_(other, file)
+    assert type(other.a) is nn.Linear
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(value, kept[name])
+
+
+def test_a_nan_in_tied_weights_is_no_difference(tmp_path: Path) -> None:
+    def tied() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+        model[1].weight = model[0].weight
+        return model
+
+    model = tied()
+    quadric.convert_(model)
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.nan
+    quadric.save(model, tmp_path / "m.safetensors")
+    quadric.load_(tied(), tmp_path / "m.safetensors")
