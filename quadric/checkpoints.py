@@ -188,7 +188,13 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         source: the file's name, for the error.
     """
     own = model.state_dict()
-    state = _without_prefixes(state, own)
+    state = dict(_without_prefixes(state, own))
+    # A file that stores shared tensors once has one of their names: the others stand for the same.
+    stored = {(own[name].data_ptr(), own[name].shape): name for name in state if name in own}
+    for name, tensor in own.items():
+        twin = stored.get((tensor.data_ptr(), tensor.shape))
+        if name not in state and twin is not None and tensor.numel() and not tensor.is_meta:
+            state[name] = state[twin]
     missing = [name for name in own if name not in state]
     unexpected = [name for name in state if name not in own]
     if missing or unexpected:

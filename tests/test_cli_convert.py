@@ -263,3 +263,15 @@ def test_the_outer_names_of_wrappers_are_taken_off_only_if_the_network_has_none(
     state = {"module.weight": torch.ones(2)}
     torch.save(state, "m.pt")
     assert read_checkpoint("m.pt").keys() == state.keys()
+
+
+def test_a_checkpoint_that_stores_shared_weights_once() -> None:
+    from quadric.checkpoints import fill_
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    state = {name: torch.full_like(value, 2) for name, value in model.state_dict().items()}
+    del state["1.weight"]
+    fill_(model, state, "model.safetensors")
+    assert model[1].weight is model[0].weight
+    assert float(model[1].weight.sum()) == 32
