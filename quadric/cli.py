@@ -608,7 +608,7 @@ def bench(
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Batch size of a network.")] = None,
     input: Annotated[str | None, typer.Option(help="Input shape of a factory's network.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds.", min=1)] = 20,
+    repeats: Annotated[int, typer.Option(help="Timed rounds (of tables at most 5).", min=1)] = 20,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     tables: Annotated[
@@ -630,7 +630,7 @@ def bench(
         require("tables", "quadric bench --tables")
         from quadric.sklearn.bench import bench_tables
 
-        fits = bench_tables(rows=rows, repeats=repeats)
+        fits = bench_tables(rows=rows, repeats=min(repeats, 5))
         if json_file is not None:
             _write_json(json_file, fits.to_dict())
         if json_file != "-":

@@ -51,7 +51,7 @@ class TableBench:
         for neuron in NEURONS:
             row: dict[str, Any] = {"neuron": neuron}
             for name, times in (("", self.seconds), ("cpu_", self.cpu_seconds)):
-                alone, together = times[f"{neuron} alone"], times[f"{neuron} together"]
+                alone, together = times[f"{neuron} one by one"], times[f"{neuron} together"]
                 row |= {
                     f"{name}seconds": times[neuron],
                     f"{name}ratio": times[neuron] / times[MLP],
@@ -105,7 +105,7 @@ def bench_tables(
     rows: int = 7_373,
     columns: int = 8,
     hidden: Sequence[int] = (64, 64),
-    epochs: int = 20,
+    epochs: int = 10,
     networks: int = 15,
     repeats: int = 5,
     dtype: str = "float32",
@@ -145,18 +145,21 @@ def bench_tables(
             random_state=0,
         ).fit(X, y)
 
-    def alone(neuron: str) -> None:
+    def single(neuron: str) -> None:
         make(neuron, 0).fit(X, y)
 
-    def stack(neuron: str, size: int | None) -> None:
-        models = [make(neuron, seed) for seed in range(networks)]
-        fit_many(models, [(X, y)] * networks, max_stack=size)
+    def together(neuron: str) -> None:
+        fit_many([make(neuron, seed) for seed in range(networks)], [(X, y)] * networks)
+
+    def one_by_one(neuron: str) -> None:
+        for seed in range(networks):
+            make(neuron, seed).fit(X, y)
 
     cases: dict[str, Callable[[], object]] = {MLP: mlp}
     for neuron in NEURONS:
-        cases[neuron] = partial(alone, neuron)
-        cases[f"{neuron} together"] = partial(stack, neuron, None)
-        cases[f"{neuron} alone"] = partial(stack, neuron, 1)
+        cases[neuron] = partial(single, neuron)
+        cases[f"{neuron} together"] = partial(together, neuron)
+        cases[f"{neuron} one by one"] = partial(one_by_one, neuron)
     wall: dict[str, float] = {}
     cpu: dict[str, float] = {}
     with warnings.catch_warnings():

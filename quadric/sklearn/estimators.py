@@ -198,9 +198,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         X, y = self._validate(X, y, reset=not continued)
         weights = None
         if sample_weight is not None:
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=X.dtype, ensure_non_negative=True
-            )
+            weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
             X, y, weights = _without_zeros(X, y, weights)
         if continued and self.module_.input_mean.dtype != _torch_dtype(X.dtype):
             # The first fit decided in which dtype the network computes.
@@ -403,7 +401,11 @@ class _Arrays:
 def _without_zeros(
     X: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight must not be negative, got {weights.min()}: leave rows out")
     kept = weights > 0
+    if not kept.any():
+        raise ValueError("sample_weight must contain a non-zero number, got none: leave it out")
     if kept.all():
         return X, y, weights
     return X[kept], y[kept], weights[kept]

@@ -1,15 +1,19 @@
 """The fitting loop: Adam on minibatches, early stopping, for one network or a stack of them.
 
 Minibatches are slices of tensors that are shuffled once an epoch. Networks of a stack have their
-own data, order, learning rate and stopping epoch; one that has stopped leaves the stack. Folds may
+own data, order, learning rate and stopping epoch; one that has stopped leaves the stack. Stacks of
+small networks run side by side, one a core. Folds may
 differ in their number of rows: the last minibatch of the smaller ones is padded with rows of weight
 zero, so that each network sees exactly the minibatches of its own fit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +26,10 @@ from quadric.sklearn.stacks import make_stack, stack_parameters
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28
+
+# Below so many multiply-accumulates of an operation, stacks run side by side on one thread each:
+# threads within an operation wait for each other, on a busy machine most of the time.
+SMALL_MACS = 2**26
 
 # scikit-learn's adaptive learning rate: divided by 5 at each standstill. It goes down to 1e-6; with
 # Adam nothing is gained after the third time.
@@ -132,7 +140,8 @@ class Outcome:
         stopped: whether it stopped by itself, before the epochs were used up.
         diverged_at: the epoch whose loss was not finite, counted from 1; None if all were.
         usable: whether the network's parameters are finite ones of a trained epoch.
-        seconds: of this network alone: the stack's time, shared among the networks in it.
+        seconds: of this network alone, on one core: the time of its stack, shared among the
+            networks in it.
         optimizer: where the optimizer stopped.
     """
 
@@ -161,28 +170,87 @@ def train(
 
     Args:
         jobs: what to train; each job's network is trained in place.
-        on_finish: called with a job's position and outcome as soon as its network is ready.
+        on_finish: called with a job's position and outcome as soon as its network is ready, by one
+            thread at a time.
         on_epoch: called after each epoch of a stack with the epoch and the number of networks left.
-        max_stack: networks of a stack at most; 1 trains one at a time.
+        max_stack: networks of a stack at most.
     """
     outcomes: dict[int, Outcome] = {}
+    lock = threading.Lock()
+    stop = threading.Event()
 
     def finish(position: int, outcome: Outcome) -> None:
-        outcomes[position] = outcome
-        if on_finish is not None:
-            on_finish(position, outcome)
+        with lock:
+            outcomes[position] = outcome
+            if on_finish is not None:
+                on_finish(position, outcome)
+
+    def epoch_done(epoch: int, left: int) -> None:
+        if on_epoch is not None:
+            with lock:
+                on_epoch(epoch, left)
+
+    def run(chunk: list[int]) -> None:
+        _Stack([jobs[p] for p in chunk], chunk, finish, epoch_done, stop).run()
 
     groups: dict[tuple[object, ...], list[int]] = {}
     for position, job in enumerate(jobs):
         groups.setdefault(job.shape_key(), []).append(position)
-    for positions in groups.values():
-        for chunk in _chunks(jobs, positions, max_stack):
-            _Stack([jobs[p] for p in chunk], chunk, finish, on_epoch).run()
+    small = all(_is_small(job) for job in jobs)
+    workers = torch.get_num_threads() if small else 1
+    chunks = [
+        chunk
+        for positions in groups.values()
+        for chunk in _chunks(jobs, positions, max_stack, workers)
+    ]
+    with _one_thread(small):
+        if len(chunks) == 1 or workers == 1:
+            for chunk in chunks:
+                run(chunk)
+        else:
+            _in_threads(run, chunks, workers, stop)
     return [outcomes[position] for position in range(len(jobs))]
 
 
+def _is_small(job: Job) -> bool:
+    """Whether threads within an operation would wait for each other longer than they compute."""
+    if next(job.network.parameters()).device.type != "cpu":
+        return False
+    largest = max(parameter.numel() for parameter in job.network.parameters())
+    return largest * job.settings.batch_size <= SMALL_MACS
+
+
+@contextlib.contextmanager
+def _one_thread(wanted: bool) -> Iterator[None]:
+    """Operations on one thread each; threads that are started in here have one too."""
+    before = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_num_threads(before)
+
+
+def _in_threads(
+    run: Callable[[list[int]], None], chunks: list[list[int]], workers: int, stop: threading.Event
+) -> None:
+    """Stacks side by side, one a core; an error or an interrupt ends them all."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(run, chunk) for chunk in chunks]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
 def _chunks(
-    jobs: Sequence[Job], positions: list[int], max_stack: int | None
+    jobs: Sequence[Job], positions: list[int], max_stack: int | None, workers: int
 ) -> Iterator[list[int]]:
     def size(job: Job) -> int:
         return job.train.inputs.nbytes + job.train.targets.nbytes
@@ -190,8 +258,8 @@ def _chunks(
     largest = max(size(jobs[p]) for p in positions)
     count = max(1, STACK_BYTES // max(1, largest))
     count = min(count, max_stack) if max_stack is not None else count
-    # Chunks of nearly equal size: the last one should not run alone.
-    number = -(-len(positions) // count)
+    # Chunks of nearly equal size, one for each core: the last one should not run alone.
+    number = max(-(-len(positions) // count), min(workers, len(positions)))
     for i in range(number):
         yield positions[i * len(positions) // number : (i + 1) * len(positions) // number]
 
@@ -250,8 +318,10 @@ class _Stack:
         jobs: Sequence[Job],
         positions: Sequence[int],
         on_finish: Finished,
-        on_epoch: EpochDone | None,
+        on_epoch: EpochDone,
+        stop: threading.Event,
     ) -> None:
+        self.stop = stop
         self.jobs = list(jobs)
         self.positions = list(positions)
         self.on_finish = on_finish
@@ -328,11 +398,10 @@ class _Stack:
             for outcome in self.outcomes:
                 outcome.seconds += share
             ready = self._judge(epoch, losses, scored)
-            if self.on_epoch is not None:
-                self.on_epoch(epoch, len(self.jobs) - len(ready))
+            self.on_epoch(epoch, len(self.jobs) - len(ready))
             if ready:
                 self._release(ready)
-            if not self.jobs:
+            if not self.jobs or self.stop.is_set():
                 return
 
     def _epoch(self) -> list[float]:

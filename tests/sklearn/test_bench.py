@@ -15,7 +15,7 @@ from quadric.sklearn.bench import LIMITS, TableBench, bench_tables
 def test_ratios() -> None:
     times = {"MLPRegressor": 2.0}
     for neuron in ("linear", "eigen", "shared"):
-        times |= {neuron: 3.0, f"{neuron} alone": 3.2, f"{neuron} together": 0.8}
+        times |= {neuron: 3.0, f"{neuron} one by one": 3.2, f"{neuron} together": 0.8}
     settings = {"rows": 1, "columns": 1, "hidden": [2], "batch_size": 1, "epochs": 1,
                 "networks": 4, "repeats": 1, "dtype": "float32"}  # fmt: skip
     found = TableBench(times, dict(times), settings)

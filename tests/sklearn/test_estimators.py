@@ -174,7 +174,9 @@ def test_column_names_are_kept_and_checked() -> None:
 
 def test_it_learns_what_a_plain_network_learns() -> None:
     X, y = table(400)
-    quadratic = QuadraticRegressor((16,), learning_rate_init=0.02, random_state=0, max_iter=150)
+    quadratic = QuadraticRegressor(
+        (16,), learning_rate_init=0.02, n_iter_no_change=30, max_iter=150, random_state=0
+    )
     assert cross_val_score(quadratic, X, y, cv=2).mean() > 0.95
     plain = MLPRegressor(hidden_layer_sizes=(16,), random_state=0, max_iter=150)
     assert cross_val_score(plain, X, y, cv=2).mean() < 0.5  # nothing is standardized there
@@ -242,7 +244,7 @@ def test_weights_stand_for_repeated_rows() -> None:
         )
     with pytest.raises(ValueError, match="non-zero"):
         small().fit(X, y, sample_weight=np.zeros(60))
-    with pytest.raises(ValueError, match=r"[Nn]egative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         small().fit(X, y, sample_weight=np.full(60, -1.0))
 
 

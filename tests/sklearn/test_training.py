@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from torch import Tensor
@@ -225,3 +227,53 @@ def test_seconds_add_up_to_the_stacks() -> None:
     models = [QuadraticRegressor((4,), max_iter=5, random_state=i) for i in range(3)]
     outcomes = train([model.prepare_fit(X, y) for model in models])
     assert all(0 < outcome.seconds < 10 for outcome in outcomes)
+
+
+def test_stacks_run_side_by_side_and_leave_the_threads_as_they_were() -> None:
+    X, y = table(120)
+    before = torch.get_num_threads()
+    names: set[str] = set()
+
+    def note(position: int, outcome: Any) -> None:
+        names.add(threading.current_thread().name)
+        assert torch.get_num_threads() == 1
+
+    torch.set_num_threads(2)
+    try:
+        models = [QuadraticRegressor((4,), max_iter=3, random_state=i) for i in range(4)]
+        fit_many(models, [(X, y)] * 4, on_fit=note)
+        assert len(names) >= 1
+        assert threading.current_thread().name not in names
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    alone = QuadraticRegressor((4,), max_iter=3, random_state=3).fit(X, y)
+    np.testing.assert_allclose(models[3].predict(X), alone.predict(X), rtol=1e-9)
+
+
+def test_an_error_in_one_thread_ends_all() -> None:
+    X, y = table(120)
+    before = torch.get_num_threads()
+    epochs: list[int] = []
+
+    def fail(epoch: int, left: int) -> None:
+        epochs.append(epoch)
+        raise RuntimeError("stop here")
+
+    torch.set_num_threads(2)
+    try:
+        models = [QuadraticRegressor((4,), max_iter=500, random_state=i) for i in range(4)]
+        with pytest.raises(RuntimeError, match="stop here"):
+            fit_many(models, [(X, y)] * 4, on_epoch=fail)
+        assert len(epochs) <= 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = table(60)
+    job = QuadraticRegressor((4,)).prepare_fit(X, y)
+    assert training_module._is_small(job)
+    monkeypatch.setattr(training_module, "SMALL_MACS", 60 * 16 - 1)
+    assert not training_module._is_small(job)
