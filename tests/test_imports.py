@@ -63,6 +63,7 @@ SIDEWAYS = {
     ("zoo", "decomposition"),
     ("attention", "nn"),
     ("attention", "zoo"),
+    ("train", "checkpoints"),  # how layers are chosen on the command line
 }
 HEAPS = {0, 2}
 
