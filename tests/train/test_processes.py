@@ -71,6 +71,7 @@ def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
     assert curve(result) == curve(whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     process = start("law-lorentz", "--epochs", "100000", "--run-dir", str(directory.path))
