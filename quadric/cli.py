@@ -754,6 +754,7 @@ def compare(
             run_dir=run_dir,
             with_baselines=baselines,
             save=save,
+            json_file=json_file,
         )
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)

@@ -43,6 +43,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+def peak_memory() -> int | None:
+    """Bytes at most so far, of the GPU if one is used, else of this process."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # a system that does not tell
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 def command() -> str:
     """The command line of this process, with the program's name instead of its path."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

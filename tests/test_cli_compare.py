@@ -139,6 +139,12 @@ NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
         ("a,price\n" + NUMBERS, ["--target", "price", "--activation", "gelu"], "activation must"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--save", "m.pt"], "--save must end in"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--rows", "0"], "--rows"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--delimiter", ""], "delimiter must be"),
+        ("a,price\n1,2,3\n" + NUMBERS, ["--target", "price"], "row 1 has 3 cells"),
+        ("a,a,price\n" + "1,2,3\n" * 30, ["--target", "price"], "two columns named 'a'"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--save", "m.onnx", "--json", "m.json"],
+         "name another file with --json"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--json", "no/m.json"], "--json needs an"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
@@ -155,6 +161,8 @@ def test_mistakes_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert_mistake(quadric("compare"), "name a table")
     assert_mistake(quadric("compare", "t.csv", "--target", "a"), "no such file")
     assert_mistake(quadric("compare", "law:gravity"), "unknown law")
+    assert_mistake(quadric("compare", "law:lorentz", "--task", "x"), "task must be one of")
+    assert_mistake(quadric("compare", "law:lorentz", "--task", "classification"), "a regression")
     assert_mistake(quadric("compare", "nothing"), "no such file or data set")
     Path("large.csv").touch()
     os.truncate("large.csv", 2 * 2**30)

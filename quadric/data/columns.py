@@ -82,11 +82,13 @@ def make_table(
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     notes: list[str] = []
+    # From here on the index is the row of the file, which messages name.
+    frame = frame.reset_index(drop=True)
     values = frame[target]
     missing = int(values.isna().sum())
     if missing:
         notes.append(f"{missing:,} rows without {target!r} are left out")
-        frame = frame[values.notna()].reset_index(drop=True)
+        frame = frame[values.notna()]
         values = frame[target]
     y, task, note = _target(values, target, task)
     notes += note
@@ -125,7 +127,8 @@ def make_table(
         )
     import pandas as pd
 
-    return UserTable(name, pd.DataFrame(inputs), y, kinds, task, notes)
+    learned = pd.DataFrame(inputs).reset_index(drop=True)
+    return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes)
 
 
 def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series, str, list[str]]:
@@ -138,10 +141,14 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             "column with --target"
         )
     notes: list[str] = []
-    kind, numbers = _classify(values, target, False)
+    few = distinct <= min(_FEW_CLASSES, len(values) // _ROWS_A_CLASS)
+    # Names of classes may well be numbers but for a few.
+    mixed = (task == "classification" or (task is None and few)) and _is_text(values)
+    if mixed:
+        mixed = 0 < _parse(values).isna().sum()
+    kind, numbers = _classify(values, target, mixed, is_target=True)
     whole = kind == NUMBER and bool((numbers == numbers.round()).all())
     if task is None:
-        few = distinct <= min(_FEW_CLASSES, len(values) // _ROWS_A_CLASS)
         classes = kind == CATEGORY or distinct == 2 or (whole and few)
         task = "classification" if classes else "regression"
         if kind == NUMBER and classes:
@@ -150,15 +157,16 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
                 "--task regression predicts it as a number"
             )
     if task == "classification":
-        if kind == NUMBER and distinct > max(_FEW_CLASSES, len(values) // 2):
+        if distinct > max(_FEW_CLASSES, len(values) // 2):
+            remedy = "use --task regression" if kind == NUMBER else "name another column"
             raise ValueError(
-                f"the target {target!r} has {distinct:,} different numbers, too many for classes: "
-                "use --task regression"
+                f"the target {target!r} has {distinct:,} different values in {len(values):,} rows, "
+                f"too many for classes: {remedy}"
             )
         labels = values
         if kind == NUMBER and whole and not _is_bool(values):
             labels = numbers.astype(np.int64)
-        return labels.astype(str), task, notes
+        return labels.astype(str).str.strip(), task, notes
     if kind == DATE:
         raise ValueError(
             f"the target {target!r} holds dates, got {str(values.iloc[0])!r}: turn them into "
@@ -167,13 +175,29 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     if kind == CATEGORY:
         bad = _first_text(values)
         raise ValueError(
-            f"the target {target!r} must hold numbers for a regression, but row {bad[0] + 1} is "
+            f"the target {target!r} must hold numbers for a regression, but row {bad[0]} is "
             f"{bad[1]!r}: use --task classification, or name another column"
         )
     return numbers, task, notes
 
 
-def _classify(values: pd.Series, column: str, as_category: bool) -> tuple[str, pd.Series]:
+def _is_text(values: pd.Series) -> bool:
+    from pandas.api import types
+
+    return bool(types.is_object_dtype(values) or types.is_string_dtype(values))
+
+
+def _parse(values: pd.Series) -> pd.Series:
+    """Numbers where the text is one, holes elsewhere."""
+    import pandas as pd
+
+    parsed: pd.Series = pd.to_numeric(values.astype(str).str.strip(), errors="coerce")
+    return parsed
+
+
+def _classify(
+    values: pd.Series, column: str, as_category: bool, is_target: bool = False
+) -> tuple[str, pd.Series]:
     """The kind of a column, and the column in the type of its kind."""
     import pandas as pd
     from pandas.api import types
@@ -196,7 +220,7 @@ def _classify(values: pd.Series, column: str, as_category: bool) -> tuple[str, p
     if all(isinstance(cell, bool) for cell in present.head(1000)):  # booleans with holes
         return NUMBER, values.map({True: 1.0, False: 0.0}).astype(np.float64)
     text = present.astype(str).str.strip()
-    parsed = pd.to_numeric(text, errors="coerce")
+    parsed = _parse(present)
     share = float(parsed.notna().mean())
     if share == 1:
         numbers = parsed.reindex(values.index).astype(np.float64)
@@ -206,10 +230,11 @@ def _classify(values: pd.Series, column: str, as_category: bool) -> tuple[str, p
         place = parsed.index[parsed.isna()][0]
         others = int(parsed.isna().sum()) - 1
         more = f" (and {others:,} more)" if others else ""
+        remedy = f"--categories {column!r} or --drop {column!r}"
         raise ValueError(
             f"column {column!r} must hold numbers, but row {int(place) + 1} is "
             f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or add "
-            f"--categories {column!r} or --drop {column!r}"
+            + ("--task classification" if is_target else remedy)
         )
     dates = _dates(text)
     if dates is not None:
@@ -243,8 +268,9 @@ def _dates(text: pd.Series) -> pd.Series | None:
 def _refuse_infinite(numbers: pd.Series, column: str) -> None:
     infinite = np.isinf(numbers.to_numpy())
     if infinite.any():
+        place = int(numbers.index[infinite.argmax()]) + 1
         raise ValueError(
-            f"column {column!r} must hold finite numbers, but row {int(infinite.argmax()) + 1} is "
+            f"column {column!r} must hold finite numbers, but row {place} is "
             f"infinite ({int(infinite.sum()):,} such cells): correct it or leave the cell empty"
         )
 
@@ -272,12 +298,9 @@ def _useless(series: pd.Series, column: str, kind: str) -> str | None:
 
 
 def _first_text(values: pd.Series) -> tuple[int, Any]:
-    """Place and content of the first cell that is not a number."""
-    import pandas as pd
-
-    parsed = pd.to_numeric(values.astype(str), errors="coerce")
-    place = int(np.flatnonzero(parsed.isna().to_numpy())[0])
-    return place, str(values.iloc[place])
+    """Row and content of the first cell that is not a number."""
+    place = int(np.flatnonzero(_parse(values).isna().to_numpy())[0])
+    return int(values.index[place]) + 1, str(values.iloc[place])
 
 
 def _is_bool(values: pd.Series) -> bool:

@@ -11,7 +11,8 @@ import csv
 import gzip
 import lzma
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,11 @@ def read_table(
         raise ValueError(f"no such file: {path}: name a table, {_KINDS}")
     if rows is not None and rows < 1:
         raise ValueError(f"the number of rows must be >= 1, got {rows}")
+    if delimiter is not None and (not delimiter or set(delimiter) & set('"\r\n')):
+        raise ValueError(
+            "delimiter must be what separates the cells of a line, such as ';', got "
+            f"{delimiter!r}: leave it out to have it found"
+        )
     size = path.stat().st_size
     if size == 0:
         raise ValueError(f"{path} is empty: a table needs a line of column names and rows")
@@ -76,10 +82,16 @@ def read_table(
             "--delimiter if it was not found"
         )
     frame.columns = [str(name).strip() for name in frame.columns]
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise ValueError(f"{path} has two columns named {twice[0]!r}: rename one of them")
+    _refuse_twice(path, list(frame.columns))
     return frame
+
+
+def _refuse_twice(path: Path, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{path} has two columns named {name!r}: rename one of them")
+        seen.add(name)
 
 
 def _refuse_size(path: Path, size: float) -> None:
@@ -130,9 +142,14 @@ def _read_text(path: Path, size: int, delimiter: str | None, rows: int | None) -
                 f"give {_KINDS}, or name the delimiter with --delimiter"
             )
     first = _cells(lines[0], delimiter)
+    named = not all(_is_number(cell) for cell in first)
+    if named:  # pandas would rename the second one
+        _refuse_twice(path, [cell.strip() for cell in first if cell.strip()])
     options: dict[str, Any] = {
         "sep": delimiter,
-        "header": None if all(_is_number(cell) for cell in first) else 0,
+        "header": 0 if named else None,
+        # Else pandas takes the first cells of rows that are too long for an index, and shifts all.
+        "index_col": False,
         "nrows": rows,
         "encoding": encoding,
         "skipinitialspace": True,
@@ -144,8 +161,18 @@ def _read_text(path: Path, size: int, delimiter: str | None, rows: int | None) -
         options |= {"sep": re.escape(delimiter), "engine": "python"}
         del options["low_memory"]
     try:
-        frame = pd.read_csv(path, **options)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError, EOFError) as error:
+        with warnings.catch_warnings():
+            # Rows that are all too long: pandas would cut them off.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(path, **options)
+    except (
+        pd.errors.ParserError,
+        pd.errors.ParserWarning,
+        pd.errors.EmptyDataError,
+        UnicodeError,
+        EOFError,
+    ) as error:
+        _refuse_long_row(path, encoding, delimiter, len(first), named)
         reason = " ".join(str(error).split())[:160]
         raise ValueError(f"{path} is not a table: {reason}") from None
     except (OSError, lzma.LZMAError) as error:
@@ -176,6 +203,33 @@ def _head(path: Path) -> tuple[list[str], str]:
         if not _NOT_TEXT.search(text):
             return text.splitlines(), encoding
     raise ValueError(f"{path} is not a table but a binary file: give {_KINDS}")
+
+
+def _refuse_long_row(path: Path, encoding: str, delimiter: str, columns: int, named: bool) -> None:
+    """Names the first row with more cells than there are columns, if there is one."""
+    opened = _COMPRESSED.get(path.suffix, open)
+    row = 0 if named else 1
+    with opened(path, "rt", encoding=encoding, errors="replace", newline="") as file:
+        for cells in _split(file, delimiter):
+            if not any(cell.strip() for cell in cells):
+                continue
+            # A delimiter at the end of a line makes no cell.
+            count = len(cells) if cells[-1].strip() else len(cells) - 1
+            if count > columns:
+                raise ValueError(
+                    f"{path} is not a table: row {row} has {count} cells, but there are {columns} "
+                    "columns: correct it, or put text that holds the delimiter into quotes"
+                )
+            row += 1
+
+
+def _split(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    """The cells of each row; quoted ones may hold delimiters and ends of lines."""
+    if len(delimiter) == 1:
+        yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+        return
+    for line in lines:
+        yield _cells(line.rstrip("\r\n"), delimiter)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

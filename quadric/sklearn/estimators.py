@@ -43,6 +43,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
     module_: Scaled
+    _optimizer: AdamState | None
     n_iter_: int
     loss_curve_: list[float]
 
@@ -143,6 +144,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         """The second half of `fit`: notes how the training went."""
         settings_max = int(self.max_iter)
         self._note(outcome, outcome.losses, outcome.scores)
+        # Averages of an earlier network say nothing about this one: partial_fit begins anew.
+        self._optimizer = None
         if not (outcome.stopped or outcome.diverged_at) and len(outcome.losses) == settings_max:
             warnings.warn(
                 f"Maximum iterations ({settings_max}) reached and the optimization hasn't "
@@ -165,7 +168,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         self.best_loss_ = min(self.loss_curve_)
         self.n_iter_ = earlier[1] + 1
         # The optimizer goes on where it stopped; `fit` starts a new one.
-        self._optimizer: AdamState | None = outcome.optimizer
+        self._optimizer = outcome.optimizer
         return self
 
     def _note(self, outcome: Outcome, losses: list[float], scores: list[float]) -> None:
@@ -220,11 +223,13 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 dtype=_torch_dtype(X.dtype),
                 seed=seeds[1],
             )
-            self.module_ = self._make_module(network, rows).to(self.device)
+            self.module_ = self._make_module(network, rows)
             self.n_outputs_ = self._outputs()
             self.n_layers_ = len(self.widths()) + 2
             self.n_parameters_ = sum(p.numel() for p in network.parameters())
-        self._check_network(X.shape[1])
+        else:
+            self._check_network(X.shape[1])
+        self.module_.to(self.device)
         batch = self.batch_size
         size = min(200, len(rows)) if batch == "auto" else min(int(batch), len(rows))
         quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
@@ -267,20 +272,39 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         return tuple(int(size) for size in np.atleast_1d(sizes))
 
     def _check_network(self, columns: int) -> None:
-        """Refuses to go on with a network of another shape (warm_start, partial_fit)."""
-        wanted = [columns, *self.widths(), self._outputs()]
-        layers = [layer for layer in self.module_.network if hasattr(layer, "out_features")]
-        have = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        neurons = {getattr(layer, "neuron", "linear") for layer in layers[:-1]}
-        if wanted != have or not neurons <= {self.neuron}:
+        """Refuses to go on with a network of another form (warm_start, partial_fit)."""
+        network = build_network(
+            columns,
+            self._outputs(),
+            self.widths(),
+            neuron=self.neuron,
+            rank=self.rank,
+            activation=self.activation,
+            device="meta",
+        )
+        wanted, have = _form(network), _form(self.module_.network)
+        if wanted != have:
             raise ValueError(
-                f"a network that goes on learning must keep its shape {have} of "
-                f"{'/'.join(sorted(neurons)) or self.neuron} neurons, got {wanted} of "
-                f"{self.neuron}: fit a new estimator, or set warm_start=False"
+                f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
+                "new estimator, or set warm_start=False"
+            )
+
+    def _check_device(self) -> None:
+        try:
+            usable = torch.zeros(1, device=self.device).device.type != "meta"
+            reason = ""
+        # torch says AssertionError where it was built without the device.
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+            usable, reason = False, f" ({str(error).splitlines()[0][:80]})"
+        if not usable:
+            raise ValueError(
+                f"device must be one that torch can use here, such as 'cpu', got {self.device!r}"
+                f"{reason}"
             )
 
     def _check_parameters(self) -> None:
         get_neuron(self.neuron)
+        self._check_device()
         sizes = self.hidden_layer_sizes
         valid = isinstance(sizes, numbers.Integral) or (
             isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
@@ -362,6 +386,19 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
+
+
+def _form(network: nn.Sequential) -> str:
+    """Widths, neurons and activations of a network, in words."""
+    layers = [layer for layer in network if hasattr(layer, "out_features")]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    text = "-".join(map(str, widths))
+    if len(layers) == 1:
+        return text
+    names = {kind: name for name, make in ACTIVATIONS.items() for kind in [type(make())]}
+    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
+    label = neuron if rank is None else f"{neuron}[{rank}]"
+    return f"{text} of {label} neurons with {names[type(network[1])]}"
 
 
 class _Arrays:

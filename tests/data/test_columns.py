@@ -152,6 +152,49 @@ def test_text_in_a_number_column() -> None:
     assert table.kinds["width"] == "category"
 
 
+def test_rows_are_those_of_the_file_even_if_some_are_left_out() -> None:
+    price: list[Any] = [None, *np.arange(39) * 1.5]
+    cells = [str(i / 7) for i in range(40)]
+    cells[4] = "n.k."
+    with pytest.raises(ValueError, match=r"row 5 is 'n\.k\.'"):
+        make_table("t", frame(width=cells, price=price), "price")
+    values = np.arange(40) * 1.0
+    values[11] = np.inf
+    with pytest.raises(ValueError, match="row 12 is infinite"):
+        make_table("t", frame(width=values, price=price), "price")
+    words = [None, "a", *"bcdefg", *["h"] * 32]
+    with pytest.raises(ValueError, match="row 2 is 'a'"):
+        make_table("t", frame(price=words), "price", task="regression")
+    # The index of a frame that was read from a Parquet file is no row number.
+    shuffled = frame(width=values, price=price).set_index(pd.Index(range(40, 0, -1)))
+    with pytest.raises(ValueError, match="row 12 is infinite"):
+        make_table("t", shuffled, "price")
+    kept = make_table("t", frame(price=price), "price")
+    assert list(kept.inputs.index) == list(kept.target.index) == list(range(39))
+
+
+def test_classes_that_are_mostly_numbers() -> None:
+    names = ["1", "2", "3", "4", "4a"] * 8
+    table = make_table("t", frame(price=names), "price")
+    assert (table.task, set(table.target)) == ("classification", set(names))
+    many = [str(i % 15) for i in range(39)] + ["x"]
+    table = make_table("t", frame(price=many), "price", task="classification")
+    assert set(table.target) == set(many)
+    with pytest.raises(ValueError, match=r"row 40 is 'x': .*--task classification") as caught:
+        make_table("t", frame(price=many), "price")
+    assert "--drop" not in str(caught.value)
+
+
+def test_labels_have_no_blanks_around_them() -> None:
+    table = make_table("t", frame(price=["a", " a", "b", "b "] * 10), "price")
+    assert set(table.target) == {"a", "b"}
+
+
+def test_texts_that_all_differ_are_no_classes() -> None:
+    with pytest.raises(ValueError, match="has 40 different values in 40 rows, too many for"):
+        make_table("t", frame(price=[f"name {i}" for i in range(40)]), "price")
+
+
 def test_infinite_values() -> None:
     values = np.arange(40) * 1.0
     values[11] = np.inf

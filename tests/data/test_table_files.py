@@ -125,11 +125,55 @@ def test_paths_that_are_not_files(tmp_path: Path) -> None:
         read_table(broken)
 
 
-def test_two_columns_of_one_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "row", "delimiter"),
+    [
+        ("a,b\n" + "1,2,3\n" * 20, 1, None),  # pandas alone would shift all columns
+        ("a,b\n" + "1,2\n" * 30 + "3,4,5\n" + "1,2\n" * 30, 31, None),
+        ('a,b\n"1,5",2\n1,2,3\n' + "1,2\n" * 30, 2, None),
+        ("1,2\n3,4\n5,6,7\n" + "1,2\n" * 30, 3, None),
+        ("a b\n\n1 2\n\n3 4 5\n" + "1 2\n" * 30, 2, None),
+        ("a::b\n1::2::3\n4::5\n", 1, "::"),
+        ("a,b\n1,2,\n3,4,5\n", 2, ","),
+    ],
+)
+def test_a_row_with_too_many_cells_is_named(
+    tmp_path: Path, content: str, row: int, delimiter: str | None
+) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("a ,a\n1,2\n")
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"row {row} has 3 cells, but there are 2 columns"):
+        read_table(path, delimiter=delimiter)
+
+
+def test_delimiters_at_the_end_of_all_lines_are_no_cells(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2,\n3,4,\n")
+    assert read_table(path, delimiter=",").to_dict("list") == {"a": [1, 3], "b": [2, 4]}
+
+
+@pytest.mark.parametrize("header", ["a ,a", "a,b,a", '"a",b,a'])
+def test_two_columns_of_one_name(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{header}\n{'1,2,3' if header.count(',') == 2 else '1,2'}\n")
     with pytest.raises(ValueError, match="two columns named 'a'"):
         read_table(path)
+
+
+def test_columns_without_a_name_and_equal_numbers_are_no_duplicates(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(",,b\n1,2,3\n")
+    assert read_table(path).shape == (1, 3)
+    path.write_text("1,1,2\n3,4,5\n")
+    assert read_table(path).shape == (2, 3)
+
+
+@pytest.mark.parametrize("delimiter", ["", '"', "\n", "\r"])
+def test_what_cannot_separate_cells(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="delimiter must be"):
+        read_table(path, delimiter=delimiter)
 
 
 def test_a_given_delimiter_that_is_wrong(tmp_path: Path) -> None:

@@ -285,6 +285,26 @@ def test_warm_start_goes_on() -> None:
         model.set_params(hidden_layer_sizes=(9,)).fit(X, y)
     with pytest.raises(ValueError, match="keep its shape"):
         model.set_params(hidden_layer_sizes=(8,), neuron="shared").fit(X, y)
+    model.set_params(neuron="eigen")
+    with pytest.raises(ValueError, match=r"eigen\[9\] neurons .* got .* eigen\[3\] neurons"):
+        model.set_params(rank=3).fit(X, y)
+    model.set_params(rank=9).fit(X, y)  # the rank it has
+    with pytest.raises(ValueError, match=r"with silu, got .* with tanh"):
+        model.set_params(activation="tanh").fit(X, y)
+    deeper = small(hidden_layer_sizes=(), warm_start=True, max_iter=2).fit(X, y)
+    with pytest.raises(ValueError, match="keep its shape"):
+        deeper.set_params(hidden_layer_sizes=(4,)).fit(X, y)
+
+
+def test_partial_fit_after_fit_begins_with_a_new_optimizer() -> None:
+    X, y = table(60)
+    used = small(max_iter=2).partial_fit(X, y).partial_fit(X, y).fit(X, y)
+    fresh = small(max_iter=2).fit(X, y)
+    np.testing.assert_array_equal(used.predict(X), fresh.predict(X))
+    used.partial_fit(X, y)
+    fresh.partial_fit(X, y)
+    np.testing.assert_array_equal(used.predict(X), fresh.predict(X))
+    assert used._optimizer.steps == 1
 
 
 def test_partial_fit_is_one_epoch_that_goes_on() -> None:
@@ -403,6 +423,10 @@ def test_not_fitted() -> None:
         ("early_stopping", "yes", "early_stopping must be True, False or 'auto'"),
         ("max_iter", 0, "max_iter must be a whole number >= 1"),
         ("n_iter_no_change", 0, "n_iter_no_change must be a whole number >= 1"),
+        ("device", "gpu", "device must be one that torch can use here, such as 'cpu', got 'gpu'"),
+        ("device", "cuda:99", "device must be one that torch can use here"),
+        ("device", 3.5, "device must be one that torch can use here"),
+        ("device", "meta", "device must be one that torch can use here"),
     ],
 )
 def test_bad_parameters(option: str, value: Any, message: str) -> None:

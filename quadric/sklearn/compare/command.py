@@ -37,6 +37,7 @@ def compare_command(
     run_dir: Path | None,
     with_baselines: bool,
     save: Path | None,
+    json_file: str | None = None,
 ) -> tuple[Comparison, list[str]]:
     """Runs the comparison that these words describe; returns it with lines on what was written."""
     contenders = parse_neurons(neurons)
@@ -46,7 +47,10 @@ def compare_command(
     if folds < 2:
         raise ValueError(f"folds must be >= 2, got {folds}: 5 is usual")
     if save is not None:
-        check_path(save)
+        check_path(save, json_file)
+    if json_file not in (None, "-") and not Path(str(json_file)).parent.is_dir():
+        folder = str(Path(str(json_file)).parent)
+        raise ValueError(f"--json needs an existing directory, got {folder!r}: make it")
     table = load_source(
         source,
         target=target,

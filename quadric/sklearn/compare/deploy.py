@@ -28,12 +28,28 @@ from quadric.sklearn.modules import Scaled
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def check_path(path: Path) -> None:
-    """Refuses a file that cannot be written, before anything is computed."""
+def check_path(path: Path, json_file: str | None = None) -> None:
+    """Refuses a file that cannot be written, before anything is computed.
+
+    Args:
+        path: of the network.
+        json_file: where the comparison is written; the network's description stands elsewhere.
+    """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
     if not path.parent.is_dir():
         raise ValueError(f"--save needs an existing directory, got {str(path.parent)!r}: make it")
+    beside = _beside(path)
+    if json_file not in (None, "-") and Path(str(json_file)).resolve() == beside.resolve():
+        raise ValueError(
+            f"--save {path} also writes {beside} with the columns of the network: name another "
+            "file with --json"
+        )
+
+
+def _beside(path: Path) -> Path:
+    """The description of the network in `path`."""
+    return path.with_suffix(".json")
 
 
 def save_best(comparison: Comparison, path: Path) -> list[str]:
@@ -70,7 +86,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
         "test_error": best.error,
         "versions": provenance.versions("scikit-learn"),
     }
-    beside = path.with_suffix(".json")
+    beside = _beside(path)
     provenance.write_json(beside, description)
     plain = columns == [str(column) for column in comparison.table.inputs.columns]
     takes = "the columns of the table" if plain else f"{len(columns)} prepared columns"

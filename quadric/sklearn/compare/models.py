@@ -51,6 +51,11 @@ class Contender:
     def label(self) -> str:
         return self.neuron if self.rank is None else f"{self.neuron}[{self.rank}]"
 
+    @property
+    def resolved_rank(self) -> int | None:
+        """The rank, or the neuron's own where none was given; None for a neuron without rank."""
+        return get_neuron(self.neuron).default_rank if self.rank is None else self.rank
+
 
 def parse_neurons(text: str) -> list[Contender]:
     """From "eigen,shared:4" to contenders; linear always comes first, as the measure of all."""

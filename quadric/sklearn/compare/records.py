@@ -37,8 +37,9 @@ class Fit:
         predict_seconds: for 1,000 predictions.
         epochs: of a network.
         widths: of a network's hidden layers.
-        quadratic_share: how much of a network's layers is quadratic, None without such.
+        quadratic_share: how much of each layer is quadratic, by its name; None without such layers.
         columns: inputs after the preparation.
+        peak_memory_bytes: of the process, when the fit was done.
         loss: mean squared error on the standardized target, or log loss.
     """
 
@@ -54,8 +55,9 @@ class Fit:
     predict_seconds: float | None
     epochs: int | None = None
     widths: tuple[int, ...] | None = None
-    quadratic_share: float | None = None
+    quadratic_share: dict[str, float] | None = None
     columns: int | None = None
+    peak_memory_bytes: int | None = None
     loss: float | None = None
 
     @property

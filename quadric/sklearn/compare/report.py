@@ -48,6 +48,13 @@ class Row:
         values = [v for v in (getattr(fit, name) for fit in self.fits) if v is not None]
         return statistics.fmean(values) if values else None
 
+    def shares(self) -> dict[str, float] | None:
+        """The quadratic share of each layer, over the fits that have it."""
+        found = [fit.quadratic_share for fit in self.fits if fit.quadratic_share]
+        if not found:
+            return None
+        return {name: statistics.fmean(share[name] for share in found) for name in found[0]}
+
 
 class Comparison:
     """The outcome of a comparison.
@@ -223,6 +230,7 @@ class Comparison:
         """A model in the format of the project's result files."""
         contender = {c.label: c for c in self.options.contenders}.get(row.model)
         params, macs = row.mean("params"), row.mean("macs")
+        peaks = [f.peak_memory_bytes for f in row.fits if f.peak_memory_bytes is not None]
         metric = (
             {"test_rmse": row.error}
             if self.is_regression
@@ -233,17 +241,17 @@ class Comparison:
             "dataset": self.table.name,
             "model": "mlp" if contender is not None else row.model,
             "neuron": None if contender is None else contender.neuron,
-            "rank": None if contender is None else contender.rank,
+            "rank": None if contender is None else contender.resolved_rank,
             "seed": self.options.seed,
             "status": "diverged" if row.diverged else "ok",
             "params": None if params is None else round(params),
             "macs": None if macs is None else round(macs),
             **metric,
             "test_loss": row.mean("loss"),
-            "quadratic_share": row.mean("quadratic_share"),
+            "quadratic_share": row.shares(),
             "epochs": [],
             "seconds": row.mean("seconds"),
-            "peak_memory_bytes": None,
+            "peak_memory_bytes": max(peaks) if peaks else None,
             "predict_seconds": row.mean("predict_seconds"),
             "folds": [
                 {
@@ -267,7 +275,7 @@ class Comparison:
                 "dataset": self.table.name,
                 "model": "mlp" if contender is not None else row.model,
                 "neuron": None if contender is None else contender.neuron,
-                "rank": None if contender is None else contender.rank,
+                "rank": None if contender is None else contender.resolved_rank,
                 "seed": self.options.seed,
                 **{
                     key: self.records.settings[key]
@@ -296,8 +304,10 @@ class Comparison:
         rank = "" if contender.rank is None else f", rank={contender.rank}"
         rows = round(len(self.table.target) * (1 - 1 / self.options.folds))
         plan = self.options.plan
+        activation = "" if plan.activation == "silu" else f", activation={plan.activation!r}"
         return (
-            f"{kind}({fit.widths}, neuron={contender.neuron!r}{rank}, learning_rate='adaptive', "
+            f"{kind}({fit.widths}, neuron={contender.neuron!r}{rank}{activation}, "
+            f"learning_rate='adaptive', "
             f"max_iter={plan.epochs(rows)}, n_iter_no_change={plan.patience(rows)})"
         )
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 
+from quadric import provenance
 from quadric.counting import cost
 from quadric.data.columns import UserTable
 from quadric.nn.layer import QuadraticLayer
@@ -36,7 +38,7 @@ PREPARED_BYTES = 2**29
 TIMED_ROWS = 1_000
 
 Progress = Callable[[int, str], None]
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ def _check_rows(table: UserTable, folds: int) -> None:
         )
 
 
+def _listed(counts: pd.Series) -> str:
+    """The first classes with their numbers of rows."""
+    shown = ", ".join(f"{count} of {label!r}" for label, count in counts.head(5).items())
+    return shown + (f" and {len(counts) - 5:,} more" if len(counts) > 5 else "")
+
+
 def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
     if table.task != "classification":
         return table
@@ -121,8 +129,7 @@ def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
     if len(counts) - len(rare) < 2:
         raise ValueError(
             f"the target {table.target.name!r} must have at least 2 classes with {folds} rows, one "
-            f"a fold, got {', '.join(f'{count} of {label!r}' for label, count in counts.items())}: "
-            "give more rows or fewer --folds"
+            f"a fold, got {_listed(counts)}: give more rows or fewer --folds"
         )
     kept = (~table.target.isin(rare.index)).to_numpy()
     note = (
@@ -319,6 +326,7 @@ class _Runner:
                 seconds=seconds,
                 predict_seconds=predict_seconds(model, data.X_test),
                 columns=data.X_train.shape[1],
+                peak_memory_bytes=provenance.peak_memory(),
             )
         )
         self.tell(1, baseline.label)
@@ -360,16 +368,18 @@ def _network_fit(
         widths=model.widths(),
         quadratic_share=share,
         columns=columns,
+        peak_memory_bytes=provenance.peak_memory(),
         loss=loss,
     )
 
 
-def _share(model: QuadraticNetwork, X: np.ndarray) -> float | None:
+def _share(model: QuadraticNetwork, X: np.ndarray) -> dict[str, float] | None:
     module = model.module_
     if not any(isinstance(layer, QuadraticLayer) for layer in module.network):
         return None
     rows = torch.tensor(X[:TIMED_ROWS]).to(module.input_mean.dtype)
-    return quadratic_share(module.network, [module.standardized(rows)]).mean
+    report = quadratic_share(module.network, [module.standardized(rows)])
+    return {name: layer.share for name, layer in report.items()}
 
 
 def measure(task: str, truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from sklearn import datasets
 
 from quadric._text import text_table
 from quadric.data import laws, uci
-from quadric.data.columns import NUMBER, UserTable, make_table
+from quadric.data.columns import NUMBER, TASKS, UserTable, make_table
 from quadric.data.table_files import read_table
 
 # Those that ship inside scikit-learn: no download.
@@ -52,6 +52,8 @@ def load_source(
         categories: columns of a file to take as categories.
         seed: of a law's samples.
     """
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kind, _, name = source.partition(":")
     known = kind in ("law", "uci") or (source in EMBEDDED and not Path(source).is_file())
     if known:
@@ -60,10 +62,15 @@ def load_source(
         for option, value in given.items():
             if value:
                 raise ValueError(f"{option} is for files, {source} has its own columns: leave it")
+        if rows is not None and kind != "law":
+            raise ValueError(f"--rows is for files and laws, {source} has its own rows: leave it")
+        own_task = EMBEDDED[source][1] if source in EMBEDDED else "regression"
+        if task not in (None, own_task):
+            raise ValueError(f"{source} is a {own_task}, got --task {task}: leave it out")
     if kind == "law":
         x, y = laws.sample(name, LAW_ROWS if rows is None else rows, seed)
         columns = [variable.name for variable in laws.get(name).variables]
-        return _numbers(source, x.numpy(), y.numpy(), columns, laws.get(name).target, task)
+        return _numbers(source, x.numpy(), y.numpy(), columns, laws.get(name).target)
     if kind == "uci":
         if data_dir is None:
             raise ValueError(f"{source} needs the directory of the UCI tables: --data-dir DIR")
@@ -71,9 +78,9 @@ def load_source(
         x = torch.cat([table.train_inputs, table.test_inputs])
         y = torch.cat([table.train_targets, table.test_targets])[:, 0]
         names = list(table.input_names)
-        return _numbers(source, x.numpy(), y.numpy(), names, table.target_name, task)
+        return _numbers(source, x.numpy(), y.numpy(), names, table.target_name)
     if known:
-        load, own_task, _ = EMBEDDED[source]
+        load = EMBEDDED[source][0]
         bunch = load()
         y = bunch.target
         if own_task == "classification":
@@ -100,7 +107,12 @@ def load_source(
 
 
 def _numbers(
-    name: str, x: np.ndarray, y: np.ndarray, columns: list[str], target: str, task: str | None
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    columns: list[str],
+    target: str,
+    task: str = "regression",
 ) -> UserTable:
     """A table of numbers that needs no inspection."""
     frame = pd.DataFrame(np.asarray(x, dtype=np.float64), columns=columns)
@@ -109,7 +121,7 @@ def _numbers(
         frame,
         pd.Series(y, name=target),
         dict.fromkeys(columns, NUMBER),
-        task or "regression",
+        task,
     )
 
 

@@ -74,7 +74,8 @@ def test_every_model_on_every_fold(done: Comparison) -> None:
             assert fit.params is not None
             assert fit.params <= budget
             assert fit.quadratic_share is not None
-            assert 0 < fit.quadratic_share < 1
+            assert list(fit.quadratic_share) == ["0"]
+            assert 0 < fit.quadratic_share["0"] < 1
 
 
 def test_a_fit_is_that_of_the_estimator_on_the_fold(done: Comparison) -> None:
@@ -116,6 +117,10 @@ def test_the_report(done: Comparison) -> None:
     line = done.python_line()
     assert line is not None
     assert line.startswith("QuadraticRegressor((")
+    assert "activation" not in line  # it is the default
+    plan = dataclasses.replace(done.options.plan, activation="tanh")
+    other = Comparison(done.table, dataclasses.replace(done.options, plan=plan), done.records)
+    assert "activation='tanh'" in (other.python_line() or "")
 
 
 def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) -> None:
@@ -132,11 +137,32 @@ def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) 
     ]  # fmt: skip
     assert set(keys) <= set(result)
     assert (result["neuron"], result["rank"], result["status"]) == ("shared", 4, "ok")
+    assert list(result["quadratic_share"]) == ["0"]  # its one hidden layer
+    assert 0 < result["quadratic_share"]["0"] < 1
+    assert result["peak_memory_bytes"] > 2**20
+    # A rank that was not given is the neuron's own.
+    eigen = json.loads((folder / "eigen" / "result.json").read_text())
+    assert (eigen["rank"], eigen["settings"]["rank"]) == (9, 9)
+    linear = json.loads((folder / "linear" / "result.json").read_text())
+    assert (linear["rank"], linear["quadratic_share"]) == (None, None)
     assert result["test_rmse"] == pytest.approx(done.row("shared[4]").error)
     assert len(result["folds"]) == 6
     picture = tmp_path / "p.png"
     draw(done, picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_quadric_results_reads_them(done: Comparison) -> None:
+    pytest.importorskip("lightning")
+    from quadric.train.results import group, read_results, tabulate
+
+    done.write()
+    folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]
+    results, notes = read_results(folders)
+    text = tabulate(group(results))
+    assert notes == []
+    assert re.search(r"^eigen\[9\] +1 .* 0\.\d\d\d ", text, re.MULTILINE)
+    assert "shared[4] minus linear" in text
 
 
 def test_a_stopped_comparison_goes_on(
@@ -316,6 +342,10 @@ def test_short_tables_and_rare_classes() -> None:
     frame["y"] = ["p"] * 28 + ["rare", "rare"]
     with pytest.raises(ValueError, match="at least 2 classes with 5 rows"):
         check_table(make_table("t", frame, "y"), 5)
+    frame["y"] = [f"class {i % 14}" for i in range(30)]
+    with pytest.raises(ValueError, match=r"2 of 'class 4' and 9 more: give more rows") as caught:
+        check_table(make_table("t", frame, "y"), 5)
+    assert len(str(caught.value)) < 250
 
 
 def test_sources(tmp_path: Path) -> None:
@@ -355,6 +385,10 @@ def test_embedded_data_sets_can_be_prepared(name: str) -> None:
         ("law:none", {}, "unknown law"),
         ("uci:kin8nm", {}, "--data-dir"),
         ("law:lorentz", {"target": "q"}, "--target is for files"),
+        ("law:lorentz", {"task": "sort"}, "task must be one of regression, classification"),
+        ("law:lorentz", {"task": "classification"}, "law:lorentz is a regression"),
+        ("digits", {"task": "regression"}, "digits is a classification"),
+        ("digits", {"rows": 50}, "--rows is for files and laws"),
     ],
 )
 def test_wrong_sources(source: str, given: dict[str, Any], message: str) -> None:
@@ -377,6 +411,9 @@ def test_saving(done: Comparison, tmp_path: Path) -> None:
         check_path(tmp_path / "model.pt")
     with pytest.raises(ValueError, match="existing directory"):
         check_path(tmp_path / "none" / "model.onnx")
+    with pytest.raises(ValueError, match=r"--save .* writes .*model\.json .* --json"):
+        check_path(tmp_path / "model.onnx", str(tmp_path / "x" / ".." / "model.json"))
+    check_path(tmp_path / "model.onnx", "-")
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(ValueError, match="does not describe a network"):
         load_network(tmp_path / "model.safetensors")
