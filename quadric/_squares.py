@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quadric import kernels
+from quadric import _dense, kernels
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -38,6 +38,20 @@ def _cut(tensor: Tensor, dim: int, start: int, end: int, step: int = 1) -> Tenso
 def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tensor:
     """Eigenvalues in `shape`, with `trailing` dimensions of size one behind for broadcasting."""
     return values.reshape(shape + (1,) * trailing)
+
+
+def _backward_by_rows(
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, plan: _dense.Plan, dim: int
+) -> tuple[Tensor, Tensor] | None:
+    """The gradients as matrix products, if that can be done."""
+    if _dense.rows(kept, dim) is None or grad.dtype != kept.dtype:
+        return None
+    if grad.stride() != kept.stride():
+        grad = torch.empty_like(kept).copy_(grad)
+    result = torch.empty_like(kept)
+    g, x, r = (t.movedim(dim, -1).view(-1, t.shape[dim]) for t in (grad, kept, result))
+    sums = _dense.backward(g, x, eigenvalues.to(kept.dtype), plan, r)
+    return None if sums is None else (result, sums.to(eigenvalues.dtype))
 
 
 @dataclass(frozen=True)
@@ -178,13 +192,21 @@ class EigenSquares:
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(channels))
             kernels.eigen_forward_(out, eigenvalues, table, shape)
-        elif self.has_features(channels):
+        elif self.has_features(channels) and not self._by_rows_(out, eigenvalues):
             ys = self._split(out)[0]
             sums = self.sums(out, eigenvalues)
             if sums.dtype == out.dtype:
                 ys.add_(sums)
             else:
                 ys.copy_(ys.to(sums.dtype) + sums)
+
+    def _by_rows_(self, out: Tensor, eigenvalues: Tensor) -> bool:
+        """Adds the squares as matrix products, if that can be done."""
+        plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
+        rows = _dense.rows(out, self.dim)
+        if plan is None or rows is None:
+            return False
+        return _dense.add_(rows, eigenvalues.to(out.dtype), plan)
 
     def backward(
         self, grad: Tensor, out: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
@@ -201,6 +223,11 @@ class EigenSquares:
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
             return kernels.backward("eigen", grad, out, eigenvalues, table, shape)
+        plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
+        if plan is not None:
+            found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
+            if found is not None:
+                return found
         dtype = accumulation_dtype(out.dtype)
         dim = out.dim() + self.dim
         result = grad.clone()
@@ -344,12 +371,22 @@ class SharedSquares:
     def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
         """The sum with the mixed squares, as a new tensor, outside autograd."""
         shape = kernels.layout(out, self.dim)
-        if shape is None:
-            return self.plain(out, eigenvalues)
         result = torch.empty_like(out)
+        if shape is None:
+            done = self._by_rows(out, eigenvalues, result)
+            return result if done else self.plain(out, eigenvalues)
         table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
         kernels.shared_forward(out, result, eigenvalues, table, shape)
         return result
+
+    def _by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor | None) -> bool:
+        """Writes the sum by matrix products, if that can be done; without `result` in place."""
+        rows = _dense.rows(out, self.dim)
+        if rows is None:
+            return False
+        plan = _dense.shared_plan(self.group_sizes(out.shape[self.dim]))
+        target = None if result is None else _dense.rows(result, self.dim)
+        return _dense.add_(rows, eigenvalues.to(out.dtype), plan, target)
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Replaces `out` by its sum with the mixed squares, in place."""
@@ -357,6 +394,8 @@ class SharedSquares:
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
             kernels.shared_forward(out, out, eigenvalues, table, shape)
+            return
+        if self._by_rows(out, eigenvalues, None):
             return
         dtype = accumulation_dtype(out.dtype)
         mats = self._active(eigenvalues.to(dtype), out.shape[self.dim])
@@ -379,6 +418,10 @@ class SharedSquares:
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(linear.shape[self.dim]))
             return kernels.backward("shared", grad, linear, eigenvalues, table, shape)
+        plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
+        found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
+        if found is not None:
+            return found
         dtype = accumulation_dtype(linear.dtype)
         dim = linear.dim() + self.dim
         result = torch.empty_like(grad)

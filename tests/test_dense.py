@@ -1,0 +1,130 @@
+"""The squares as matrix products against the formula, in chunks, tiles and with infinite values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from quadric import _dense
+from quadric._squares import EigenSquares, SharedSquares
+
+SQUARES: dict[str, EigenSquares | SharedSquares] = {
+    "eigen": EigenSquares(rank=9),
+    "eigen, images": EigenSquares(rank=4, dim=-3),
+    "eigen, two groups": EigenSquares(rank=3, groups=2),
+    "shared": SharedSquares(rank=8),
+    "shared, images": SharedSquares(rank=5, dim=-3),
+    "shared, wide": SharedSquares(rank=80),
+}
+
+
+def _data(squares: EigenSquares | SharedSquares, channels: int = 166) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    shape = (7, channels) if squares.dim == -1 else (2, channels, 5, 3)
+    out = torch.randn(shape, dtype=torch.float64)
+    if squares.dim == -3:
+        out = out.to(memory_format=torch.channels_last)
+    return out, torch.randn(squares.num_eigenvalues(channels), dtype=torch.float64)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_dense, "_TILE", 200)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call of the matrix products did the work."""
+    done: list[bool] = []
+    add_, backward = _dense.add_, _dense.backward
+
+    def recorded_add(*args: Tensor) -> bool:
+        done.append(add_(*args))  # type: ignore[arg-type]
+        return done[-1]
+
+    def recorded_backward(*args: Tensor) -> Tensor | None:
+        found = backward(*args)  # type: ignore[arg-type]
+        done.append(found is not None)
+        return found
+
+    monkeypatch.setattr(_dense, "add_", recorded_add)
+    monkeypatch.setattr(_dense, "backward", recorded_backward)
+    return done
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", SQUARES)
+def test_values_and_gradients_are_the_formula_s(name: str, calls: list[bool]) -> None:
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares)
+    expected = squares.plain(out, eigenvalues)
+    found = out.clone()
+    squares.forward_(found, eigenvalues)
+    torch.testing.assert_close(found, expected)
+
+    linear, lam = out.clone().requires_grad_(), eigenvalues.clone().requires_grad_()
+    grad = torch.randn_like(out)
+    wanted = torch.autograd.grad(squares.plain(linear, lam), (linear, lam), grad)
+    kept = found if isinstance(squares, EigenSquares) else out
+    torch.testing.assert_close(squares.backward(grad, kept, eigenvalues, True), wanted)
+    assert calls == [True, True]
+
+
+def test_the_shared_neuron_can_leave_its_input_alone(calls: list[bool]) -> None:
+    squares = SharedSquares(rank=8)
+    out, eigenvalues = _data(squares)
+    before = out.clone()
+    torch.testing.assert_close(squares.forward(out, eigenvalues), squares.plain(out, eigenvalues))
+    torch.testing.assert_close(out, before, rtol=0, atol=0)
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("name", ["eigen", "shared"])
+@pytest.mark.parametrize("value", [float("inf"), 1e200, float("nan")])
+def test_what_is_not_finite_stays_in_its_neuron(name: str, value: float, calls: list[bool]) -> None:
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares)
+    out[3, 5] = value
+    expected = squares.plain(out, eigenvalues)
+    assert expected[3, 20:].isfinite().all()
+    found = out.clone()
+    squares.forward_(found, eigenvalues)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+    grad = torch.randn_like(out)
+    kept = found if isinstance(squares, EigenSquares) else out
+    result, sums = squares.backward(grad, kept, eigenvalues, True)
+    assert result[3, 20:].isfinite().all()
+    assert sums is not None
+    assert sums[-9:].isfinite().all()
+    assert calls == [False, False]
+
+
+@pytest.mark.parametrize("name", ["eigen", "shared"])
+def test_an_infinite_gradient_stays_in_its_neuron(name: str, calls: list[bool]) -> None:
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares)
+    grad = torch.randn_like(out)
+    grad[2, 0] = float("inf")
+    result, _ = squares.backward(grad, out, eigenvalues, True)
+    assert result[2, 20:].isfinite().all()
+    assert calls == [False]
+
+
+def test_neurons_wider_than_a_chunk_are_left_to_the_slices() -> None:
+    assert _dense.eigen_plan((64, 3)) is None
+    plan = _dense.eigen_plan((63, 3))
+    assert plan is not None
+    assert [(c.start, c.stop) for c in plan.chunks] == [(0, 64), (64, 68)]
+
+
+def test_rows_are_views_or_refused() -> None:
+    images = torch.randn(2, 6, 4, 3).to(memory_format=torch.channels_last)
+    rows = _dense.rows(images, -3)
+    assert rows is not None
+    assert rows.shape == (24, 6)
+    assert rows.data_ptr() == images.data_ptr()
+    assert _dense.rows(images.contiguous(), -3) is None
+    assert _dense.rows(torch.randn(2, 6).bfloat16(), -1) is None
+    assert _dense.rows(torch.randn(0, 6), -1) is None
