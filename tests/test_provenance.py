@@ -32,6 +32,16 @@ def test_machine_is_plain_data() -> None:
     assert platform.node() not in json.dumps(machine).split()
 
 
+def test_peak_memory_is_in_bytes() -> None:
+    peak = provenance.peak_memory()
+    assert peak is not None
+    assert 2**24 < peak < 2**40  # kilobytes would be below, torch alone takes more
+    status = Path("/proc/self/status")
+    if status.is_file() and not torch.cuda.is_available():
+        (line,) = [x for x in status.read_text().splitlines() if x.startswith("VmHWM")]
+        assert peak == pytest.approx(1024 * int(line.split()[1]), rel=0.05)
+
+
 def test_command_has_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/quadric", "demo", "--seed", "3"])
     assert provenance.command() == "quadric demo --seed 3"

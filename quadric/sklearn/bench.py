@@ -39,11 +39,15 @@ class TableBench:
         seconds: best wall time of each case, of one fit.
         cpu_seconds: best processor time of each case, of one fit.
         settings: what was fitted.
+        losses: the last training loss of each network of a case: the same work was done.
+        epochs: of each case.
     """
 
     seconds: dict[str, float]
     cpu_seconds: dict[str, float]
     settings: dict[str, Any]
+    losses: dict[str, list[float]]
+    epochs: dict[str, int]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each neuron: ratios to MLPRegressor, and what the stack gains."""
@@ -68,6 +72,8 @@ class TableBench:
             "rows": self.rows(),
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
+            "losses": self.losses,
+            "epochs": self.epochs,
             "speedup_wanted": SPEEDUP,
             "versions": provenance.versions("scikit-learn", "numpy"),
             "machine": provenance.machine(),
@@ -137,40 +143,44 @@ def bench_tables(
             random_state=seed,
         )
 
-    def mlp() -> None:
-        MLPRegressor(
+    def mlp() -> list[Any]:
+        model = MLPRegressor(
             hidden_layer_sizes=tuple(hidden),
             max_iter=epochs,
             n_iter_no_change=10**6,
             random_state=0,
-        ).fit(X, y)
+        )
+        return [model.fit(X, y)]
 
-    def single(neuron: str) -> None:
-        make(neuron, 0).fit(X, y)
+    def single(neuron: str) -> list[Any]:
+        return [make(neuron, 0).fit(X, y)]
 
-    def together(neuron: str) -> None:
-        fit_many([make(neuron, seed) for seed in range(networks)], [(X, y)] * networks)
+    def together(neuron: str) -> list[Any]:
+        return fit_many([make(neuron, seed) for seed in range(networks)], [(X, y)] * networks)
 
-    def one_by_one(neuron: str) -> None:
-        for seed in range(networks):
-            make(neuron, seed).fit(X, y)
+    def one_by_one(neuron: str) -> list[Any]:
+        return [make(neuron, seed).fit(X, y) for seed in range(networks)]
 
-    cases: dict[str, Callable[[], object]] = {MLP: mlp}
+    cases: dict[str, Callable[[], list[Any]]] = {MLP: mlp}
     for neuron in NEURONS:
         cases[neuron] = partial(single, neuron)
         cases[f"{neuron} together"] = partial(together, neuron)
         cases[f"{neuron} one by one"] = partial(one_by_one, neuron)
     wall: dict[str, float] = {}
     cpu: dict[str, float] = {}
+    losses: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for round_ in range(repeats + 1):
             for name in cases if round_ % 2 else reversed(cases):
                 start, used = time.perf_counter(), time.process_time()
-                cases[name]()
+                models = cases[name]()
                 if round_:
                     wall[name] = min(wall.get(name, np.inf), time.perf_counter() - start)
                     cpu[name] = min(cpu.get(name, np.inf), time.process_time() - used)
+                losses[name] = [float(model.loss_curve_[-1]) for model in models]
+                counts[name] = max(int(model.n_iter_) for model in models)
                 tick()
     for times in (wall, cpu):
         for name in times:
@@ -180,4 +190,4 @@ def bench_tables(
         "rows": rows, "columns": columns, "hidden": list(hidden), "batch_size": min(200, rows),
         "epochs": epochs, "networks": networks, "repeats": repeats, "dtype": dtype,
     }  # fmt: skip
-    return TableBench(wall, cpu, settings)
+    return TableBench(wall, cpu, settings, losses, counts)

@@ -1,4 +1,4 @@
-"""The bench of fits: its ratios are those of its times."""
+"""The bench of fits: its ratios are those of its times, and its cases do the same work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from quadric import cli
-from quadric.sklearn.bench import LIMITS, TableBench, bench_tables
+from quadric.sklearn.adam import FlatAdam
+from quadric.sklearn.bench import NEURONS, TableBench, bench_tables
 
 
 def test_ratios() -> None:
@@ -18,20 +20,52 @@ def test_ratios() -> None:
         times |= {neuron: 3.0, f"{neuron} one by one": 3.2, f"{neuron} together": 0.8}
     settings = {"rows": 1, "columns": 1, "hidden": [2], "batch_size": 1, "epochs": 1,
                 "networks": 4, "repeats": 1, "dtype": "float32"}  # fmt: skip
-    found = TableBench(times, dict(times), settings)
+    found = TableBench(times, dict(times), settings, {}, {})
     assert {row["ratio"] for row in found.rows()} == {1.5}
     assert {row["speedup"] for row in found.rows()} == {4.0}
     assert "4.00 x faster" in str(found)
 
 
-def test_every_case_runs_in_turn() -> None:
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of networks of every optimizer step that is made."""
+    made: list[int] = []
+    step = FlatAdam.step
+
+    def counted(self: FlatAdam) -> None:
+        made.append(len(next(iter(self.parameters.values()))))
+        step(self)
+
+    monkeypatch.setattr(FlatAdam, "step", counted)
+    return made
+
+
+def test_every_case_does_the_same_work(steps: list[int]) -> None:
     ticks: list[int] = []
-    found = bench_tables(
-        rows=60, hidden=(4,), epochs=1, networks=2, repeats=1, tick=lambda: ticks.append(1)
-    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # one stack for all networks
+    try:
+        found = bench_tables(
+            rows=450, hidden=(6,), epochs=2, networks=3, repeats=1, tick=lambda: ticks.append(1)
+        )
+    finally:
+        torch.set_num_threads(before)
     assert len(ticks) == 2 * (1 + 3 * 3)
-    assert set(found.seconds) == set(found.cpu_seconds)
+    assert set(found.seconds) == set(found.cpu_seconds) == set(found.losses)
     assert all(value > 0 for value in found.seconds.values())
+    # 450 rows are three minibatches of 200. Together three networks make as many steps as one.
+    each = 2 * 3
+    assert steps.count(3) == 2 * len(NEURONS) * each
+    assert steps.count(1) == 2 * len(NEURONS) * (1 + 3) * each
+    assert len(steps) == steps.count(1) + steps.count(3)
+    # A stack ends where its networks end one by one, and nobody stopped early.
+    for neuron in NEURONS:
+        alone, together = found.losses[f"{neuron} one by one"], found.losses[f"{neuron} together"]
+        assert len(together) == 3
+        assert len(set(together)) == 3
+        assert together == pytest.approx(alone, rel=1e-4)
+        assert found.losses[neuron] == alone[:1]
+    assert found.epochs == {name: 2 for name in found.seconds}
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
@@ -44,12 +78,4 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert [row["neuron"] for row in found["rows"]] == ["linear", "eigen", "shared"]
     assert found["settings"]["rows"] == 60
-
-
-@pytest.mark.slow
-def test_fits_keep_their_limits() -> None:
-    found = bench_tables(repeats=5)
-    for row in found.rows():
-        # Processor time: other programs on the machine count less in it.
-        assert row["cpu_ratio"] <= LIMITS[row["neuron"]]
-        assert row["speedup"] >= 1
+    assert len(found["losses"]["eigen together"]) == 15
