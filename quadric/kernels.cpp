@@ -9,6 +9,10 @@
 #include <cstring>
 #include <vector>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 typedef float V __attribute__((vector_size(64)));   // 16 floats; narrower machines split it
 typedef float V8 __attribute__((vector_size(32)));  // 8 floats: one group of the shared neuron
 
@@ -67,6 +71,145 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
     return wide;
 }
 
+#ifdef __AVX512F__
+
+// Neighboring neurons that fit one vector of 16 channels: loaded, summed and stored together, other lanes masked out.
+struct Segment {
+    int64_t start;
+    __mmask16 lanes, ys, features;
+    __mmask16 inside[4];  // lanes whose neighbor at distance 1, 2, 4, 8 belongs to the same neuron
+    __m512 lam;           // zero for a y
+    __m512i y_of;         // the lane of each lane's y
+    int steps;            // how many of the four distances the longest neuron needs
+};
+
+// Empty where a neuron is wider than a vector: then the loops below do the work.
+static std::vector<Segment> segments(const float *lam, Blocks b) {
+    std::vector<Segment> all;
+    for (int64_t i = 0; i < b.count;) {
+        Segment s = {};
+        s.start = b.start[i];
+        alignas(64) float l[16] = {};
+        alignas(64) int32_t y[16] = {};
+        int width = 0;
+        for (; i < b.count && width + b.size[i] <= 16; i++) {
+            const int n = b.size[i];
+            s.ys |= 1 << width;
+            for (int j = 0; j < n; j++) {
+                s.lanes |= 1 << (width + j);
+                y[width + j] = width;
+                if (j) s.features |= 1 << (width + j), l[width + j] = lam[b.offset[i] + j - 1];
+                for (int d = 0; d < 4; d++)
+                    if (j + (1 << d) < n) {
+                        s.inside[d] |= 1 << (width + j);
+                        if (s.steps < d + 1) s.steps = d + 1;
+                    }
+            }
+            width += n;
+        }
+        if (width == 0) return {};
+        s.lam = _mm512_load_ps(l);
+        s.y_of = _mm512_load_si512(y);
+        all.push_back(s);
+    }
+    return all;
+}
+
+// Sums of each lane and those behind it in its neuron: a y, whose own term is zero, gets the sum over its features.
+template <int STEPS>
+static inline __m512 neuron_sums(__m512 t, const Segment s) {
+    const __m512i none = _mm512_setzero_si512();
+#define STEP(d)                                                                                                   \
+    if (STEPS > d)                                                                                                \
+        t = _mm512_add_ps(t, _mm512_castsi512_ps(_mm512_maskz_alignr_epi32(s.inside[d], none,                     \
+                                                                           _mm512_castps_si512(t), 1 << d)));
+    STEP(0) STEP(1) STEP(2) STEP(3)
+#undef STEP
+    return t;
+}
+
+template <int STEPS>
+static inline void eigen_forward_segment(float *x, const Segment s, int64_t rows, int64_t channels) {
+    for (x += s.start; rows > 0; rows--, x += channels) {
+        const __m512 v = _mm512_maskz_loadu_ps(s.lanes, x);
+        const __m512 t = neuron_sums<STEPS>(_mm512_mul_ps(_mm512_mul_ps(s.lam, v), v), s);
+        _mm512_mask_storeu_ps(x, s.ys, _mm512_add_ps(v, t));
+    }
+}
+
+static inline void eigen_backward_segment(const float *g, const float *f, float *r, double *own, const Segment s,
+                                          int64_t rows, int64_t channels) {
+    const __m512 twice = _mm512_add_ps(s.lam, s.lam);
+    __m512 acc = _mm512_setzero_ps();
+    g += s.start, f += s.start, r += s.start;
+    for (; rows > 0; rows--, g += channels, f += channels, r += channels) {
+        const __m512 gv = _mm512_maskz_loadu_ps(s.lanes, g), x = _mm512_maskz_loadu_ps(s.features, f);
+        const __m512 gf = _mm512_mul_ps(_mm512_permutexvar_ps(s.y_of, gv), x);
+        _mm512_mask_storeu_ps(r, s.lanes, _mm512_mask3_fmadd_ps(twice, gf, gv, s.features));
+        acc = _mm512_fmadd_ps(gf, x, acc);
+    }
+    alignas(64) float sums[16];
+    _mm512_store_ps(sums, acc);
+    for (int j = 0; j < 16; j++)
+        if (s.features >> j & 1) own[s.start + j] += sums[j];
+}
+
+// Enough rows to make the sums of a tile worth their conversion to double, few enough to stay in the cache.
+static int64_t segment_rows(int64_t channels) {
+    const int64_t rows = 4096 / channels;
+    return rows < 32 ? 32 : rows;
+}
+
+static bool eigen_forward_vectors(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
+    const std::vector<Segment> all = segments(lam, b);
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    if (all.empty()) return false;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+        float *x = out + i * tile * channels;
+        for (const Segment &s : all) switch (s.steps) {
+                case 0: break;
+                case 1: eigen_forward_segment<1>(x, s, rows, channels); break;
+                case 2: eigen_forward_segment<2>(x, s, rows, channels); break;
+                case 3: eigen_forward_segment<3>(x, s, rows, channels); break;
+                default: eigen_forward_segment<4>(x, s, rows, channels);
+            }
+    }
+    return true;
+}
+
+static bool eigen_backward_vectors(const float *grad, const float *out, const float *lam, float *result, double *dlam,
+                                   Blocks b, int64_t outer, int64_t channels, int threads) {
+    const std::vector<Segment> all = segments(lam, b);
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    if (all.empty()) return false;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(channels, 0.0);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
+            for (const Segment &s : all)
+                eigen_backward_segment(grad + at, out + at, result + at, own.data(), s, rows, channels);
+        }
+#pragma omp critical
+        for (int64_t m = 0; m < b.count; m++)
+            for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
+    }
+    return true;
+}
+
+#else  // narrower machines: the loops below
+
+static bool eigen_forward_vectors(float *, const float *, Blocks, int64_t, int64_t, int) { return false; }
+static bool eigen_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
+                                   int64_t, int) {
+    return false;
+}
+
+#endif
+
 // Rows are handled in tiles of a few thousand numbers, so that the passes over all channels are long loops.
 static int64_t tile_rows(int64_t channels) {
     const int64_t rows = 2048 / channels;
@@ -93,6 +236,7 @@ static inline void add_sums(float *__restrict y, const float *__restrict t, int 
 }
 
 static void eigen_forward_rows(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
+    if (eigen_forward_vectors(out, lam, b, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -174,6 +318,7 @@ static inline void spread_grads(const float *__restrict g, float *__restrict gy,
 
 static void eigen_backward_rows(const float *grad, const float *out, const float *lam, float *result, double *dlam,
                                 Blocks b, int64_t outer, int64_t channels, int threads) {
+    if (eigen_backward_vectors(grad, out, lam, result, dlam, b, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -274,6 +419,74 @@ static void shared_forward_planes(const float *z, float *y, const float *lam, Bl
     }
 }
 
+#ifdef __AVX512F__
+
+// Two groups of eight are one vector. Lane i of the result takes the j-th channel of its own group.
+struct Pick {
+    __m512i index[8];
+    Pick() {
+        for (int j = 0; j < 8; j++) {
+            alignas(64) int32_t lanes[16];
+            for (int i = 0; i < 16; i++) lanes[i] = (i & 8) + j;
+            index[j] = _mm512_load_si512(lanes);
+        }
+    }
+};
+
+static inline __m512 both(const float *a, const float *b) {
+    return _mm512_castpd_ps(_mm512_insertf64x4(
+        _mm512_castpd256_pd512(_mm256_castps_pd(_mm256_loadu_ps(a))), _mm256_castps_pd(_mm256_loadu_ps(b)), 1));
+}
+
+// `l`: the two groups' matrices by columns.
+static inline void shared_forward_pair(const float *z, float *y, const float *l, int64_t rows, int64_t channels) {
+    const Pick pick;
+    __m512 m[8];
+    for (int j = 0; j < 8; j++) m[j] = both(l + 8 * j, l + 64 + 8 * j);
+    for (; rows > 0; rows--, z += channels, y += channels) {
+        const __m512 x = _mm512_loadu_ps(z), x2 = _mm512_mul_ps(x, x);
+        __m512 a = x, c = _mm512_setzero_ps();
+        for (int j = 0; j < 8; j += 2) {
+            a = _mm512_fmadd_ps(m[j], _mm512_permutexvar_ps(pick.index[j], x2), a);
+            c = _mm512_fmadd_ps(m[j + 1], _mm512_permutexvar_ps(pick.index[j + 1], x2), c);
+        }
+        _mm512_storeu_ps(y, _mm512_add_ps(a, c));
+    }
+}
+
+// `l`: the two groups' matrices by rows; their gradients are added to `d`.
+static inline void shared_backward_pair(const float *grad, const float *z, const float *l, float *result, double *d,
+                                        int64_t rows, int64_t channels) {
+    const Pick pick;
+    __m512 m[8], acc[8];
+    for (int i = 0; i < 8; i++) m[i] = both(l + 8 * i, l + 64 + 8 * i), acc[i] = _mm512_setzero_ps();
+    for (; rows > 0; rows--, grad += channels, z += channels, result += channels) {
+        const __m512 g = _mm512_loadu_ps(grad), x = _mm512_loadu_ps(z), x2 = _mm512_mul_ps(x, x);
+        __m512 a = _mm512_setzero_ps(), c = a;
+        for (int i = 0; i < 8; i += 2) {
+            const __m512 p = _mm512_permutexvar_ps(pick.index[i], g), q = _mm512_permutexvar_ps(pick.index[i + 1], g);
+            a = _mm512_fmadd_ps(m[i], p, a), c = _mm512_fmadd_ps(m[i + 1], q, c);
+            acc[i] = _mm512_fmadd_ps(p, x2, acc[i]), acc[i + 1] = _mm512_fmadd_ps(q, x2, acc[i + 1]);
+        }
+        _mm512_storeu_ps(result, _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(a, c), g));
+    }
+    for (int i = 0; i < 8; i++) {
+        alignas(64) float sums[16];
+        _mm512_store_ps(sums, acc[i]);
+        for (int j = 0; j < 16; j++) d[(j & 8) * 8 + i * 8 + (j & 7)] += sums[j];
+    }
+}
+
+static inline bool is_pair(Blocks b, int64_t i) { return i + 1 < b.count && b.size[i] == 8 && b.size[i + 1] == 8; }
+
+#else
+
+static inline void shared_forward_pair(const float *, float *, const float *, int64_t, int64_t) {}
+static inline void shared_backward_pair(const float *, const float *, const float *, float *, double *, int64_t, int64_t) {}
+static inline bool is_pair(Blocks, int64_t) { return false; }
+
+#endif
+
 static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
                                 int threads) {
     // Columns of L, so that a group of eight outputs is one vector.
@@ -295,7 +508,10 @@ static void shared_forward_rows(const float *z, float *y, const float *lam, Bloc
             for (int64_t i = 0; i < b.count; i++) {
                 const int s = b.size[i];
                 const float *l = t + b.offset[i];
-                if (s == 8) {
+                if (is_pair(b, i)) {
+                    const int64_t at = r0 * channels + b.start[i++];
+                    shared_forward_pair(z + at, y + at, l, end - r0, channels);
+                } else if (s == 8) {
                     V8 m[8];
                     for (int j = 0; j < 8; j++) m[j] = load8(l + 8 * j);
                     for (int64_t r = r0; r < end; r++) {
@@ -425,7 +641,10 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
                 const int s = b.size[k];
                 const float *L = lam + b.offset[k];
                 double *d = own.data() + b.offset[k];
-                if (s == 8) {
+                if (is_pair(b, k)) {
+                    const int64_t at = r0 * channels + b.start[k++];
+                    shared_backward_pair(grad + at, z + at, L, result + at, d, end - r0, channels);
+                } else if (s == 8) {
                     V8 m[8], acc[8] = {};
                     for (int i = 0; i < 8; i++) m[i] = load8(L + 8 * i);
                     for (int64_t r = r0; r < end; r++) {

@@ -37,6 +37,18 @@ def _kernels():
     quadric.use_kernels(False)
 
 
+@pytest.fixture(scope="module")
+def narrow_library(tmp_path_factory):
+    """The kernels as a processor without vectors of 16 numbers gets them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUADRIC_CACHE", str(tmp_path_factory.mktemp("narrow")))
+        patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, "-mno-avx512f"))
+        try:
+            return kernels._load(kernels._build())
+        except RuntimeError as error:
+            pytest.skip(f"the compiler has no such switch: {error}")
+
+
 def in_format(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if channels_last and tensor.dim() in formats:
@@ -68,6 +80,21 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
     torch.testing.assert_close(grad_z.double(), z64.grad, rtol=1e-5, atol=1e-4)
     scale = float(lam64.grad.abs().max()) if lam64.numel() else 1.0
     torch.testing.assert_close(grad_lam.double(), lam64.grad, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("rank", [1, 4, 8, 9, 40])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_narrower_processor_computes_the_same(neuron, rank, narrow_library, monkeypatch):
+    squares = NEURONS[neuron](rank)
+    z, grad = torch.randn(300, 48), torch.randn(300, 48)
+    lam = torch.randn(squares.num_eigenvalues(48))
+    results = []
+    for library in (kernels._state.library, narrow_library):
+        monkeypatch.setattr(kernels._state, "library", library)
+        out = z.clone()
+        squares.forward_(out, lam)
+        results.append((out, *squares.backward(grad, z, lam, True)))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
