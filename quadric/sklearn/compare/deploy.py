@@ -78,7 +78,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
             "outputs": model.n_outputs_,
             "hidden": list(model.widths()),
             "neuron": model.neuron,
-            "rank": model.rank,
+            "rank": contender.resolved_rank,
             "activation": model.activation,
         },
         "params": model.n_parameters_,

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from quadric.sklearn.compare.models import LINEAR
-from quadric.sklearn.compare.report import Comparison
+from quadric.sklearn.compare.report import Comparison, format_error
 
 QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
@@ -20,6 +20,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     rows = [row for row in comparison.rows if row.errors]
     figure = Figure(figsize=(10, 1.6 + 0.42 * len(rows)), layout="constrained")
@@ -33,7 +34,7 @@ def draw(comparison: Comparison, path: Path) -> None:
         mean = sum(values) / len(values)
         left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)
         left.plot([mean], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
-        text = f"{mean:.4g}" if regression else f"{mean:.3f}"
+        text = format_error(mean) if regression else f"{mean:.3f}"
         left.annotate(
             text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
         )
@@ -51,7 +52,11 @@ def draw(comparison: Comparison, path: Path) -> None:
     # A model that is many times worse than the best would hide all other differences.
     if regression and min(shown) > 0 and max(shown) > 4 * min(shown):
         left.set_xscale("log")
+        # Within a decade or two the powers of ten alone would be one tick.
+        within = max(shown) < 50 * min(shown)
+        left.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if within else (1,)))
         left.xaxis.set_major_formatter("{x:g}")
+        left.xaxis.set_minor_formatter(NullFormatter())
     left.grid(axis="x", alpha=0.3)
     known = {label: d for label, d in comparison.differences.items() if d is not None}
     for place, difference in enumerate(known.values()):

@@ -126,7 +126,7 @@ class Comparison:
         if better:
             best = max(better, key=lambda label: known[label].mean * sign)
             sentence = f"{best} {self._words(known[best])} at equal size"
-            others = [label for label in better if label != best]
+            others = [label for label in (*better, *worse) if label != best]
             if others:
                 sentence += "; " + ", ".join(
                     f"{label} {self._words(known[label])}" for label in others
@@ -135,8 +135,9 @@ class Comparison:
             sentence = "; ".join(f"{label} {self._words(known[label])}" for label in worse)
             sentence += " at equal size: stay with linear here"
         else:
-            sentence = "no difference on this table: " + ", ".join(
-                f"{label} {self._signed(d)}" for label, d in known.items()
+            sentence = f"no {'gain' if worse else 'difference'} on this table: " + ", ".join(
+                f"{label} {self._words(d) if label in worse else self._signed(d)}"
+                for label, d in known.items()
             )
         return sentence + "." + self._best_of_all()
 
@@ -156,7 +157,7 @@ class Comparison:
         if best.is_network:
             return ""
         if self.is_regression:
-            return f" {best.model} has the lowest error of all ({_error(best.error)})."
+            return f" {best.model} has the lowest error of all ({format_error(best.error)})."
         return f" {best.model} has the highest accuracy of all ({1 - (best.error or 0):.3f})."
 
     def table_text(self) -> str:
@@ -237,7 +238,8 @@ class Comparison:
             else {"test_accuracy": None if row.error is None else 1 - row.error}
         )
         return {
-            "recipe": "compare",
+            # By table: networks of different tables are not to be compared.
+            "recipe": f"compare {self.table.name}",
             "dataset": self.table.name,
             "model": "mlp" if contender is not None else row.model,
             "neuron": None if contender is None else contender.neuron,
@@ -271,7 +273,7 @@ class Comparison:
             "machine": provenance.machine(),
             "command": provenance.command(),
             "settings": {
-                "name": "compare",
+                "name": f"compare {self.table.name}",
                 "dataset": self.table.name,
                 "model": "mlp" if contender is not None else row.model,
                 "neuron": None if contender is None else contender.neuron,
@@ -324,7 +326,8 @@ def _starts(count: int) -> str:
     return f"{count} start{'s' if count > 1 else ''}"
 
 
-def _error(value: float | None) -> str:
+def format_error(value: float | None) -> str:
+    """An error with four digits."""
     return "-" if value is None else f"{value:.{_digits(value)}f}"
 
 

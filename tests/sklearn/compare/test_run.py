@@ -161,6 +161,7 @@ def test_quadric_results_reads_them(done: Comparison) -> None:
     results, notes = read_results(folders)
     text = tabulate(group(results))
     assert notes == []
+    assert {result["recipe"] for result in results} == {"compare curved"}  # by table
     assert re.search(r"^eigen\[9\] +1 .* 0\.\d\d\d ", text, re.MULTILINE)
     assert "shared[4] minus linear" in text
 
@@ -301,6 +302,11 @@ LINEAR = [1.0, 1.1, 0.9, 1.05, 0.95]
         ([1.2, 1.33, 1.07, 1.26, 1.14], [1.1, 1.2, 1.0, 1.16, 1.04],
          "eigen raises the error by 20 % ± 1.3; shared raises the error by 10 % ± 1.5 at equal "
          "size: stay with linear here."),
+        ([1.2, 1.33, 1.07, 1.26, 1.14], [1.0, 1.12, 0.88, 1.05, 0.95],
+         "no gain on this table: eigen raises the error by 20 % ± 1.3, shared −0.1 % ± 2.7."),
+        ([1.2, 1.33, 1.07, 1.26, 1.14], [0.5, 0.56, 0.45, 0.52, 0.48],
+         "shared lowers the error by 50 % ± 1.0 at equal size; "
+         "eigen raises the error by 20 % ± 1.3."),
     ],
 )  # fmt: skip
 def test_verdicts(eigen: list[float], shared: list[float], expected: str) -> None:
