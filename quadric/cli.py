@@ -22,6 +22,7 @@ import dis
 import functools
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -409,6 +410,9 @@ def train(
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that decode pictures.")] = None,
     devices: Annotated[int | None, typer.Option(help="Processes on this machine.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="auto, ddp or fsdp: what several processes share.")
+    ] = None,
     accelerator: Annotated[str | None, typer.Option(help="cpu, gpu, mps or auto.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true.")
@@ -460,10 +464,12 @@ def train(
         data_dir=None if data_dir is None else str(data_dir),
         workers=workers,
         devices=devices,
+        strategy=strategy,
         accelerator=accelerator,
         precision=precision,
         compile=compile or None,
     )
+    _check_json(json_file)
     result, text, code = commands.train(
         recipe,
         named,
@@ -476,8 +482,9 @@ def train(
     )
     if json_file is not None and result is not None:
         _write_json(json_file, result)
-    if json_file != "-" and text:
-        print(text)
+    if text and (json_file != "-" or result is None):
+        # Where a program reads stdout, a person reads how to go on after Ctrl-C.
+        print(text, file=sys.stderr if json_file == "-" else sys.stdout)
     raise typer.Exit(code)
 
 
@@ -496,6 +503,7 @@ def evaluate(
     """
     from quadric.train import commands
 
+    _check_json(json_file)
     found = commands.evaluate(runs, data_dir)
     if json_file is not None:
         _write_json(json_file, found if len(runs) > 1 else found[0])
@@ -549,7 +557,7 @@ def sweep(
         bool, typer.Option("--quick", help="The variants that take minutes; not the paper's.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option(help="Runs at the same time, each on its share of the processors.")
+        int, typer.Option(help="Runs at the same time; from 2 on each has one thread.")
     ] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set is.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run directories are made.")] = Path(
@@ -570,6 +578,7 @@ def sweep(
     """
     from quadric.train import commands
 
+    _check_json(json_file)
     data, text, code = commands.sweep(
         recipe,
         {"neuron": neuron, "rank": rank},
@@ -581,10 +590,10 @@ def sweep(
         runs_dir=runs_dir,
         dry_run=dry_run,
     )
-    if json_file is not None:
+    if json_file is not None and data:
         _write_json(json_file, data)
-    if json_file != "-":
-        print(text)
+    if json_file != "-" or not data:
+        print(text, file=sys.stderr if json_file == "-" else sys.stdout)
     raise typer.Exit(code)
 
 
@@ -846,6 +855,19 @@ def export(
         _write_json(json_file, result)
     if json_file != "-":
         print(deployment_table(result))
+
+
+def _check_json(file: str | None) -> None:
+    """Refuse a file that cannot be written, before the work whose result it would hold."""
+    if file is None or file == "-":
+        return
+    path = Path(file)
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"--json {file}: there is no directory {path.parent}: make it, or name another file"
+        )
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"--json {file} cannot be written: name another file")
 
 
 def _write_json(file: str, value: Any) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -56,8 +57,8 @@ def peak_memory() -> int | None:
 
 
 def command() -> str:
-    """The command line of this process, with the program's name instead of its path."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line of this process, to be pasted; the program by its name, not its path."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def finite(value: Any) -> Any:

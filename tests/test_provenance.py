@@ -45,6 +45,9 @@ def test_peak_memory_is_in_bytes() -> None:
 def test_command_has_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/quadric", "demo", "--seed", "3"])
     assert provenance.command() == "quadric demo --seed 3"
+    # It can be pasted.
+    monkeypatch.setattr("sys.argv", ["quadric", "compare", "my data.csv"])
+    assert provenance.command() == "quadric compare 'my data.csv'"
 
 
 def test_write_json_is_strict(tmp_path: Path) -> None:

@@ -45,10 +45,16 @@ class EpochRecords(Callback):
             name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
             self.rates[name] = float(group["lr"])
 
+    def seconds_in_epoch(self) -> float:
+        """Since the epoch began."""
+        return time.perf_counter() - self.started
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
         # With all processes, before the others leave.
         trained = pl_module.task.metrics(pl_module.total(pl_module.train_sums))
+        with pl_module.whole_network():
+            share = shares(pl_module) if trainer.is_global_zero else None
         if not trainer.is_global_zero:
             return
         evaluated = pl_module.task.metrics(pl_module.eval_sums)
@@ -60,8 +66,8 @@ class EpochRecords(Callback):
         largest = pl_module.activations.largest()
         if largest is not None:
             record["largest_activation"], record["largest_activation_layer"] = largest
-        record["quadratic_share"] = shares(pl_module)
-        record["seconds"] = time.perf_counter() - self.started
+        record["quadratic_share"] = share
+        record["seconds"] = self.seconds_in_epoch()
         self.records.append(record)
         write_metrics(self.directory.metrics_file, self.records)
         for logger in trainer.loggers:

@@ -78,7 +78,9 @@ def train(
         return None, "", 0
     text = final_report(run.directory, result, run.command)
     if finished:
-        text = f"already finished; --overwrite trains it again\n{text}"
+        # Its numbers are those of the place where it was trained.
+        moved = "" if run.moved is None else f" (now {run.moved})"
+        text = f"already finished{moved}; --overwrite trains it again\n{text}"
     return result, text, DIVERGED if result["status"] == "diverged" else 0
 
 

@@ -7,7 +7,8 @@
     weights.safetensors     of the last, or of the best, epoch
     result.json             written at the end: a run that has one is finished
 
-A directory belongs to one resolved recipe for ever. While a process trains in it, it holds a lock
+A directory belongs to one resolved recipe for ever; only the place of the data and the machine may
+change when it is continued. While a process trains in it, it holds a lock
 that dies with the process, however it dies.
 """
 
@@ -16,16 +17,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from quadric.train import catalog
-from quadric.train.recipe import PLACE, Recipe, make_recipe
+from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
 
 RUNS = Path("runs")
+# A process that was killed with its parent needs a moment to be gone, and its lock with it.
+PATIENCE = 2.0
 
 
 class BusyError(ValueError):
@@ -76,7 +81,7 @@ class RunDirectory:
 
     @property
     def resume_command(self) -> str:
-        return f"quadric train {self.path} --resume"
+        return shlex.join(["quadric", "train", str(self.path), "--resume"])
 
     def recipe(self) -> Recipe:
         """The recipe that the directory belongs to."""
@@ -111,11 +116,12 @@ class RunDirectory:
             raise ValueError(f"{self.result_file} must hold an object: remove it and train again")
         return found
 
-    def check_owner(self, recipe: Recipe) -> None:
+    def check_owner(self, recipe: Recipe, *, named: bool = True) -> None:
         """Refuses a directory that belongs to another recipe, or holds something else.
 
         Args:
             recipe: resolved.
+            named: whether the user named this directory: then it may be at another place now.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"run directory {self.path} is a file: choose another --run-dir")
@@ -126,13 +132,17 @@ class RunDirectory:
                     "--run-dir"
                 )
             return
-        theirs, ours = self.recipe().identity(), recipe.identity()
-        if theirs != ours:
-            field = next(key for key in ours if theirs.get(key) != ours[key])
-            raise ValueError(
-                f"run directory {self.path} holds another recipe ({field} is "
-                f"{theirs.get(field)!r}, not {ours[field]!r}): choose another --run-dir"
-            )
+        theirs = self.recipe()
+        field = recipe.first_difference(theirs, place=not named)
+        if field is None:
+            return
+        remedy = "choose another --run-dir"
+        if field in PLACE:
+            remedy += f", or go on with that run by `{self.resume_command}`"
+        raise ValueError(
+            f"run directory {self.path} holds another recipe ({field} is "
+            f"{getattr(theirs, field)!r}, not {getattr(recipe, field)!r}): {remedy}"
+        )
 
     def create(self, recipe: Recipe, command: str, need: int = 0) -> None:
         """Makes the directory and writes the recipe, so that nothing can fail later that could now.
@@ -187,13 +197,19 @@ class RunDirectory:
                 "--run-dir"
             ) from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise BusyError(
-                    f"another process trains in {self.path}: wait for it, or choose another "
-                    "--run-dir"
-                ) from None
+            end = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() < end:
+                        time.sleep(0.05)
+                        continue
+                    raise BusyError(
+                        f"another process trains in {self.path}: wait for it, or choose another "
+                        "--run-dir"
+                    ) from None
             try:
                 yield file.fileno()
             finally:
@@ -226,3 +242,27 @@ def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
             "another run"
         )
     return make_recipe(values | overrides, f"recipe {recipe.name}")
+
+
+def command_at(command: str, place: Mapping[str, Any]) -> str:
+    """A command with other values of fields of place.
+
+    Args:
+        command: that made a run.
+        place: by field.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:  # somebody edited that line
+        return command
+    for field, value in place.items():
+        ours = option_words(field, value)
+        for i in range(len(words) - 1):
+            option, text = words[i : i + 2]
+            if option in (f"--{field.replace('_', '-')}", "--set") and (
+                option != "--set" or text.startswith(f"{field}=")
+            ):
+                del words[i : i + 2]
+                break
+        words += ours
+    return shlex.join(words)

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import math
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
@@ -17,6 +17,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
@@ -73,17 +74,34 @@ def fit(
             diverged = error
         if not trainer.is_global_zero:
             return
-        if recipe.validation and diverged is None:
-            best = torch.load(directory.best_checkpoint, weights_only=True, map_location="cpu")
-            module.load_state_dict(best["state_dict"])
+        best = bool(recipe.validation) and diverged is None
+        if recipe.strategy == "fsdp":
+            # This process holds a piece of the trained network; checkpoints hold all of it.
+            network = build_network(recipe, prepared)
+        if best or recipe.strategy == "fsdp":
+            _load(network, directory.best_checkpoint if best else directory.last_checkpoint)
         result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
         save(network, directory.weights_file)
         # Last of all: a run with a result is finished.
         provenance.write_json(directory.result_file, result)
 
 
+def _load(network: nn.Module, checkpoint: Path) -> None:
+    if not checkpoint.is_file():  # sharded, and diverged in the first epoch: as it started
+        return
+    state = torch.load(checkpoint, weights_only=True, map_location="cpu")["state_dict"]
+    network.load_state_dict({k.removeprefix("network."): v for k, v in state.items()})
+
+
+def _strategy(recipe: Recipe) -> str | ModelParallelStrategy:
+    processes = recipe.devices * recipe.nodes
+    if recipe.strategy == "fsdp":
+        # Whole checkpoints: a run may go on with another number of processes, or be looked into.
+        return ModelParallelStrategy(processes, 1, save_distributed_checkpoint=False)
+    return "ddp" if processes > 1 else "auto"
+
+
 def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int) -> Trainer:
-    several = recipe.devices * recipe.nodes > 1
     plugins: list[Any] = []
     if SLURMEnvironment.detect():
         # Its requeueing would save and continue in the middle of an epoch; --resume does not.
@@ -92,7 +110,7 @@ def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], step
         accelerator=recipe.accelerator,
         devices=recipe.devices,
         num_nodes=recipe.nodes,
-        strategy="ddp" if several else "auto",
+        strategy=_strategy(recipe),
         precision=recipe.precision,
         max_epochs=recipe.epochs,
         logger=TensorBoardLogger(directory.path, name="", version="tensorboard"),
@@ -114,6 +132,16 @@ def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], step
 def _fit(trainer: Trainer, module: TrainingModule, checkpoint: str | None) -> None:
     """Calls the trainer; Ctrl-C and SIGTERM end it with an `InterruptedTraining`."""
     handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+
+    def interrupt(number: int, frame: Any) -> None:
+        # Raised in a finalizer the exception would be printed and lost: the next step asks again.
+        module.interrupted = True
+        raise KeyboardInterrupt
+
+    # A process that ignores Ctrl-C, as those do that a script starts with &, goes on ignoring it.
+    if main and handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         trainer.fit(module, ckpt_path=checkpoint)
     except (SIGTERMException, KeyboardInterrupt):
@@ -124,7 +152,7 @@ def _fit(trainer: Trainer, module: TrainingModule, checkpoint: str | None) -> No
             raise
         raise InterruptedTraining from None
     finally:
-        if threading.current_thread() is threading.main_thread():
+        if main:
             signal.signal(signal.SIGINT, handler)
 
 
@@ -176,8 +204,9 @@ def _result(
         **extra,
         "quadratic_share": last.get("quadratic_share"),
         "epochs": epochs,
-        "seconds": sum(record["seconds"] for record in epochs),
-        "peak_memory_bytes": _peak_memory(),
+        "seconds": sum(record["seconds"] for record in epochs)
+        + (0.0 if diverged is None else records.seconds_in_epoch()),
+        "peak_memory_bytes": provenance.peak_memory(),
         "versions": provenance.versions("lightning"),
         "machine": provenance.machine(),
         "command": directory.command(),
@@ -203,18 +232,6 @@ def _broken_pictures(trainer: Trainer) -> dict[str, Any]:
     parts = [trainer.train_dataloader, trainer.val_dataloaders]
     broken = [part.broken for part in parts if isinstance(part, FolderBatches)]
     return {"broken_pictures": len(set().union(*broken))} if broken else {}
-
-
-def _peak_memory() -> int | None:
-    """Of the device if it is a GPU, else of this process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    try:
-        import resource
-    except ImportError:  # a system that does not tell
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
+from quadric.train.lifeline import die_with_parent, name_parent
 from quadric.train.processes import INTERRUPTED
 
 
@@ -19,6 +21,8 @@ def main(arguments: list[str]) -> int:
         arguments: how many, and the arguments of `quadric.train.worker`.
     """
     processes, *rest = arguments
+    die_with_parent()
+    name_parent(os.environ)  # for the processes that torch's launcher starts
     command = ["--standalone", f"--nproc-per-node={processes}", "-m", "quadric.train.worker"]
     try:
         torchrun([*command, *rest])

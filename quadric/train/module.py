@@ -6,12 +6,14 @@ Nothing in a step waits for the device or logs: sums are kept on the device and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from quadric.data.images import Batches, make_generator
 from quadric.optim import param_groups
@@ -68,9 +70,29 @@ class TrainingModule(LightningModule):
         self.sample: Tensor | None = None
         self.activations = LargestActivation(network)
         self.suspect: DivergedError | None = None
+        # Set by Ctrl-C.
+        self.interrupted = False
         self._watching: Any = None
         # In a list, or nn.Module would register it: the network's names stay as they are.
         self._call: list[Callable[[Tensor], Tensor]] = [network]
+
+    def configure_model(self) -> None:
+        mesh = self.device_mesh  # which only the strategy that shards makes
+        if mesh is not None and not isinstance(self.network, FSDPModule):
+            fully_shard(self.network, mesh=mesh["data_parallel"])
+
+    @contextlib.contextmanager
+    def whole_network(self) -> Iterator[None]:
+        """Within it this process has all parameters; all processes must enter and leave it."""
+        if not isinstance(self.network, FSDPModule):
+            yield
+            return
+        self.network.unshard()
+        try:
+            yield
+        finally:
+            # A checkpoint is made of the pieces.
+            self.network.reshard()
 
     def setup(self, stage: str) -> None:
         if self.recipe.compile:
@@ -102,6 +124,7 @@ class TrainingModule(LightningModule):
         torch.manual_seed(seed)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self._stop_if_interrupted()
         inputs, targets = batch
         outputs = self(inputs)
         loss = self.task.loss(outputs, targets)
@@ -109,6 +132,10 @@ class TrainingModule(LightningModule):
         if loss.device.type == "cpu" or batch_idx % LOOK_EVERY == 0:
             self._look(loss, inputs)
         return loss
+
+    def _stop_if_interrupted(self) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     def _look(self, loss: Tensor, inputs: Tensor) -> None:
         """Stops if the loss is not finite.
@@ -183,6 +210,7 @@ class TrainingModule(LightningModule):
         self._watching.__enter__()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._stop_if_interrupted()
         inputs, targets = batch
         if batch_idx == 0:
             self.sample = inputs[:SAMPLE]

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 
 from quadric.train.directory import RunDirectory
+from quadric.train.lifeline import name_parent
 
 # The exit code of a process that Ctrl-C ended, as shells count.
 INTERRUPTED = 130
@@ -70,6 +71,7 @@ def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bo
     command += [] if progress else ["--quiet"]
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    name_parent(env)
     # What was imported here must be found there, whatever the directory.
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(command, env=env, pass_fds=() if lock is None else (lock,))

@@ -3,7 +3,7 @@
 Flat, so that every field can be overridden by name (`--set field=value`) and two runs compared
 field by field. A recipe is *resolved* once its neuron is known: ranks, learning rates that depend
 on the neuron and fields that cannot matter (a linear network has no eigenvalues) then have one
-spelling, and two runs compute the same if and only if their resolved recipes are equal.
+spelling, and two runs are the same if and only if their resolved recipes are equal.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from quadric.zoo import neurons
 
@@ -23,7 +32,9 @@ Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Selection: TypeAlias = str | list[str] | None
 
-# Where and how a run is computed, not what: these may differ between a run and its continuation.
+# Where and by what a run is computed: these belong to its identity as all fields do (other data may
+# be in another directory, other kernels round in another way), but a run may be continued with
+# others, as data and machines move.
 PLACE = ("data_dir", "workers", "accelerator", "kernels")
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
@@ -31,6 +42,8 @@ SPELLED = ("name", "neuron", "rank", "seed")
 # Neurons whose quadratic parameters are whole weights that start at random: their authors train
 # them with the rate of all other weights.
 ONE_RATE = ("general", "pure", "qres", "lowrank", "quadralib", "symmetric")
+# What a command says by an option of its own; all other fields by --set.
+OPTIONS = ("seed", "rank", "data_dir")
 # Options of a neuron: they do not outlive a change of the neuron.
 OF_NEURON = ("rank", "neuron_options", "init")
 
@@ -46,7 +59,7 @@ class Recipe(BaseModel):
 
     # Data
     dataset: str
-    data_dir: str | None = None
+    data_dir: Annotated[str, AfterValidator(os.path.normpath)] | None = None
     resize: Positive | None = None
     augment: bool = True
     shuffle: bool = True
@@ -100,6 +113,7 @@ class Recipe(BaseModel):
     accelerator: str = "auto"
     devices: Positive = 1
     nodes: Positive = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: bool = False
     kernels: bool = True
 
@@ -117,6 +131,13 @@ class Recipe(BaseModel):
                 f"width and channels exclude each other, got {self.width} and {self.channels}: "
                 "give one of them"
             )
+        if self.strategy == "fsdp" and self.precision in ("16-mixed", "64-true"):
+            raise ValueError(
+                f"strategy 'fsdp' does not work with precision {self.precision!r}: choose 32-true, "
+                "bf16-mixed or bf16-true, or strategy 'ddp'"
+            )
+        if self.strategy == "fsdp" and self.compile:
+            raise ValueError("strategy 'fsdp' does not work with compile: leave one of them out")
         return self
 
     @property
@@ -159,6 +180,8 @@ class Recipe(BaseModel):
         if self.neuron == "linear":
             changes |= {"include": None, "exclude": None, "head": False, "neuron_options": {}}
             changes |= {"init": "published", "layers": None}
+        if self.strategy == "ddp":
+            changes["strategy"] = "auto"  # what several processes do, and one has no need of
         if self.layers == "all":
             changes["layers"] = None
         if self.schedule != "step":
@@ -187,12 +210,19 @@ class Recipe(BaseModel):
         return make_recipe(values | overrides, f"recipe {self.name}")
 
     def identity(self) -> dict[str, Any]:
-        """All that decides what the run computes; of a resolved recipe."""
-        return self.model_dump(exclude={*PLACE, *DESCRIPTION})
+        """Every field that can make two runs differ; of a resolved recipe."""
+        return self.model_dump(exclude=set(DESCRIPTION))
 
-    def arm(self) -> dict[str, Any]:
-        """The identity without the seed: runs of one arm differ by the seed alone."""
-        return {key: value for key, value in self.identity().items() if key != "seed"}
+    def first_difference(self, other: Recipe, *, place: bool = True) -> str | None:
+        """A field in which two resolved recipes differ; None if they are one run.
+
+        Args:
+            other: resolved.
+            place: whether fields of place count.
+        """
+        ours, theirs = self.identity(), other.identity()
+        fields = [key for key in ours if place or key not in PLACE]
+        return next((key for key in fields if ours[key] != theirs[key]), None)
 
     def differences(self, base: Recipe) -> dict[str, Any]:
         """The fields in which this resolved recipe differs from a base with the same neuron."""
@@ -210,14 +240,14 @@ class Recipe(BaseModel):
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
         return "-".join([*parts, f"s{self.seed}"])
 
-    def command(self, base: Recipe, source: str | None = None) -> str:
-        """The shortest command that makes this run.
+    def command(self, base: Recipe, source: Sequence[str] | None = None) -> str:
+        """The shortest command that makes this run, to be pasted into a shell.
 
         Args:
             base: the recipe without overrides.
-            source: how it is named on the command line, if not by its name.
+            source: the words that name it on the command line, if not its name.
         """
-        words = ["quadric", "train", *(source or self.name).split()]
+        words = ["quadric", "train", *(source or [self.name])]
         if self.neuron != base.neuron:
             words += ["--neuron", self.neuron]
         needed = self.differences(base)
@@ -231,18 +261,21 @@ class Recipe(BaseModel):
             if again.identity() == self.identity():
                 needed = rest
         for field, value in needed.items():
-            if field == "seed":
-                words += ["--seed", str(value)]
-            elif field == "rank":
-                words += ["--rank", str(value)]
-            elif field != "name":
-                words += ["--set", f"{field}={json.dumps(value)}"]
+            if field != "name":
+                words += option_words(field, value)
         return shlex.join(words)
 
     def to_yaml(self, command: str) -> str:
         """The recipe as a file whose first line is the command."""
         body = yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True, width=100)
         return f"# {command}\n{body}"
+
+
+def option_words(field: str, value: Any) -> list[str]:
+    """A field as the words of a command line."""
+    if field in OPTIONS and value is not None:
+        return [f"--{field.replace('_', '-')}", str(value)]
+    return ["--set", f"{field}={json.dumps(value)}"]
 
 
 FIELDS: tuple[str, ...] = tuple(Recipe.model_fields)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from quadric._text import text_table
@@ -59,12 +61,14 @@ def final_report(directory: RunDirectory, result: Mapping[str, Any], command: st
     ]
     if siblings:
         pattern = f"{result['recipe']}-*"
-        named = "" if directory.path.match(pattern) else f"{directory.path} "
-        lines.append(f"next: quadric results {named}{directory.path.parent / pattern}")
+        named = "" if directory.path.match(pattern) else f"{quote(str(directory.path))} "
+        # The star is for the shell.
+        where = "" if directory.path.parent == Path() else f"{quote(str(directory.path.parent))}/"
+        lines.append(f"next: quadric results {named}{where}{pattern}")
     elif result["neuron"] == "linear":
         lines.append(f"next, the same network with quadratic neurons: {command} --neuron eigen")
     else:
-        lines.append(f"next: quadric evaluate {directory.path}")
+        lines.append(f"next: quadric evaluate {quote(str(directory.path))}")
     return "\n".join(lines)
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quadric._text import markdown_table, text_table
+from quadric.train.directory import RunDirectory
 from quadric.train.intervals import Difference, paired_difference
+from quadric.train.recipe import PLACE
 
 METRICS = ("test_accuracy", "test_rmse")
 # Shown in columns of their own.
-_SHOWN = ("name", "dataset", "model", "neuron", "rank")
+_SHOWN = ("name", "neuron", "rank")
 
 
 @dataclass
@@ -36,7 +38,11 @@ class Arm:
 
     @property
     def recipe(self) -> str:
-        return str(self.settings["name"])
+        return str(self.first["recipe"])
+
+    @property
+    def neuron(self) -> str:
+        return str(self.first["neuron"])
 
     @property
     def first(self) -> dict[str, Any]:
@@ -57,51 +63,72 @@ class Arm:
 
     @property
     def label(self) -> str:
-        rank = self.settings.get("rank")
-        return f"{self.settings['neuron']}" + (f"[{rank}]" if rank is not None else "")
+        rank = self.first.get("rank")
+        return self.neuron + (f"[{rank}]" if rank is not None else "")
+
+
+class NoResultError(ValueError):
+    """A file that is not the result of a run."""
 
 
 def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
     """Reads results.
 
     Args:
-        paths: run directories, or result files; of a directory without a result those below it.
+        paths: run directories, or result files; of any other directory the result files in it and
+            the runs below it.
 
     Returns:
-        The results, and a line for each directory that is a run but has no result yet.
+        The results; and as notes a line for each directory that is a run but has no result yet,
+        and one line for all files that are no results.
     """
     found: list[dict[str, Any]] = []
-    open_runs: list[str] = []
+    notes: list[str] = []
+    foreign: list[NoResultError] = []
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"no such run: {path}: name run directories or result.json files")
-        if path.is_file():
-            if path.suffix == ".json":
-                found.append(_read(path))
-            continue
-        if (path / "result.json").is_file():
-            found.append(_read(path / "result.json"))
-        elif (path / "recipe.yaml").is_file():
-            open_runs.append(f"{path} is not finished: quadric train {path} --resume")
-        else:
-            for below in sorted(path.iterdir()):
-                if (below / "recipe.yaml").is_file() or below.suffix == ".json":
-                    results, unfinished = read_results([below])
-                    found += results
-                    open_runs += unfinished
-    return found, open_runs
+        for file in [path] if path.is_file() else _result_files(path, notes):
+            if file.suffix == ".json":
+                try:
+                    found.append(_read(file))
+                except NoResultError as error:
+                    foreign.append(error)
+    if foreign and not found and not notes:
+        raise foreign[0]
+    if foreign:
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        notes.append(f"skipped: {foreign[0]}{more}")
+    return found, notes
+
+
+def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[Path]:
+    """The files of a directory and those below it that may hold results."""
+    if RunDirectory(folder).is_finished:
+        yield folder / "result.json"
+        return
+    if (folder / "recipe.yaml").is_file():
+        notes.append(f"{folder} is not finished: {RunDirectory(folder).resume_command}")
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield from _result_files(entry, notes, top=False)
+        elif top and entry.suffix == ".json":
+            yield entry  # a folder in which results are kept, one file a run
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise ValueError(f"{path} is not JSON: remove it, or train that run again") from None
+        raise NoResultError(f"{path} is not JSON: remove it, or train that run again") from None
     needed = ("recipe", "neuron", "seed", "status", "settings")
-    missing = [key for key in needed if not isinstance(result, dict) or key not in result]
+    missing = [repr(key) for key in needed if not isinstance(result, dict) or key not in result]
+    if not missing and not any(name in result for name in METRICS):
+        missing = [" or ".join(repr(name) for name in METRICS)]
     if missing:
-        raise ValueError(
-            f"{path} is not the result of a run, it has no {missing[0]!r}: name run directories "
+        raise NoResultError(
+            f"{path} is not the result of a run, it has no {missing[0]}: name run directories "
             "or their result.json files"
         )
     found: dict[str, Any] = result
@@ -109,13 +136,30 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
-    """The arms of some results; the same run given twice counts once."""
-    arms: dict[str, Arm] = {}
+    """The arms of some results; the same run given twice counts once.
+
+    Runs of one arm may have been trained at different places. Where a seed was trained at several,
+    the places are what is compared, and each is an arm.
+    """
+    kinds: dict[str, list[dict[str, Any]]] = {}
     for result in results:
-        settings = {key: value for key, value in result["settings"].items() if key != "seed"}
-        key = json.dumps(settings, sort_keys=True)
-        arms.setdefault(key, Arm(settings)).runs[int(result["seed"])] = result
+        kinds.setdefault(_key(result, {"seed", *PLACE}), []).append(result)
+    arms: dict[str, Arm] = {}
+    for kind, alike in kinds.items():
+        places: dict[int, set[str]] = {}
+        for result in alike:
+            places.setdefault(int(result["seed"]), set()).add(_key(result, {"seed"}))
+        several = any(len(found) > 1 for found in places.values())
+        for result in alike:
+            settings = {k: v for k, v in result["settings"].items() if k != "seed"}
+            key = _key(result, {"seed"}) if several else kind
+            arms.setdefault(key, Arm(settings)).runs[int(result["seed"])] = result
     return list(arms.values())
+
+
+def _key(result: Mapping[str, Any], without: set[str]) -> str:
+    settings = {key: value for key, value in result["settings"].items() if key not in without}
+    return json.dumps({"recipe": result["recipe"], **settings}, sort_keys=True)
 
 
 def varying(arms: Sequence[Arm]) -> list[str]:
@@ -123,7 +167,7 @@ def varying(arms: Sequence[Arm]) -> list[str]:
     fields: dict[str, None] = {}
     for recipe in dict.fromkeys(arm.recipe for arm in arms):
         family = [arm.settings for arm in arms if arm.recipe == recipe]
-        for key in family[0]:
+        for key in dict.fromkeys(key for one in family for key in one):
             # A network without eigenvalues does not differ in their learning rate.
             alike = key.startswith("eigenvalue_")
             some = [one for one in family if not alike or one.get("eigenvalue_lr") is not None]
@@ -156,11 +200,15 @@ def compare(arms: Sequence[Arm]) -> list[Comparison]:
     Arms are compared if at least one seed finished in both.
     """
     found: list[Comparison] = []
-    families = [[arm for arm in arms if arm.recipe == name] for name in {a.recipe: 0 for a in arms}]
+    # Accuracies on different data are not to be subtracted.
+    kinds = dict.fromkeys((arm.recipe, arm.settings.get("dataset")) for arm in arms)
+    families = [
+        [arm for arm in arms if (arm.recipe, arm.settings.get("dataset")) == kind] for kind in kinds
+    ]
     if len(arms) == 2:
         families = [list(arms)]
     for family in families:
-        linear = [arm for arm in family if arm.settings["neuron"] == "linear"]
+        linear = [arm for arm in family if arm.neuron == "linear"]
         base = (linear or family)[0]
         for arm in family:
             if arm is base or arm.metric != base.metric:
@@ -251,8 +299,8 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
         "arms": [
             {
                 "recipe": arm.recipe,
-                "neuron": arm.settings["neuron"],
-                "rank": arm.settings.get("rank"),
+                "neuron": arm.neuron,
+                "rank": arm.first.get("rank"),
                 **{name: arm.settings.get(name) for name in fields},
                 "seeds": sorted(arm.runs),
                 "diverged": arm.diverged,
@@ -288,15 +336,18 @@ def _summary(values: list[float]) -> dict[str, Any]:
 
 
 def _shares(arm: Arm) -> list[float]:
-    shares = [run.get("quadratic_share") for run in arm.runs.values()]
-    return [statistics.fmean(share.values()) for share in shares if share]
+    """The mean over the layers of each run; a result may also hold nothing but that mean."""
+    found = [run.get("quadratic_share") for run in arm.runs.values()]
+    by_layer = [share if isinstance(share, Mapping) else {"": share} for share in found]
+    numbers = [[v for v in share.values() if v is not None] for share in by_layer]
+    return [statistics.fmean(values) for values in numbers if values]
 
 
 def _epoch_seconds(arm: Arm) -> list[float]:
     return [
         statistics.fmean(record["seconds"] for record in run["epochs"])
         for run in arm.runs.values()
-        if run.get("epochs")
+        if isinstance(run.get("epochs"), list) and run["epochs"]
     ]
 
 

@@ -11,10 +11,16 @@ import torch
 
 from quadric.train import catalog
 from quadric.train.data import DataSet, load_data
-from quadric.train.directory import RUNS, RunDirectory, continued, is_run_directory
+from quadric.train.directory import (
+    RUNS,
+    RunDirectory,
+    command_at,
+    continued,
+    is_run_directory,
+)
 from quadric.train.network import build_network
 from quadric.train.processes import is_first_process, launch, launched
-from quadric.train.recipe import Recipe
+from quadric.train.recipe import PLACE, Recipe
 
 # What a run writes besides weights: records, logs, a result.
 SMALL_FILES = 20_000_000
@@ -28,11 +34,24 @@ class Run:
         recipe: resolved.
         directory: where it is, or will be.
         command: that makes it.
+        named: whether the user named the directory, rather than the recipe with its fields.
     """
 
     recipe: Recipe
     directory: RunDirectory
     command: str
+    named: bool = True
+
+    @property
+    def moved(self) -> str | None:
+        """What is at another place than when the directory was last written; None if nothing is."""
+        if not self.directory.recipe_file.is_file():
+            return None
+        before = self.directory.recipe()
+        field = self.recipe.first_difference(before)
+        if field is None:
+            return None
+        return f"{field} is {getattr(self.recipe, field)!r}, it was {getattr(before, field)!r}"
 
     @property
     def epochs_done(self) -> int:
@@ -70,7 +89,8 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
-        return Run(recipe, directory, directory.command())
+        place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
+        return Run(recipe, directory, command_at(directory.command(), place))
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
@@ -80,8 +100,9 @@ def find_run(
     path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
     source = None
     if catalog.is_path(name):
-        source = f"{name} --quick" if quick else name
-    return Run(recipe, RunDirectory(path), recipe.command(base, source))
+        source = [name, "--quick"] if quick else [name]
+    command = recipe.command(base, source)
+    return Run(recipe, RunDirectory(path), command, named=run_dir is not None)
 
 
 def train(
@@ -112,7 +133,7 @@ def train(
 
             fit(recipe, directory, again=overwrite)
         return None
-    directory.check_owner(recipe)
+    directory.check_owner(recipe, named=run.named)
     with directory.lock() as lock:
         if directory.is_finished and not overwrite:
             return directory.result()
@@ -124,6 +145,7 @@ def train(
                 f"epochs are done: continue it with `{directory.resume_command}`, or start again "
                 "with --overwrite"
             )
+        moved = run.moved
         # All that can be wrong with the recipe, the data or the disk is found here, in one process.
         prepared = load_data(recipe, data)
         network = build_network(recipe, prepared)
@@ -132,6 +154,8 @@ def train(
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
+            if moved is not None:
+                print(f"note: {moved}", file=screen)
             if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
                 print(
                     f"note: the rate never decays, as milestones {recipe.milestones} are not "

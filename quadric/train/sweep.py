@@ -2,6 +2,7 @@
 
 What a sweep has done is in the run directories and nowhere else: a run with a result is skipped,
 one with a checkpoint is continued, so a sweep that was killed goes on when it is started again.
+The processes of a sweep die with it, so that they hold no run when it is.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
 
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
+from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
 from quadric.train.run import Run, find_run, train
 from quadric.zoo import neurons
@@ -104,7 +106,15 @@ def plan(
                 if "rank" in grid and neuron in registry and not registry[neuron].has_rank:
                     overrides.pop("rank", None)
                 run = find_run(name, overrides, quick=quick, runs=runs)
-                found.setdefault(run.directory.path, run)
+                twin = found.setdefault(run.directory.path, run)
+                field = run.recipe.first_difference(twin.recipe)
+                if field is not None:
+                    raise ValueError(
+                        f"two runs would share the directory {run.directory.path}, `{twin.command}`"
+                        f" and `{run.command}`, which differ in {field} "
+                        f"({getattr(twin.recipe, field)!r} and {getattr(run.recipe, field)!r}): "
+                        "give the recipe files different names"
+                    )
     return list(found.values())
 
 
@@ -113,7 +123,7 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
 
     Args:
         runs: of `plan`.
-        jobs: so many at the same time, each on its share of the processors.
+        jobs: so many at the same time, each on one thread.
         screen: where the epochs of a single job are printed, or None.
     """
     if jobs < 1:
@@ -121,24 +131,31 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
     waiting = []
     for run in runs:
         # Before anything is trained: a directory that belongs to something else.
-        run.directory.check_owner(run.recipe)
+        run.directory.check_owner(run.recipe, named=run.named)
         if run.directory.is_finished:
             yield Outcome(run, "skipped", words(run.directory.result()))
         else:
             waiting.append(run)
-    if jobs == 1 or len(waiting) < 2:
+    if jobs == 1:
         for run in waiting:
             yield _attempt(run, lambda run: _words_of(run, screen))
         return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    if not waiting:
+        return
+    others = set(active_children())
     # Fresh processes: a fork of one that has run torch's threads may hang.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _single, (threads,)) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(waiting)), get_context("spawn"), _start, (os.getpid(),)
+    ) as pool:
         futures: dict[Future[str], Run] = {pool.submit(_words_of, run): run for run in waiting}
         try:
             for future in as_completed(futures):
                 yield _attempt(futures[future], lambda run, done=future: done.result())  # type: ignore[misc]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            # Ctrl-C reaches the whole group by itself, a signal to this process alone does not.
+            for process in set(active_children()) - others:
+                process.terminate()
             raise
 
 
@@ -154,10 +171,15 @@ def _attempt(run: Run, work: Callable[[Run], str]) -> Outcome:
         return Outcome(run, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def _single(threads: int) -> None:
+def _start(parent: int) -> None:
+    """Makes a process of a sweep: on one thread, whatever the machine has, so that a run's curve
+    does not depend on it."""
+    die_with_parent(parent)
+    # Of this process, and of those that a run on several devices starts.
+    os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
 
 
 def _words_of(run: Run, screen: TextIO | None = None) -> str:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from quadric.train.directory import RunDirectory
+from quadric.train.lifeline import die_with_parent
 
 
 def main(arguments: list[str]) -> int:
@@ -17,6 +18,7 @@ def main(arguments: list[str]) -> int:
     from quadric.train.fitting import fit
     from quadric.train.processes import INTERRUPTED, InterruptedTraining
 
+    die_with_parent()
     directory = RunDirectory(Path(arguments[0]))
     try:
         fit(directory.recipe(), directory, screen=None if "--quiet" in arguments else sys.stderr)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from quadric import cli
+from quadric.train.module import TrainingModule
 
 LAW = "train law-lorentz --epochs 2 --batch-size 64 --set samples=128"
 
 
 def quadric(line: str) -> Any:
     return CliRunner().invoke(cli.app, line.split())
+
+
+def quadric_words(*words: str) -> Any:
+    return CliRunner().invoke(cli.app, list(words))
 
 
 def assert_mistake(result: Any, message: str) -> None:
@@ -55,6 +62,86 @@ def test_train_evaluate_and_results(here: Path) -> None:
     assert table.exit_code == 0
     assert "shared[4] minus linear" in table.stdout
     assert len(json.loads(quadric("results runs --json -").stdout)["arms"]) == 2
+
+
+def test_the_recorded_command_makes_the_same_run(here: Path) -> None:
+    done = quadric_words(*LAW.split(), "--data-dir", "my data", "--set", "activation=tanh")
+    assert done.exit_code == 0, done.output
+    (run,) = (here / "runs").iterdir()
+    result = json.loads((run / "result.json").read_text())
+    first = (run / "recipe.yaml").read_text().splitlines()[0]
+    assert first == f"# {result['command']}"
+    assert "--data-dir 'my data'" in first
+    program, *words = shlex.split(result["command"])
+    assert program == "quadric"
+    again = quadric_words(*words)
+    assert again.stdout.startswith("already finished;")
+    # And the hint at the end is one to be pasted too.
+    hint = shlex.split(done.stdout.splitlines()[-1].partition("neurons: ")[2])
+    assert quadric_words(*hint[1:], "--quiet").exit_code == 0
+    assert {json.loads(p.read_text())["neuron"] for p in here.glob("runs/*/result.json")} == {
+        "linear",
+        "eigen",
+    }
+
+
+def test_hints_are_quoted(here: Path) -> None:
+    done = quadric_words(*LAW.split(), "--neuron", "eigen", "--run-dir", "my runs/one")
+    assert done.stdout.splitlines()[-1] == "next: quadric evaluate 'my runs/one'"
+    done = quadric_words(*LAW.split(), "--run-dir", "my runs/law-lorentz-x", "--seed", "1")
+    done = quadric_words(*LAW.split(), "--run-dir", "my runs/two", "--seed", "2")
+    assert done.stdout.splitlines()[-1] == (
+        "next: quadric results 'my runs/two' 'my runs'/law-lorentz-*"
+    )
+
+
+def test_results_of_everything_in_a_folder(here: Path) -> None:
+    assert quadric(f"{LAW} --quiet").exit_code == 0
+    (here / "runs" / "demo").mkdir()
+    (here / "runs" / "demo" / "demo.json").write_text('{"laws": []}')
+    done = quadric_words("results", *(str(path) for path in (here / "runs").iterdir()))
+    assert done.exit_code == 0, done.output
+    assert "test RMSE" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "skipped: " in done.stderr
+    assert "demo.json" in done.stderr
+
+
+@pytest.mark.parametrize("line", [LAW, "sweep law-lorentz --set epochs=1", "evaluate runs/x"])
+def test_a_json_file_that_cannot_be_written_is_noticed_first(here: Path, line: str) -> None:
+    message = "--json nowhere/x.json: there is no directory nowhere: make it, or name another file"
+    assert_mistake(quadric(f"{line} --json nowhere/x.json"), message)
+    assert_mistake(quadric(f"{line} --json {here}"), "cannot be written: name another file")
+    assert not (here / "runs").exists()
+
+
+def test_a_finished_run_says_if_it_was_trained_elsewhere() -> None:
+    assert quadric(f"{LAW} --data-dir a --run-dir run --quiet").exit_code == 0
+    again = quadric(f"{LAW} --data-dir b --run-dir run")
+    assert again.stdout.startswith("already finished (now data_dir is 'b', it was 'a');")
+
+
+def test_ctrl_c_says_how_to_go_on_beside_the_json(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = TrainingModule.on_train_epoch_start
+
+    def interrupted(self: TrainingModule) -> None:
+        begin(self)
+        if self.trainer.current_epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingModule, "on_train_epoch_start", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = quadric(f"{LAW} --run-dir run --json -")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert "1 of 2 epochs are in run/checkpoints/last.ckpt: continue with `quadric train run" in (
+        done.stderr
+    )
 
 
 def test_json_alone_goes_to_stdout() -> None:

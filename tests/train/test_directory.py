@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from quadric.train.directory import BusyError, RunDirectory, continued, is_run_directory
+from quadric.train.directory import (
+    BusyError,
+    RunDirectory,
+    command_at,
+    continued,
+    is_run_directory,
+)
+from quadric.train.run import find_run
 from tests.train.small import law_run
 
 
@@ -24,8 +32,13 @@ def test_a_directory_keeps_its_recipe(tmp_path: Path) -> None:
     other = law_run(tmp_path / "run", neuron="shared", epochs=4).recipe
     with pytest.raises(ValueError, match=r"holds another recipe \(epochs is 3, not 4\)"):
         directory.check_owner(other)
-    # Another place is not another recipe.
-    directory.check_owner(law_run(tmp_path / "run", neuron="shared", data_dir="/x").recipe)
+    # A directory that the user names may be at another place now; one named by the recipe not.
+    moved = law_run(tmp_path / "run", neuron="shared", data_dir="/x").recipe
+    directory.check_owner(moved)
+    with pytest.raises(
+        ValueError, match=r"\(data_dir is None, not '/x'\): .* or go on with that run by `quadric"
+    ):
+        directory.check_owner(moved, named=False)
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -104,6 +117,22 @@ def test_a_continued_run_may_move_but_not_change(tmp_path: Path) -> None:
     assert continued(recipe, {"epochs": recipe.epochs}) == recipe
     with pytest.raises(ValueError, match=r"got epochs=9 instead of 3"):
         continued(recipe, {"epochs": 9})
+
+
+def test_the_command_of_a_moved_run_says_where_it_is_now(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "my run", data_dir="/old", workers=1)
+    run.directory.create(run.recipe, run.command)
+    assert run.directory.resume_command == f"quadric train '{tmp_path / 'my run'}' --resume"
+    before = shlex.split(run.command)
+    again = find_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
+    words = shlex.split(again.command)
+    assert "/old" not in words
+    assert words[words.index("--data-dir") + 1] == "/the new"
+    assert [word for word in words if word.startswith("workers=")] == ["workers=2"]
+    assert len(words) == len(before)
+    assert again.moved == "data_dir is '/the new', it was '/old'"
+    assert find_run(str(run.directory.path)).command == run.command
+    assert command_at("quadric don't", {"data_dir": "/x"}) == "quadric don't"
 
 
 def test_recipes_and_directories_are_told_apart(

@@ -10,18 +10,29 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from quadric.train.directory import RunDirectory
+from quadric.train.evaluation import evaluate
 from quadric.train.run import find_run, train
 from tests.train.small import curve, law_result, law_run, metrics
 
 QUADRIC = [str(Path(sys.executable).parent / "quadric"), "train"]
 
 
+# A terminal's programs listen to Ctrl-C, those that a script starts with & ignore it, and so does
+# what they start: the tests themselves may be started in that way.
+LISTENING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 def start(*arguments: str) -> subprocess.Popen[str]:
     # A group of its own, as a shell would make: a signal for it is not one for the tests.
     return subprocess.Popen(
-        [*QUADRIC, *arguments],
+        [sys.executable, "-c", LISTENING, *QUADRIC, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,6 +49,21 @@ def wait_for_epochs(process: subprocess.Popen[str], directory: RunDirectory, epo
         time.sleep(0.01)
     process.kill()
     pytest.fail(f"no {epochs} epochs: {process.communicate()}")
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process prints until it ends; one that does not end fails the test."""
+    try:
+        return process.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"did not end: {process.communicate()}")
+
+
+def wait_for_lock(directory: RunDirectory) -> None:
+    """Nobody holds a directory whose processes are gone."""
+    with directory.lock():
+        pass
 
 
 def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
@@ -71,18 +97,73 @@ def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
     assert curve(result) == curve(whole)
 
 
+SHARDED = {"neuron": "eigen", "samples": 256, "clip": 1.0, "validation": 0.25}
+
+
+def test_sharded_processes_train_and_save_as_one_does(tmp_path: Path) -> None:
+    one = law_result(tmp_path / "one", batch_size=64, **SHARDED)
+    run = law_run(tmp_path / "fsdp", strategy="fsdp", devices=2, batch_size=32, **SHARDED)
+    sharded = train(run)
+    assert sharded is not None
+    assert sharded["settings"]["strategy"] == "fsdp"
+    for first, second in zip(one["epochs"], sharded["epochs"], strict=True):
+        for name in ("train_loss", "val_loss", "largest_activation"):
+            assert second[name] == pytest.approx(first[name], rel=1e-5), name
+        # Measured on a part of the data, of which this process has half.
+        assert second["quadratic_share"] == pytest.approx(first["quadratic_share"], rel=0.5)
+    expected = load_file(tmp_path / "one" / "weights.safetensors")
+    weights = load_file(tmp_path / "fsdp" / "weights.safetensors")
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-6)
+    assert evaluate(tmp_path / "fsdp")["test_rmse"] == pytest.approx(sharded["test_rmse"], rel=1e-5)
+    # A checkpoint is whole, so that anything can read it.
+    state = torch.load(run.directory.last_checkpoint, weights_only=True)["state_dict"]
+    assert {name.removeprefix("network.") for name in state} == set(weights)
+
+
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_several_processes_continue(tmp_path: Path, strategy: str) -> None:
+    """A run is stopped after its first epoch as a kill would: only its last checkpoint is there."""
+    options = SHARDED | {"devices": 2, "batch_size": 32, "strategy": strategy}
+    whole = law_result(tmp_path / "whole", **options)
     directory = RunDirectory(tmp_path / "run")
+    words = "law-lorentz --neuron eigen --epochs 3 --devices 2 --batch-size 32 --validation 0.25"
+    words += f" --set samples=256 --set clip=1.0 --strategy {strategy}"
+    process = start(*words.split(), "--run-dir", str(directory.path))
+    wait_for_epochs(process, directory, 1)
+    process.kill()
+    process.communicate()
+    assert not directory.is_finished
+    result = train(find_run(str(directory.path)), resume=True)
+    assert result is not None
+    assert curve(result) == curve(whole)
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "my run")
     process = start("law-lorentz", "--epochs", "100000", "--run-dir", str(directory.path))
     wait_for_epochs(process, directory, 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
+    out, err = finished(process)
     assert process.returncode == 130, err
-    assert f"continue with `quadric train {directory.path} --resume`" in out
+    assert f"continue with `quadric train '{directory.path}' --resume`" in out
     assert str(directory.last_checkpoint) in out
     assert "Traceback" not in err
     assert not directory.is_finished
+
+
+@pytest.mark.slow
+def test_processes_of_a_killed_run_die_with_it(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    process = start(
+        "law-lorentz", "--epochs", "100000", "--devices", "2", "--run-dir", str(directory.path)
+    )
+    wait_for_epochs(process, directory, 1)
+    process.kill()
+    process.communicate()
+    wait_for_lock(directory)
 
 
 @pytest.mark.slow
@@ -93,7 +174,7 @@ def test_ctrl_c_ends_two_processes(tmp_path: Path) -> None:
     )
     wait_for_epochs(process, directory, 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
+    out, err = finished(process)
     assert process.returncode == 130, err
     assert "--resume" in out
     assert "Traceback" not in err

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quadric.train import catalog
-from quadric.train.recipe import FIELDS, PLACE, Recipe
+from quadric.train.recipe import FIELDS, Recipe
 from quadric.train.run import find_run
 
 BASE = catalog.load("cifar10-resnet20")
@@ -85,8 +86,7 @@ def test_fields_that_cannot_matter_make_no_difference() -> None:
     assert resolved(eigenvalue_weight_decay=0.3, layers="first:3").identity() == plain.identity()
     assert resolved(layers="all", neuron="eigen") == resolved(neuron="eigen")
     assert resolved(lr=1).identity() == resolved(lr=1.0).identity()
-    for field in PLACE:
-        assert field not in plain.identity()
+    assert resolved(strategy="ddp").identity() == plain.identity()
     cosine = resolved(schedule="cosine", milestones=[3])
     assert cosine.identity() == resolved(schedule="cosine").identity()
 
@@ -98,10 +98,10 @@ def test_the_directory_is_named_by_recipe_neuron_rank_overrides_and_seed() -> No
     assert resolved(neuron="fan").directory_name(BASE) == "cifar10-resnet20-fan-s0"
     short = resolved(neuron="eigen", epochs=12).directory_name(BASE)
     assert re.fullmatch(r"cifar10-resnet20-eigen-k9-[0-9a-f]{8}-s0", short)
-    # What is given but not changed is no override, nor is where the data is.
-    assert resolved(epochs=180, data_dir="/data").directory_name(BASE) == (
-        "cifar10-resnet20-linear-s0"
-    )
+    # What is given but not changed is no override.
+    assert resolved(epochs=180, workers=None).directory_name(BASE) == "cifar10-resnet20-linear-s0"
+    spellings = {resolved(data_dir=text).directory_name(BASE) for text in ("d", "d/", "./d")}
+    assert len(spellings) == 1
 
 
 def test_arms_that_differ_in_any_field_have_different_directories() -> None:
@@ -117,8 +117,10 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "eigenvalue_weight_decay": 0.2, "eigenvalue_schedule": "constant", "schedule": "cosine",
         "milestones": [3], "gamma": 0.5, "warmup": 1.0, "label_smoothing": 0.1, "clip": 1.0,
         "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
+        "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
+        "kernels": False,
     }  # fmt: skip
-    assert set(values) == set(FIELDS) - {*PLACE, "name", "title", "reproduces"}
+    assert set(values) == set(FIELDS) - {"name", "title", "reproduces"}
     names = {
         field: resolved(**{"neuron": "eigen", field: value}).directory_name(BASE)
         for field, value in values.items()
@@ -149,6 +151,32 @@ def test_a_file_is_named_by_its_path_in_the_command(tmp_path: Path) -> None:
     run = find_run(str(file), {"seed": 3}, quick=True)
     assert run.command == f"quadric train {file} --quick --seed 3"
     assert run.directory.path.name == "mine-quick-linear-s3"
+
+
+def test_the_command_can_be_pasted(tmp_path: Path) -> None:
+    file = tmp_path / "my recipe.yaml"
+    file.write_text("base: law-lorentz\ntitle: mine\n")
+    overrides = {"data_dir": "my data/it's", "activation": "tanh", "workers": 2}
+    run = find_run(str(file), overrides)
+    words = shlex.split(run.command)
+    assert words[:3] == ["quadric", "train", str(file)]
+    assert words[words.index("--data-dir") + 1] == "my data/it's"
+    sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    again = dict(catalog.parse_assignment(text) for text in sets) | {"data_dir": "my data/it's"}
+    assert find_run(str(file), again) == run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"strategy": "ring"}, "strategy must be 'auto', 'ddp' or 'fsdp', got 'ring'"),
+        ({"strategy": "fsdp", "precision": "64-true"}, "does not work with precision '64-true'"),
+        ({"strategy": "fsdp", "compile": True}, "does not work with compile"),
+    ],
+)
+def test_strategies(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        BASE.with_overrides(overrides)
 
 
 def test_a_written_recipe_reads_back() -> None:

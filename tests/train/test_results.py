@@ -79,6 +79,39 @@ def test_a_difference_that_may_be_none_is_said_so() -> None:
     assert "(one seed: no interval)" in one
 
 
+def test_places_are_arms_only_where_a_seed_was_at_several() -> None:
+    # The same data on two machines: one arm.
+    moved = [result(0.9, seed=0, data_dir="/a"), result(0.8, seed=1, data_dir="/b")]
+    assert [len(arm.runs) for arm in group(moved)] == [2]
+    swept = [result(0.9, seed=s, kernels=k) for s in (0, 1) for k in (True, False)]
+    arms = group(swept)
+    assert [arm.settings["kernels"] for arm in arms] == [True, False]
+    assert [len(arm.runs) for arm in arms] == [2, 2]
+    assert "kernels" in tabulate(arms).splitlines()[2]
+
+
+def test_arms_on_different_data_are_told_apart_and_not_compared() -> None:
+    three = [
+        result(0.9, neuron=neuron, dataset=data)
+        for neuron, data in (("linear", "digits"), ("eigen", "digits"), ("linear", "other"))
+    ]
+    arms = group(three)
+    assert [found.second.label for found in compare(arms)] == ["eigen[9]"]
+    assert "dataset" in tabulate(arms).splitlines()[2]
+
+
+def test_a_share_may_be_one_number_or_missing() -> None:
+    numbers = [EIGEN[0] | {"quadratic_share": 0.25}, EIGEN[1] | {"quadratic_share": {"a": None}}]
+    assert "0.250" in tabulate(group(numbers))
+    # As a comparison of tables writes it: other settings, no epochs.
+    table = {"name": "compare", "dataset": "x", "neuron": "eigen", "rank": 3, "folds": 2}
+    other = EIGEN[2] | {"recipe": "compare", "rank": 3, "settings": table, "epochs": []}
+    other |= {"quadratic_share": 0.5, "params": None}
+    text = tabulate(group([*numbers, other]))
+    assert "eigen[3]" in text
+    assert "0.500" in text
+
+
 def test_two_arms_of_different_recipes_are_compared_too() -> None:
     deep = [one | {"recipe": "deep", "settings": one["settings"] | {"name": "deep"}}
             for one in EIGEN]  # fmt: skip
@@ -123,6 +156,29 @@ def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
     assert notes[0].endswith("--resume")
     assert read_results([tmp_path / "run0"])[0] == [LINEAR[0]]
     assert read_results([tmp_path / "run3" / "result.json"])[0] == [EIGEN[0]]
+
+
+def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
+    for name, text in (("demo", '{"laws": []}'), ("old", "{"), ("run", json.dumps(EIGEN[0]))):
+        (tmp_path / name).mkdir()
+        file = "result.json" if name == "run" else f"{name}.json"
+        (tmp_path / name / file).write_text(text)
+    (tmp_path / "run" / "extra.json").write_text("{}")
+    (tmp_path / "compare" / "table-1" / "eigen").mkdir(parents=True)
+    (tmp_path / "compare" / "table-1" / "compare.json").write_text("{}")
+    (tmp_path / "compare" / "table-1" / "eigen" / "result.json").write_text(json.dumps(EIGEN[1]))
+    (tmp_path / "notes.txt").write_text("")
+    found, notes = read_results(sorted(tmp_path.iterdir()))
+    assert found == [EIGEN[1], EIGEN[0]]
+    assert len(notes) == 1
+    assert re.match(r"skipped: .*demo.json is not the result of a run.*\(and 1 more\)", notes[0])
+    # A folder of folders: only result files of runs count.
+    assert read_results([tmp_path])[0] == [EIGEN[1], EIGEN[0]]
+    assert read_results([tmp_path])[1] == []
+    # Results kept as files.
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "one.json").write_text(json.dumps(LINEAR[0]))
+    assert read_results([tmp_path / "kept"]) == ([LINEAR[0]], [])
 
 
 @pytest.mark.parametrize(

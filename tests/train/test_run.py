@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from safetensors.torch import load_file
 from quadric.train.data import RowBatches, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
+from quadric.train.module import TrainingModule
 from quadric.train.network import build_network
+from quadric.train.processes import InterruptedTraining
 from quadric.train.run import Run, find_run, train
 from tests.train.small import curve, law_result, law_run, metrics, pictures
 
@@ -225,12 +229,52 @@ def test_divergence_stops_and_names_the_layer(tmp_path: Path) -> None:
     assert result is not None
     assert result["status"] == "diverged"
     assert (result["test_rmse"], result["test_loss"]) == (None, None)
+    assert result["epochs"] == []
+    assert 0 < result["seconds"] < 60
     told = result["diverged"]
     assert told["epoch"] == 1
     assert told["step"] == 2
     assert told["layer"] == "layer 'hidden1' (QuadraticLinear)"
     assert "the first to be not finite is layer 'hidden1'" in told["message"]
     json.loads(run.directory.result_file.read_text(), parse_constant=lambda n: pytest.fail(n))
+
+
+def test_ctrl_c_is_not_lost_where_exceptions_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python drops what is raised while it finalizes an object: then the next step stops."""
+    begin = TrainingModule.on_train_epoch_start
+
+    def dropped(self: TrainingModule) -> None:
+        begin(self)
+        if self.trainer.current_epoch == 1:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingModule, "on_train_epoch_start", dropped)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run = law_run(tmp_path / "run")
+        with pytest.raises(InterruptedTraining):
+            train(run)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.epochs_done == 1
+
+
+def test_a_run_may_go_on_at_another_place(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run", data_dir="/old")
+    train(run)
+    run.directory.result_file.unlink()
+    moved = find_run(str(tmp_path / "run"), {"data_dir": "/new"})
+    screen = io.StringIO()
+    result = train(moved, resume=True, screen=screen)
+    assert result is not None
+    assert "note: data_dir is '/new', it was '/old'" in screen.getvalue()
+    assert "--data-dir /new" in result["command"]
+    assert result["settings"]["data_dir"] == "/new"
+    assert run.directory.recipe().data_dir == "/new"
 
 
 def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path) -> None:

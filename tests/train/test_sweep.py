@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,56 @@ def test_combinations_that_compute_the_same_are_one_run(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("data_dir", ["/a", "/b"]),
+        ("kernels", [True, False]),
+        ("workers", [0, 1]),
+        ("accelerator", ["auto", "cpu"]),
+        ("model", ["mlp", "other"]),
+    ],
+)
+def test_values_of_any_field_are_runs_of_their_own(
+    tmp_path: Path, field: str, values: list[Any]
+) -> None:
+    found = runs(tmp_path, {field: values}, [0])
+    assert [getattr(run.recipe, field) for run in found] == values
+    assert len({run.directory.path for run in found}) == 2
+
+
+def test_files_of_one_name_that_differ_cannot_be_swept_together(tmp_path: Path) -> None:
+    files = []
+    for folder, rate in (("a", 0.1), ("b", 0.2)):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "mine.yaml")
+        files[-1].write_text(f"base: law-lorentz\ntitle: mine\nlr: {rate}\n")
+    message = r"two runs would share the directory .*mine-linear-s0.*differ in lr \(0.1 and 0.2\)"
+    with pytest.raises(ValueError, match=message):
+        plan([str(file) for file in files], {}, [0], runs=tmp_path / "runs")
+    # Nor one after the other.
+    fixed = {"samples": 64, "batch_size": 64, "epochs": 1}
+    first, second = (
+        plan([str(file)], {}, [0], fixed=fixed, runs=tmp_path / "runs") for file in files
+    )
+    assert [outcome.kind for outcome in sweep(first)] == ["done"]
+    with pytest.raises(ValueError, match=r"holds another recipe \(lr is 0.1, not 0.2\)"):
+        list(sweep(second))
+
+
+def test_files_of_one_name_on_different_data_do_not_share_a_directory(tmp_path: Path) -> None:
+    # What a file says is no override: the name of the directory does not show it.
+    fixed = {"samples": 64, "batch_size": 64, "epochs": 1}
+    file = tmp_path / "mine.yaml"
+    for place in ("/a", "/b"):
+        file.write_text(f"base: law-lorentz\ntitle: mine\ndata_dir: {place}\n")
+        (run,) = plan([str(file)], {}, [0], fixed=fixed, runs=tmp_path / "runs")
+        if place == "/a":
+            train(run)
+    with pytest.raises(ValueError, match=r"holds another recipe \(data_dir is '/a', not '/b'\)"):
+        list(sweep([run]))
+
+
 def test_a_sweep_skips_what_is_finished(tmp_path: Path) -> None:
     found = runs(tmp_path, {"neuron": ["linear", "eigen"]}, [0, 1])
     train(found[1])
@@ -71,15 +125,62 @@ def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None
     assert [outcome.kind for outcome in outcomes] == ["busy", "done"]
 
 
+def test_a_process_of_a_sweep_has_one_thread() -> None:
+    code = (
+        "import os, torch; from quadric.train.sweep import _start; torch.set_num_threads(2);"
+        "_start(os.getppid()); print(torch.get_num_threads(), os.environ['OMP_NUM_THREADS'])"
+    )
+    env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "1 1\n", done.stderr
+
+
 @pytest.mark.slow
-def test_two_at_a_time_give_the_same_results(tmp_path: Path) -> None:
+def test_two_at_a_time_run_on_one_thread_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine on which each would have four: and a batch that is worth more than one.
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    fixed = {"limit": 600, "epochs": 1, "batch_size": 600}
     grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
-    one, two = (runs(tmp_path / name, grid, [0, 1]) for name in ("one", "two"))
-    assert {o.kind for o in sweep(one)} == {o.kind for o in sweep(two, jobs=2)} == {"done"}
+    one, two = (
+        plan(["digits"], grid, [0], fixed=fixed, runs=tmp_path / name) for name in ("one", "two")
+    )
+    assert {o.kind for o in sweep(two, jobs=2)} == {"done"}
+    assert {o.kind for o in sweep(one)} == {"done"}
     for first, second in zip(one, two, strict=True):
-        assert first.directory.result()["test_rmse"] == pytest.approx(
-            second.directory.result()["test_rmse"], rel=1e-5
-        )
+        result = second.directory.result()
+        assert result["machine"]["threads"] == 1
+        assert first.directory.result()["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
+
+
+def test_a_killed_sweep_leaves_nobody_behind_and_goes_on(tmp_path: Path) -> None:
+    grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
+    fixed = {"samples": 64, "batch_size": 64, "epochs": 200}
+    found = plan(["law-lorentz"], grid, [0], fixed=fixed, runs=tmp_path)
+    words = "sweep law-lorentz --neuron linear,eigen --jobs 2"
+    for name, value in fixed.items():
+        words += f" --set {name}={value}"
+    command = [str(Path(sys.executable).parent / "quadric"), *words.split()]
+    with subprocess.Popen(
+        [*command, "--runs-dir", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        end = time.monotonic() + 120
+        while not all(run.directory.last_checkpoint.is_file() for run in found):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.kill()
+    assert not any(run.directory.is_finished for run in found)
+    done = [run.epochs_done for run in found]
+    assert min(done) >= 1
+    # Nobody trains on, and nobody holds the directories.
+    outcomes = list(sweep(found))
+    assert [outcome.kind for outcome in outcomes] == ["done", "done"]
+    assert all(len(run.directory.result()["epochs"]) == 200 for run in found)
 
 
 def test_values_are_split_at_commas_outside_brackets() -> None:
