@@ -28,6 +28,7 @@ _FEW_ROWS = 20
 # A whole-number target with so few values, and so many rows of each, is taken for classes.
 _FEW_CLASSES = 10
 _ROWS_A_CLASS = 5
+_LISTED = 50
 _IDENTIFIER = re.compile(r"(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$", re.IGNORECASE)
 _DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
 
@@ -75,7 +76,7 @@ def make_table(
     for what, wanted in (("target", [target]), ("drop", drop), ("categories", categories)):
         for column in wanted:
             if column not in frame.columns:
-                listed = ", ".join(repr(str(c)) for c in frame.columns)
+                listed = list_columns(frame)
                 raise ValueError(f"no column {column!r} for --{what}: the columns are {listed}")
     if target in drop:
         raise ValueError(f"the target {target!r} cannot be dropped: name another target")
@@ -131,11 +132,20 @@ def make_table(
     return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes)
 
 
+def list_columns(frame: pd.DataFrame) -> str:
+    """The names of the columns, of a wide table the first ones."""
+    shown = ", ".join(repr(str(column)) for column in frame.columns[:_LISTED])
+    more = len(frame.columns) - _LISTED
+    return shown + (f" and {more:,} more" if more > 0 else "")
+
+
 def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series, str, list[str]]:
     """The target of its final type, the task, and what is to be said about it."""
     distinct = values.nunique()
     if distinct < 2:
-        got = f"only {values.iloc[0]!r}" if distinct else "no value at all"
+        value = values.iloc[0] if len(values) else None
+        shown = repr(value) if isinstance(value, str) else str(value)
+        got = f"only {shown}" if distinct else "no value at all"
         raise ValueError(
             f"the target {target!r} must have at least 2 different values, got {got}: name another "
             "column with --target"
@@ -269,9 +279,11 @@ def _refuse_infinite(numbers: pd.Series, column: str) -> None:
     infinite = np.isinf(numbers.to_numpy())
     if infinite.any():
         place = int(numbers.index[infinite.argmax()]) + 1
+        others = int(infinite.sum()) - 1
+        more = f" (and {others:,} more)" if others else ""
         raise ValueError(
-            f"column {column!r} must hold finite numbers, but row {place} is "
-            f"infinite ({int(infinite.sum()):,} such cells): correct it or leave the cell empty"
+            f"column {column!r} must hold finite numbers, but row {place} is infinite{more}: "
+            "correct it or leave the cell empty"
         )
 
 

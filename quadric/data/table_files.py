@@ -7,6 +7,7 @@ fit into memory is refused by its size before it is read; a number of rows reads
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
 import gzip
 import lzma
@@ -209,7 +210,11 @@ def _refuse_long_row(path: Path, encoding: str, delimiter: str, columns: int, na
     """Names the first row with more cells than there are columns, if there is one."""
     opened = _COMPRESSED.get(path.suffix, open)
     row = 0 if named else 1
-    with opened(path, "rt", encoding=encoding, errors="replace", newline="") as file:
+    with (
+        # What cannot be split is refused without a row.
+        contextlib.suppress(csv.Error, OSError, EOFError, lzma.LZMAError),
+        opened(path, "rt", encoding=encoding, errors="replace", newline="") as file,
+    ):
         for cells in _split(file, delimiter):
             if not any(cell.strip() for cell in cells):
                 continue

@@ -146,6 +146,14 @@ def test_a_row_with_too_many_cells_is_named(
         read_table(path, delimiter=delimiter)
 
 
+def test_a_table_that_csv_cannot_split_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    # A cell that is never closed, longer than the module csv takes.
+    path.write_text("a,b\n" + "1,2\n" * 20000 + '3,4,"5' + "x" * 200_000)
+    with pytest.raises(ValueError, match="is not a table"):
+        read_table(path)
+
+
 def test_delimiters_at_the_end_of_all_lines_are_no_cells(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,2,\n3,4,\n")

@@ -13,7 +13,7 @@ from sklearn import datasets
 
 from quadric._text import text_table
 from quadric.data import laws, uci
-from quadric.data.columns import NUMBER, TASKS, UserTable, make_table
+from quadric.data.columns import NUMBER, TASKS, UserTable, list_columns, make_table
 from quadric.data.table_files import read_table
 
 # Those that ship inside scikit-learn: no download.
@@ -94,8 +94,9 @@ def load_source(
         )
     frame = read_table(source, delimiter=delimiter, rows=rows)
     if target is None:
-        listed = ", ".join(repr(column) for column in frame.columns)
-        raise ValueError(f"name the column to predict with --target; the columns are {listed}")
+        raise ValueError(
+            f"name the column to predict with --target; the columns are {list_columns(frame)}"
+        )
     return make_table(
         Path(source).name.partition(".")[0] or "table",
         frame,
