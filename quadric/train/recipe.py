@@ -43,7 +43,11 @@ SPELLED = ("name", "neuron", "rank", "seed")
 # them with the rate of all other weights.
 ONE_RATE = ("general", "pure", "qres", "lowrank", "quadralib", "symmetric")
 # What a command says by an option of its own; all other fields by --set.
-OPTIONS = ("seed", "rank", "data_dir")
+OPTIONS = (
+    "rank epochs batch_size lr eigenvalue_lr eigenvalue_weight_decay weight_decay schedule layers "
+    "width activation resize validation limit seed data_dir workers devices strategy accelerator "
+    "precision"
+).split()
 # Options of a neuron: they do not outlive a change of the neuron.
 OF_NEURON = ("rank", "neuron_options", "init")
 

@@ -128,7 +128,11 @@ def test_the_command_of_a_moved_run_says_where_it_is_now(tmp_path: Path) -> None
     words = shlex.split(again.command)
     assert "/old" not in words
     assert words[words.index("--data-dir") + 1] == "/the new"
-    assert [word for word in words if word.startswith("workers=")] == ["workers=2"]
+    assert words[words.index("--workers") + 1 :].count("2") == 1
+    again = find_run(str(run.directory.path), {"kernels": False})
+    assert again.command == f"{run.command} --set kernels=false"
+    assert command_at(again.command, {"kernels": True}) == f"{run.command} --set kernels=true"
+    again = find_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
     assert len(words) == len(before)
     assert again.moved == "data_dir is '/the new', it was '/old'"
     assert find_run(str(run.directory.path)).command == run.command
