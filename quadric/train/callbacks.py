@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
+from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
 from quadric.optim import quadratic_share
 from quadric.train.directory import RunDirectory
@@ -29,14 +31,17 @@ class EpochRecords(Callback):
         self.directory = directory
         self.screen = screen
         self.records: list[dict[str, Any]] = []
+        # Pictures that were skipped, by path; None if the data is one that cannot have such.
+        self.broken: set[str] | None = None
         self.rates: dict[str, float] = {}
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"records": self.records}
+        return {"records": self.records, "broken": sorted(self.broken or ())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.records = list(state_dict["records"])
+        self.broken = set(state_dict["broken"]) or None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.perf_counter()
@@ -53,6 +58,9 @@ class EpochRecords(Callback):
         assert isinstance(pl_module, TrainingModule)
         # With all processes, before the others leave.
         trained = pl_module.task.metrics(pl_module.total(pl_module.train_sums))
+        broken = broken_pictures(trainer)
+        if broken is not None:
+            self.broken = (self.broken or set()) | broken
         with pl_module.whole_network():
             share = shares(pl_module) if trainer.is_global_zero else None
         if not trainer.is_global_zero:
@@ -80,6 +88,19 @@ class EpochRecords(Callback):
                 bar.train_progress_bar.write(line, file=self.screen)
             else:
                 print(line, file=self.screen, flush=True)
+
+
+def broken_pictures(trainer: Trainer) -> set[str] | None:
+    """What all processes have skipped so far."""
+    parts = [trainer.train_dataloader, trainer.val_dataloaders]
+    mine = [part.broken for part in parts if isinstance(part, FolderBatches)]
+    if not mine:
+        return None
+    seen: list[Any] = [sorted(set().union(*mine))]
+    if trainer.world_size > 1:
+        seen = seen * trainer.world_size
+        torch.distributed.all_gather_object(seen, seen[0])
+    return {path for paths in seen for path in paths}
 
 
 class MovableCheckpoint(ModelCheckpoint):

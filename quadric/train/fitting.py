@@ -22,7 +22,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from quadric import provenance
-from quadric.data import FolderBatches
 from quadric.kernels import active, use_kernels
 from quadric.saving import save
 from quadric.train.callbacks import EpochRecords, make_callbacks
@@ -169,7 +168,9 @@ def _result(
     epochs = records.records
     last = epochs[-1] if epochs else {}
     task = data.task
-    extra = _broken_pictures(trainer)
+    extra: dict[str, Any] = {}
+    if records.broken is not None:
+        extra["broken_pictures"] = len(records.broken)
     names = (task.metric, "loss", "top5") if task.metric == "accuracy" else (task.metric, "loss")
     if diverged is not None:
         metrics: dict[str, Any] = dict.fromkeys(names)
@@ -225,13 +226,6 @@ def _best(epochs: list[dict[str, Any]], metric: str, higher: bool) -> dict[str, 
         return sign * value if math.isfinite(value) else math.inf
 
     return min(epochs, key=badness)
-
-
-def _broken_pictures(trainer: Trainer) -> dict[str, Any]:
-    """How many pictures were skipped, if the data is one that can have such."""
-    parts = [trainer.train_dataloader, trainer.val_dataloaders]
-    broken = [part.broken for part in parts if isinstance(part, FolderBatches)]
-    return {"broken_pictures": len(set().union(*broken))} if broken else {}
 
 
 @contextlib.contextmanager

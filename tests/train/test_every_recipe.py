@@ -115,3 +115,20 @@ def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -
         result = folder_run(tmp_path)
     assert result is not None
     assert result["broken_pictures"] == 1
+    # A run that goes on remembers: its picture was mended meanwhile, or is another process's.
+    (tmp_path / "run" / "result.json").unlink()
+    broken.unlink()
+    again = train(find_run(str(tmp_path / "run")), resume=True)
+    assert again is not None
+    assert again["broken_pictures"] == 1
+
+
+@pytest.mark.slow
+def test_broken_pictures_of_all_processes_are_counted(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "data", classes=3, train=9, test=2)
+    for i in range(3):
+        (tmp_path / "data" / "train" / f"class{i}" / "0.jpg").write_bytes(b"")
+    (tmp_path / "data" / "val" / "class0" / "0.jpg").write_bytes(b"")
+    result = folder_run(tmp_path, devices=2, batch_size=8)
+    assert result is not None
+    assert result["broken_pictures"] == 4
