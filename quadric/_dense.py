@@ -7,8 +7,8 @@ speed of the processor. So the channels are cut, between neurons, into chunks of
 rows into tiles whose squares stay in the cache.
 
 A dense product adds zero times every square, which for an infinite one is NaN in all outputs of the
-chunk. The formula keeps it to its own neuron; where a square is not finite, nothing is done here
-and the slices do the work.
+chunk. The formula keeps it to its own neuron; rows with a square that is not finite are left to the
+slices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 _WIDTH = 64
 """Channels of a chunk, where neurons are not wider themselves."""
 
-_TILE = 1 << 17
+_TILE = 1 << 18
 """Numbers of a tile: its squares fit the second cache of a core or two."""
 
 
@@ -110,40 +110,41 @@ def rows(tensor: Tensor, dim: int) -> Tensor | None:
     return last.view(-1, last.shape[-1])
 
 
-def _finite(values: Tensor) -> bool:
+def _tiles(rows: Tensor) -> Iterator[slice]:
+    step = max(1, _TILE // rows.shape[1])
+    for start in range(0, len(rows), step):
+        yield slice(start, min(start + step, len(rows)))
+
+
+def _finite(rows: Tensor) -> bool:
     """Whether all numbers and the sum of their squares are finite."""
-    flat = values.view(-1)
+    flat = rows.view(-1)
     return math.isfinite(torch.dot(flat, flat).item())
 
 
-def _tiles(total: int, chunk: _Chunk) -> Iterator[slice]:
-    step = max(1, _TILE // (chunk.stop - chunk.start))
-    for start in range(0, total, step):
-        yield slice(start, min(start + step, total))
-
-
-def add_(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor | None = None) -> bool:
-    """Adds the weighted squares to the rows `out`; False, and nothing done, if one is not finite.
+def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
+    """Writes the rows `out` with the weighted squares added into `result`, which may be `out`.
 
     Args:
         out: rows of channels.
         eigenvalues: one flat vector of the same dtype.
         plan: the layer's chunks.
-        result: where the sum goes; by default into `out` itself.
+        result: rows.
+
+    Returns:
+        How many rows are done: all, or those before a square that is not finite.
     """
-    if not _finite(out):
-        return False
-    for chunk in plan.chunks:
-        if chunk.first == chunk.last and result is None:
-            continue
-        matrix = chunk.matrix(eigenvalues)
-        scratch = out.new_empty(0)
-        for tile in _tiles(len(out), chunk):
-            x = out[tile, chunk.start : chunk.stop]
-            target = x if result is None else result[tile, chunk.start : chunk.stop]
-            torch.mul(x, x, out=scratch.resize_(x.shape))
-            torch.addmm(x, scratch, matrix, out=target)
-    return True
+    matrices = [chunk.matrix(eigenvalues) for chunk in plan.chunks]
+    scratch = out.new_empty(0)
+    for tile in _tiles(out):
+        x, r = out[tile], result[tile]
+        if not _finite(x):
+            return tile.start
+        torch.mul(x, x, out=scratch.resize_(x.shape))
+        for chunk, matrix in zip(plan.chunks, matrices, strict=True):
+            cut = slice(chunk.start, chunk.stop)
+            torch.addmm(x[:, cut], scratch[:, cut], matrix, out=r[:, cut])
+    return len(out)
 
 
 def backward(
@@ -160,19 +161,19 @@ def backward(
         plan: the layer's chunks.
         result: rows, overwritten.
     """
-    pieces = []
-    for chunk in plan.chunks:
-        matrix = chunk.matrix(eigenvalues).mul_(2).t()
-        sums = torch.zeros_like(matrix)
-        scratch = kept.new_empty(0)
-        for tile in _tiles(len(kept), chunk):
-            x, g = (t[tile, chunk.start : chunk.stop] for t in (kept, grad))
-            torch.mul(x, x, out=scratch.resize_(x.shape))
-            sums.addmm_(scratch.t(), g)
-            torch.mm(g, matrix, out=scratch)
-            torch.addcmul(g, x, scratch, out=result[tile, chunk.start : chunk.stop])
-        # Each square meets each gradient in these sums, so they are finite only if all were.
-        if not math.isfinite(sums.sum().item()):
-            return None
-        pieces.append(sums[chunk.features, chunk.targets])
-    return torch.cat(pieces)
+    matrices = [chunk.matrix(eigenvalues).mul_(2).t() for chunk in plan.chunks]
+    sums = [torch.zeros_like(matrix) for matrix in matrices]
+    scratch = kept.new_empty(0)
+    for tile in _tiles(kept):
+        x, g, r = kept[tile], grad[tile], result[tile]
+        torch.mul(x, x, out=scratch.resize_(x.shape))
+        for chunk, total, matrix in zip(plan.chunks, sums, matrices, strict=True):
+            cut = slice(chunk.start, chunk.stop)
+            total.addmm_(scratch[:, cut].t(), g[:, cut])
+            torch.mm(g[:, cut], matrix, out=scratch[:, cut])
+        torch.addcmul(g, x, scratch, out=r)
+    # Each square of a chunk meets each gradient in its sums: they are finite only if all were.
+    if not all(math.isfinite(total.sum().item()) for total in sums):
+        return None
+    pairs = zip(plan.chunks, sums, strict=True)
+    return torch.cat([total[chunk.features, chunk.targets] for chunk, total in pairs])

@@ -13,7 +13,7 @@ has to fit the dtype.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -192,21 +192,25 @@ class EigenSquares:
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(channels))
             kernels.eigen_forward_(out, eigenvalues, table, shape)
-        elif self.has_features(channels) and not self._by_rows_(out, eigenvalues):
-            ys = self._split(out)[0]
-            sums = self.sums(out, eigenvalues)
-            if sums.dtype == out.dtype:
-                ys.add_(sums)
-            else:
-                ys.copy_(ys.to(sums.dtype) + sums)
-
-    def _by_rows_(self, out: Tensor, eigenvalues: Tensor) -> bool:
-        """Adds the squares as matrix products, if that can be done."""
-        plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
+            return
+        if not self.has_features(channels):
+            return
+        plan = _dense.eigen_plan(self.neuron_ranks(channels))
         rows = _dense.rows(out, self.dim)
         if plan is None or rows is None:
-            return False
-        return _dense.add_(rows, eigenvalues.to(out.dtype), plan)
+            self._add_slices_(out, eigenvalues)
+            return
+        done = _dense.add(rows, eigenvalues.to(out.dtype), plan, rows)
+        if done < len(rows):
+            replace(self, dim=-1)._add_slices_(rows[done:], eigenvalues)
+
+    def _add_slices_(self, out: Tensor, eigenvalues: Tensor) -> None:
+        ys = self._split(out)[0]
+        sums = self.sums(out, eigenvalues)
+        if sums.dtype == out.dtype:
+            ys.add_(sums)
+        else:
+            ys.copy_(ys.to(sums.dtype) + sums)
 
     def backward(
         self, grad: Tensor, out: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
@@ -371,22 +375,15 @@ class SharedSquares:
     def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
         """The sum with the mixed squares, as a new tensor, outside autograd."""
         shape = kernels.layout(out, self.dim)
+        if shape is None and _dense.rows(out, self.dim) is None:
+            return self.plain(out, eigenvalues)
         result = torch.empty_like(out)
         if shape is None:
-            done = self._by_rows(out, eigenvalues, result)
-            return result if done else self.plain(out, eigenvalues)
-        table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-        kernels.shared_forward(out, result, eigenvalues, table, shape)
+            self._add_by_rows(out, eigenvalues, result)
+        else:
+            table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
+            kernels.shared_forward(out, result, eigenvalues, table, shape)
         return result
-
-    def _by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor | None) -> bool:
-        """Writes the sum by matrix products, if that can be done; without `result` in place."""
-        rows = _dense.rows(out, self.dim)
-        if rows is None:
-            return False
-        plan = _dense.shared_plan(self.group_sizes(out.shape[self.dim]))
-        target = None if result is None else _dense.rows(result, self.dim)
-        return _dense.add_(rows, eigenvalues.to(out.dtype), plan, target)
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Replaces `out` by its sum with the mixed squares, in place."""
@@ -394,9 +391,20 @@ class SharedSquares:
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
             kernels.shared_forward(out, out, eigenvalues, table, shape)
-            return
-        if self._by_rows(out, eigenvalues, None):
-            return
+        elif _dense.rows(out, self.dim) is not None:
+            self._add_by_rows(out, eigenvalues, out)
+        else:
+            self._add_slices_(out, eigenvalues)
+
+    def _add_by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
+        """Writes the sum with the mixed squares into `result`, which lies in memory as `out`."""
+        plan = _dense.shared_plan(self.group_sizes(out.shape[self.dim]))
+        x, r = (t.movedim(self.dim, -1).view(-1, t.shape[self.dim]) for t in (out, result))
+        done = _dense.add(x, eigenvalues.to(out.dtype), plan, r)
+        if done < len(x):
+            r[done:].copy_(replace(self, dim=-1).plain(x[done:], eigenvalues))
+
+    def _add_slices_(self, out: Tensor, eigenvalues: Tensor) -> None:
         dtype = accumulation_dtype(out.dtype)
         mats = self._active(eigenvalues.to(dtype), out.shape[self.dim])
         for block, matrix in zip(self._blocks(out), mats, strict=True):
