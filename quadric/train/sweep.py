@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
 from quadric.train.run import Run, find_run, train
 from quadric.zoo import neurons
+
+# Of a process of a sweep: it was told to stop.
+_stopped = False
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,13 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
     with ProcessPoolExecutor(
         min(jobs, len(waiting)), get_context("spawn"), _start, (os.getpid(),)
     ) as pool:
-        futures: dict[Future[str], Run] = {pool.submit(_words_of, run): run for run in waiting}
+        futures: dict[Future[str], Run] = {pool.submit(_words_in_pool, run): run for run in waiting}
         try:
             for future in as_completed(futures):
                 yield _attempt(futures[future], lambda run, done=future: done.result())  # type: ignore[misc]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            # Ctrl-C reaches the whole group by itself, a signal to this process alone does not.
+            # They do not listen to Ctrl-C: whoever it reaches, this process decides.
             for process in set(active_children()) - others:
                 process.terminate()
             raise
@@ -175,6 +179,7 @@ def _start(parent: int) -> None:
     """Makes a process of a sweep: on one thread, whatever the machine has, so that a run's curve
     does not depend on it."""
     die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Of this process, and of those that a run on several devices starts.
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
@@ -184,6 +189,19 @@ def _start(parent: int) -> None:
 
 def _words_of(run: Run, screen: TextIO | None = None) -> str:
     return words(train(run, resume=True, screen=screen) or {})
+
+
+def _words_in_pool(run: Run) -> str:
+    """A run of a process that has perhaps been told to stop: then runs that wait stay as they are,
+    also one that the pool had handed over already."""
+    global _stopped
+    if _stopped:
+        raise InterruptedTraining
+    try:
+        return _words_of(run)
+    except InterruptedTraining:
+        _stopped = True
+        raise
 
 
 def words(result: Mapping[str, Any]) -> str:

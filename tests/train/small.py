@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from quadric.train.directory import RunDirectory
 from quadric.train.run import Run, find_run, train
 
 LAW = {"samples": 256, "batch_size": 64, "epochs": 3}
+# Starts a program that listens to Ctrl-C, as a terminal does. One that a script starts with & does
+# not, nor does what that starts in turn: the tests themselves may be such.
+LISTENING = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]
 
 
 def law_run(folder: Path, **overrides: Any) -> Run:

@@ -16,23 +16,15 @@ from safetensors.torch import load_file
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate
 from quadric.train.run import find_run, train
-from tests.train.small import curve, law_result, law_run, metrics
+from tests.train.small import LISTENING, curve, law_result, law_run, metrics
 
 QUADRIC = [str(Path(sys.executable).parent / "quadric"), "train"]
-
-
-# A terminal's programs listen to Ctrl-C, those that a script starts with & ignore it, and so does
-# what they start: the tests themselves may be started in that way.
-LISTENING = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     # A group of its own, as a shell would make: a signal for it is not one for the tests.
     return subprocess.Popen(
-        [sys.executable, "-c", LISTENING, *QUADRIC, *arguments],
+        [*LISTENING, *QUADRIC, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from quadric.train.run import train
 from quadric.train.sweep import plan, seeds_of, split_assignment, split_values, sweep
+from tests.train.small import LISTENING
 
 FIXED: dict[str, Any] = {"samples": 128, "batch_size": 64, "epochs": 2}
 
@@ -181,6 +183,33 @@ def test_a_killed_sweep_leaves_nobody_behind_and_goes_on(tmp_path: Path) -> None
     outcomes = list(sweep(found))
     assert [outcome.kind for outcome in outcomes] == ["done", "done"]
     assert all(len(run.directory.result()["epochs"]) == 200 for run in found)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep_of_several_jobs(tmp_path: Path) -> None:
+    # More runs than jobs: one that waits must not begin.
+    words = "sweep law-lorentz --neuron linear,eigen --seeds 3 --jobs 2 --set epochs=100000"
+    command = [*LISTENING, str(Path(sys.executable).parent / "quadric"), *words.split()]
+    process = subprocess.Popen(
+        [*command, "--set", "samples=64", "--runs-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 120
+    while len(list(tmp_path.glob("*/checkpoints/last.ckpt"))) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"did not end: {process.communicate()}")
+    assert process.returncode == 130, err
+    assert out == "interrupted: the same command goes on where the sweep was\n"
+    assert "Traceback" not in err
+    assert len(list(tmp_path.glob("*/recipe.yaml"))) == 2
 
 
 def test_values_are_split_at_commas_outside_brackets() -> None:
