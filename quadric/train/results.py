@@ -124,6 +124,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise NoResultError(f"{path} is not JSON: remove it, or train that run again") from None
     needed = ("recipe", "neuron", "seed", "status", "settings")
     missing = [repr(key) for key in needed if not isinstance(result, dict) or key not in result]
+    if not missing and not isinstance(result["settings"], dict):
+        missing = ["mapping 'settings'"]
     if not missing and not any(name in result for name in METRICS):
         missing = [" or ".join(repr(name) for name in METRICS)]
     if missing:

@@ -183,7 +183,16 @@ def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is not JSON"), ("{}", "it has no 'recipe'"), ("[]", "it has no 'recipe'")],
+    [
+        ("{", "is not JSON"),
+        ("{}", "it has no 'recipe'"),
+        ("[]", "it has no 'recipe'"),
+        (json.dumps(LINEAR[0] | {"settings": []}), "it has no mapping 'settings'"),
+        (
+            json.dumps({k: v for k, v in LINEAR[0].items() if k != "test_accuracy"}),
+            "it has no 'test_accuracy' or 'test_rmse'",
+        ),
+    ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
