@@ -116,12 +116,6 @@ def _tiles(rows: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + step, len(rows)))
 
 
-def _finite(rows: Tensor) -> bool:
-    """Whether all numbers and the sum of their squares are finite."""
-    flat = rows.view(-1)
-    return math.isfinite(torch.dot(flat, flat).item())
-
-
 def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
     """Writes the rows `out` with the weighted squares added into `result`, which may be `out`.
 
@@ -138,9 +132,9 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
     scratch = out.new_empty(0)
     for tile in _tiles(out):
         x, r = out[tile], result[tile]
-        if not _finite(x):
-            return tile.start
         torch.mul(x, x, out=scratch.resize_(x.shape))
+        if not math.isfinite(scratch.sum().item()):
+            return tile.start
         for chunk, matrix in zip(plan.chunks, matrices, strict=True):
             cut = slice(chunk.start, chunk.stop)
             torch.addmm(x[:, cut], scratch[:, cut], matrix, out=r[:, cut])
