@@ -19,12 +19,17 @@ SHORT = {
     "01_convert_your_model": ["--steps", "3"],
     "02_convert_gpt2": ["--steps", "2"],
     "03_finetune_vit": ["--epochs", "0.1"],
+    "04_helmholtz": ["--steps", "3"],
 }
 # What its output must hold even then.
 SAYS = {
     "01_convert_your_model": [r"2 layers converted to eigen, 1 left", r"conversion: 0\.0\n"],
     "02_convert_gpt2": [r"change of a logit: 0\.0\n", r"adapter: \d,\d+ bytes", "restored: True"],
     "03_finetune_vit": [r"6 layers converted to eigen", r"quadratic: 0\.\d+"],
+    "04_helmholtz": [
+        r"(linear, 1,297 parameters, seed \d: relative error \d\.\d+\n){3}",
+        r"(eigen, 1,248 parameters, seed \d: relative error \d\.\d+\n){3}",
+    ],
 }
 NEEDS = {"02_convert_gpt2": ["transformers"], "03_finetune_vit": ["transformers", "accelerate"]}
 

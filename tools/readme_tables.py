@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/neurons.md from result files and from the library itself.
+"""Write the tables of README.md and of pages in docs/ from result files and the library itself.
 
     python tools/readme_tables.py           # rewrite what stands between the markers
     python tools/readme_tables.py --check   # change nothing, exit with 1 if a table is out of date
@@ -24,6 +24,7 @@ from quadric._text import markdown_table
 from quadric.demo.table import demo_table
 from quadric.zoo.table import neuron_table
 
+MINUS = "\N{MINUS SIGN}"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -56,12 +57,58 @@ def _savings(_: Path) -> str:
     return markdown_table(header, rows, "lrrrr")
 
 
+def _compared(results: Path) -> str:
+    """What `quadric compare` found: networks of equal size, and the best of the other models."""
+    rows = []
+    for file in sorted((results / "compare").glob("*.json")):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        regression = data["task"] == "regression"
+        measure = "test_rmse" if regression else "test_accuracy"
+        errors = {r["neuron"] or r["model"]: r[measure] for r in data["results"]}
+        networks = ("linear", "eigen", "shared")
+        unit = "%" if regression else "points"
+        cells = [f"{errors['linear']:#.4g}"]
+        for neuron in networks[1:]:
+            gap = data["differences"][neuron]
+            change = f"{gap['mean']:+.1f} ± {gap['half_width']:.1f} {unit}".replace("-", MINUS)
+            cells.append(f"{errors[neuron]:#.4g} ({change})")
+        others = {name: error for name, error in errors.items() if name not in networks}
+        best = (min if regression else max)(others, key=lambda name: others[name])
+        rows.append(
+            [f"`{data['command']}`", f"{data['rows']:,}", *cells, f"{best} {others[best]:#.4g}",
+             data["verdict"]]
+        )  # fmt: skip
+    header = ["command", "rows", "linear", "eigen", "shared", "best other model", "verdict"]
+    return markdown_table(header, rows, "lrrrrll")
+
+
+def _table_fits(results: Path) -> str:
+    """`quadric bench --tables`: fits against MLPRegressor, stacks against fits one by one."""
+    data = json.loads((results / "bench" / "tables.json").read_text(encoding="utf-8"))
+    rows = [["MLPRegressor", f"{data['seconds']['MLPRegressor']:.2f}", "1", "", ""]]
+    rows += [
+        [
+            row["neuron"],
+            f"{row['seconds']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['limit']:.1f}",
+            f"{row['speedup']:.1f} times as fast",
+        ]
+        for row in data["rows"]
+    ]
+    together = f"{data['settings']['networks']} together, to one by one"
+    header = ["fit", "seconds", "of MLPRegressor's", "wanted at most", together]
+    return markdown_table(header, rows, "lrrrr")
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
     "savings": _savings,
+    "compared": _compared,
+    "table-fits": _table_fits,
 }
-PAGES = (ROOT / "README.md", ROOT / "docs" / "neurons.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "neurons.md", ROOT / "docs" / "tables.md")
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:table: \S+|/table) -->")

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,53 @@ def test_a_stale_table_is_found_and_mended(
     assert text.endswith("<!-- /table -->\nafter\n")
     assert "old" not in text
     assert tool.main(["--check", *where]) == 0
+
+
+def test_tables_of_compare_and_of_the_bench(tool: ModuleType, tmp_path: Path) -> None:
+    def result(neuron: str | None, model: str, error: float) -> dict[str, object]:
+        return {"neuron": neuron, "model": model, "test_rmse": error}
+
+    compared: dict[str, Any] = {
+        "task": "regression",
+        "rows": 8192,
+        "command": "quadric compare law:x",
+        "verdict": "eigen lowers the error.",
+        "differences": {
+            "eigen": {"mean": -12.34, "half_width": 3.21},
+            "shared": {"mean": 0.5, "half_width": 2.0},
+        },
+        "results": [
+            result("linear", "mlp", 1.0),
+            result("eigen", "mlp", 0.8766),
+            result("shared", "mlp", 1.005),
+            result(None, "ridge", 3.0),
+            result(None, "SVR (RBF)", 2.0),
+        ],
+    }
+    (tmp_path / "compare").mkdir()
+    (tmp_path / "compare" / "x.json").write_text(json.dumps(compared), encoding="utf-8")
+    page = tool.fill("<!-- table: compared -->\n<!-- /table -->", tmp_path)
+    assert (
+        "| `quadric compare law:x` | 8,192 | 1.000 | 0.8766 (−12.3 ± 3.2 %) | 1.005 (+0.5 ± 2.0 %) "
+        "| SVR (RBF) 2.000 | eigen lowers the error. |"
+    ) in page
+    for entry in compared["results"]:
+        entry["test_accuracy"] = entry.pop("test_rmse")
+    compared["task"] = "classification"
+    (tmp_path / "compare" / "x.json").write_text(json.dumps(compared), encoding="utf-8")
+    page = tool.fill("<!-- table: compared -->\n<!-- /table -->", tmp_path)
+    assert "± 3.2 points)" in page
+    assert "| ridge 3.000 |" in page  # the highest accuracy
+    bench = {
+        "seconds": {"MLPRegressor": 2.0},
+        "settings": {"networks": 15},
+        "rows": [{"neuron": "eigen", "seconds": 3.0, "ratio": 1.5, "limit": 2.0, "speedup": 2.96}],
+    }
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "tables.json").write_text(json.dumps(bench), encoding="utf-8")
+    page = tool.fill("<!-- table: table-fits -->\n<!-- /table -->", tmp_path)
+    assert "| MLPRegressor | 2.00 | 1 |" in page
+    assert "| eigen | 3.00 | 1.50 | 2.0 | 3.0 times as fast |" in page
 
 
 def test_markers_that_cannot_be_filled(tool: ModuleType, tmp_path: Path) -> None:
