@@ -141,7 +141,16 @@ def list_columns(frame: pd.DataFrame) -> str:
 
 def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series, str, list[str]]:
     """The target of its final type, the task, and what is to be said about it."""
-    distinct = values.nunique()
+    values = _plain(values)
+    if _is_text(values):
+        values = values.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+    try:
+        distinct = values.nunique()
+    except TypeError:  # a Parquet file may hold anything
+        raise ValueError(
+            f"the target {target!r} must hold numbers or labels, got a "
+            f"{type(values.iloc[0]).__name__}: name another column"
+        ) from None
     if distinct < 2:
         value = values.iloc[0] if len(values) else None
         shown = repr(value) if isinstance(value, str) else str(value)
@@ -176,7 +185,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
         labels = values
         if kind == NUMBER and whole and not _is_bool(values):
             labels = numbers.astype(np.int64)
-        return labels.astype(str).str.strip(), task, notes
+        return labels.astype(str), task, notes
     if kind == DATE:
         raise ValueError(
             f"the target {target!r} holds dates, got {str(values.iloc[0])!r}: turn them into "
@@ -189,6 +198,15 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             f"{bad[1]!r}: use --task classification, or name another column"
         )
     return numbers, task, notes
+
+
+def _plain(values: pd.Series) -> pd.Series:
+    """Columns that pandas leaves in Arrow's memory, as those it holds itself."""
+    import pandas as pd
+
+    if not isinstance(values.dtype, pd.ArrowDtype):
+        return values
+    return values.astype(object).where(values.notna(), None).infer_objects()
 
 
 def _is_text(values: pd.Series) -> bool:
@@ -212,8 +230,16 @@ def _classify(
     import pandas as pd
     from pandas.api import types
 
+    values = _plain(values)
     if as_category:
         return CATEGORY, _labels(values)
+    if types.is_complex_dtype(values):
+        raise ValueError(
+            f"column {column!r} must hold real numbers, got complex ones: split them into two "
+            "columns"
+        )
+    if types.is_timedelta64_dtype(values):
+        values = values / pd.Timedelta(days=1)
     if types.is_bool_dtype(values):
         return NUMBER, values.astype(np.float64)
     if types.is_datetime64_any_dtype(values):
@@ -254,7 +280,8 @@ def _classify(
 
 def _labels(values: pd.Series) -> pd.Series:
     """Labels as text, holes kept."""
-    labels = values.astype(object)
+    # One kind of hole: scikit-learn cannot compare with pandas' own NA.
+    labels = values.astype(object).where(values.notna(), np.nan)
     present = labels.notna()
     labels[present] = labels[present].map(lambda cell: str(cell).strip())
     return labels
@@ -269,10 +296,11 @@ def _dates(text: pd.Series) -> pd.Series | None:
                     if not re.match(r"\s*\d{4}", cell))  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dates = pd.to_datetime(text, errors="coerce", format="mixed", dayfirst=day_first)
-    if dates.dtype.kind != "M" or float(dates.notna().mean()) < 0.99:
+        # By universal time, as zones may differ from cell to cell.
+        dates = pd.to_datetime(text, errors="coerce", format="mixed", dayfirst=day_first, utc=True)
+    if float(dates.notna().mean()) < 0.99:
         return None
-    return dates
+    return dates.dt.tz_localize(None)
 
 
 def _refuse_infinite(numbers: pd.Series, column: str) -> None:

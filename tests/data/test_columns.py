@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 
 from quadric.data.columns import make_table
@@ -44,6 +46,40 @@ def test_numbers_categories_and_dates() -> None:
     assert table.task == "regression"
     assert table.notes == []
     assert table.target.tolist() == (np.arange(40) * 1.7).tolist()
+
+
+def test_columns_of_rarer_types() -> None:
+    arrow = pd.ArrowDtype(pyarrow.date32())
+    table = make_table(
+        "t",
+        frame(
+            words=pd.array(["a", None, "b", "a"] * 10, dtype="string"),
+            days=pd.array([datetime.date(2020, 1, 31), None] * 20, dtype=arrow),
+            lasted=pd.to_timedelta([12, 36] * 20, unit="h"),
+            zones=["2020-01-01T10:00:00+02:00", "2020-07-01T10:00:00+01:00"] * 20,
+            parts=[[1, 2], [3]] * 20,
+        ),
+        "price",
+    )
+    assert table.kinds == {
+        "size": "number", "kind": "category", "words": "category", "days": "date",
+        "lasted": "number", "zones": "date", "parts": "category",
+    }  # fmt: skip
+    # A hole is one that scikit-learn knows, too.
+    assert table.inputs["words"].tolist()[0] == "a"
+    assert isinstance(table.inputs["words"][1], float)
+    assert table.inputs["days"][0] == pd.Timestamp(2020, 1, 31)
+    assert table.inputs["lasted"].tolist()[:2] == [0.5, 1.5]
+    assert table.inputs["zones"].tolist()[:2] == [
+        pd.Timestamp(2020, 1, 1, 8),
+        pd.Timestamp(2020, 7, 1, 9),
+    ]
+    with pytest.raises(ValueError, match="column 'width' must hold real numbers"):
+        make_table("t", frame(width=np.arange(40) * 1j), "price")
+    with pytest.raises(
+        ValueError, match="must hold numbers or labels, got a list"
+    ):
+        make_table("t", frame(price=[[1], [2]] * 20), "price")
 
 
 def test_what_cannot_be_learned_from_is_dropped_with_a_line() -> None:
@@ -140,6 +176,8 @@ def test_columns_that_are_not_there() -> None:
 def test_a_target_with_one_value() -> None:
     with pytest.raises(ValueError, match=r"at least 2 different values, got only 3\.0: name"):
         make_table("t", frame(price=3.0), "price")
+    with pytest.raises(ValueError, match="at least 2 different values, got only 'a'"):
+        make_table("t", frame(price=["a", " a "] * 20), "price")
     with pytest.raises(ValueError, match="got only 'x': name"):
         make_table("t", frame(price="x"), "price")
     with pytest.raises(ValueError, match="no value at all"):
