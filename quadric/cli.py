@@ -617,7 +617,13 @@ def bench(
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Batch size of a network.")] = None,
     input: Annotated[str | None, typer.Option(help="Input shape of a factory's network.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds (of tables at most 5).", min=1)] = 20,
+    repeats: Annotated[int, typer.Option(help="Timed runs (of tables at most 5).", min=1)] = 20,
+    rounds: Annotated[
+        int, typer.Option(help="Make the whole comparison so often, say the spread.", min=1)
+    ] = 1,
+    suite: Annotated[
+        bool, typer.Option("--suite", help="ResNet-20, a Transformer, layers: the whole table.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     tables: Annotated[
@@ -662,11 +668,17 @@ def bench(
         repeats,
         threads,
         memory,
+        rounds,
+        suite,
     )
     if json_file is not None:
         _write_json(json_file, report.to_dict())
     if json_file != "-":
         print(report)
+        if suite:
+            from quadric.bench.suite import summary
+
+            print("\n" + summary(report.rows))
     if picture is not None:
         from quadric.bench.plot import plot
 

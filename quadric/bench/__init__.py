@@ -6,3 +6,5 @@ from quadric.bench.cases import network_cases as network_cases
 from quadric.bench.cases import rank_cases as rank_cases
 from quadric.bench.run import BenchReport as BenchReport
 from quadric.bench.run import run as run
+from quadric.bench.suite import suite_cases as suite_cases
+from quadric.bench.suite import summary as summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path != "kernels"] or ["plain"]
 
 
-def _cases(
+def make_cases(
     group: str,
     build: Callable[[str, dict[str, Any]], nn.Module],
     inputs: tuple[Tensor, ...],
@@ -97,6 +98,18 @@ def _cases(
     dtypes: Sequence[str],
     options: dict[str, Any] | None = None,
 ) -> list[Case]:
+    """The linear case and those of `neurons`, on each path, in each format and dtype.
+
+    Args:
+        group: what they are compared within.
+        build: makes the module, from a neuron's name and its options.
+        inputs: its arguments.
+        neurons: registry names.
+        paths: of `PATHS`.
+        formats: of `FORMATS`, or an empty string where there is no choice.
+        dtypes: of `DTYPES`.
+        options: of the neurons that know them.
+    """
     cases = []
     for neuron in ["linear", *(n for n in neurons if n != "linear")]:
         chosen = {k: v for k, v in (options or {}).items() if k in get_neuron(neuron).options}
@@ -134,7 +147,7 @@ def layer_cases(
         def build(neuron: str, options: dict[str, Any], conv: Any = conv) -> nn.Module:
             return make_layer(conv, neuron=neuron, **options)
 
-        cases += _cases(group, build, inputs, neurons, paths, formats, dtypes)
+        cases += make_cases(group, build, inputs, neurons, paths, formats, dtypes)
     return cases
 
 
@@ -162,7 +175,7 @@ def network_cases(
         size = batch or 64
         inputs = tuple(torch.randn(25, size, 512) for _ in range(2))
         group = f"transformer, batch {size}"
-        return _cases(group, _transformer, inputs, neurons, paths, ("",), dtypes)
+        return make_cases(group, _transformer, inputs, neurons, paths, ("",), dtypes)
     size = batch or 128
     if shape is None and is_factory(name):
         raise ValueError(f"the input shape of {name} must be given: --input 3x32x32, for example")
@@ -174,12 +187,16 @@ def network_cases(
     inputs = (torch.randn(size, *one),)
     images = len(one) == 3
     group = f"{name}, batch {size}"
-    return _cases(group, build, inputs, neurons, paths, formats if images else ("",), dtypes)
+    return make_cases(group, build, inputs, neurons, paths, formats if images else ("",), dtypes)
 
 
 def _transformer(neuron: str, options: dict[str, Any]) -> nn.Module:
     """nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024, converted."""
-    model = nn.Transformer(512, 8, 3, 3, 1024, dropout=0.0)
+    with warnings.catch_warnings():
+        # Sentences come first in the second dimension here; torch says that nested tensors, which
+        # nobody asked for, want them in the first.
+        warnings.filterwarnings("ignore", message="enable_nested_tensor is True")
+        model = nn.Transformer(512, 8, 3, 3, 1024, dropout=0.0)
     if neuron != "linear":
         convert_(model, neuron, **options)
     return model
@@ -200,10 +217,10 @@ def rank_cases(
     def build(neuron: str, options: dict[str, Any]) -> nn.Module:
         return make_layer(conv, neuron=neuron, **options)
 
-    cases = _cases(group, build, inputs, (), ("plain",), ("nchw",), ("float32",))
+    cases = make_cases(group, build, inputs, (), ("plain",), ("nchw",), ("float32",))
     for neuron in neurons:
         for rank in ranks:
-            made = _cases(
+            made = make_cases(
                 group, build, inputs, (neuron,), (path,), ("nchw",), ("float32",), {"rank": rank}
             )
             cases += made[1:]  # without another linear

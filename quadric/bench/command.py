@@ -17,6 +17,7 @@ from quadric.bench.cases import (
     rank_cases,
 )
 from quadric.bench.run import BenchReport, run
+from quadric.bench.suite import suite_cases
 
 
 def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -54,6 +55,8 @@ def bench_command(
     repeats: int,
     threads: int | None,
     memory: bool,
+    rounds: int = 1,
+    suite: bool = False,
 ) -> BenchReport:
     """Runs the comparison that these words describe."""
     known = tuple(zoo.neurons())
@@ -66,7 +69,9 @@ def bench_command(
     if "kernels" in ways and not kernels.use_kernels(True):
         print(f"kernels are not available: {kernels.reason()}", file=sys.stderr)
         ways = [way for way in ways if way != "kernels"] or ["plain"]
-    if ranks is not None:
+    if suite:
+        cases = suite_cases(ways, batch=batch)
+    elif ranks is not None:
         with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
         path = "kernels" if "kernels" in ways else ways[0]
         cases = rank_cases(_numbers("ranks", ranks, ","), with_rank, path)
@@ -82,7 +87,7 @@ def bench_command(
     from rich.console import Console
     from rich.progress import Progress
 
-    total = 2 * len(cases) * (repeats + 1)
+    total = 2 * len(cases) * (repeats + 1) * rounds
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)
-        return run(cases, repeats, memory, lambda: progress.advance(task))
+        return run(cases, repeats, memory, lambda: progress.advance(task), rounds)

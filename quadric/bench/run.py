@@ -20,17 +20,20 @@ class BenchReport:
 
     Attributes:
         rows: one dictionary a case: what it is, best and median seconds, ratios to linear.
-        repeats: how often each case was timed.
+        repeats: how often each case was timed in a round.
+        rounds: how often the whole comparison was made.
     """
 
     rows: list[dict[str, Any]]
     repeats: int
+    rounds: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """The report with where it comes from, for JSON."""
         return {
             "kind": "bench",
             "repeats": self.repeats,
+            "rounds": self.rounds,
             "rows": self.rows,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
@@ -60,14 +63,32 @@ class BenchReport:
                     f"{own:>15}{_ratio(row['memory']):>8}"
                 )
             lines.append("")
+        if self.rounds > 1:
+            lines += ["Spread of the ratios over the rounds:"]
+            lines += [f"  {_label(row)}: {spread(row)}" for row in self.rows]
+            lines.append("")
+        runs = self.repeats * self.rounds
         lines.append(
-            f"Ratios to the linear one: best of {self.repeats} runs each, taken in turn.\n"
+            f"Ratios to the linear one: best of {runs} runs each, taken in turn.\n"
             "training, inference: against linear in its better memory format; own format: "
             "training/inference against linear in the same one.\n"
             "memory: peak of a training step, by the allocator's own record. "
             "Compiled is compared with compiled."
         )
         return "\n".join(lines)
+
+
+def _label(row: dict[str, Any]) -> str:
+    words = (row["group"], row["neuron"], row["path"], row["format"], row["dtype"])
+    return ", ".join(word for word in words if word)
+
+
+def spread(row: dict[str, Any]) -> str:
+    """Least and greatest ratio over the rounds, training / inference."""
+    return " / ".join(
+        f"{min(row[f'{kind}_rounds']):.3f}-{max(row[f'{kind}_rounds']):.3f}"
+        for kind in ("training", "inference")
+    )
 
 
 def _ratio(value: float | None) -> str:
@@ -79,34 +100,40 @@ def run(
     repeats: int = 20,
     memory: bool = True,
     tick: Callable[[], object] = lambda: None,
+    rounds: int = 1,
 ) -> BenchReport:
     """Times all cases, group by group, in turn.
 
     Args:
         cases: made by `layer_cases`, `network_cases` or `rank_cases`; linear ones must be among
             them.
-        repeats: how many rounds.
+        repeats: how many timed runs of each case.
         memory: also measure the peak memory of a training step.
         tick: called after each timed run, for a progress bar.
+        rounds: how often to make the whole comparison: the spread of its ratios over the rounds
+            says how far to trust them.
     """
     rows: list[dict[str, Any]] = []
     before = kernels.active()
     try:
         for group in dict.fromkeys(case.group for case in cases):
-            rows += _run_group([c for c in cases if c.group == group], repeats, memory, tick)
+            same = [case for case in cases if case.group == group]
+            rows += _run_group(same, repeats, memory, tick, rounds)
     finally:
         kernels.use_kernels(before)
-    return BenchReport(rows, repeats)
+    return BenchReport(rows, repeats, rounds)
 
 
 def _run_group(
-    cases: list[Case], repeats: int, memory: bool, tick: Callable[[], object]
+    cases: list[Case], repeats: int, memory: bool, tick: Callable[[], object], rounds: int
 ) -> list[dict[str, Any]]:
     prepare = {case.name: case.switch for case in cases}
-    times = {
-        "training": interleaved({c.name: c.training_step for c in cases}, repeats, prepare, tick),
-        "inference": interleaved({c.name: c.forward for c in cases}, repeats, prepare, tick),
-    }
+    times: dict[str, list[dict[str, list[float]]]] = {"training": [], "inference": []}
+    for _ in range(rounds):
+        training = {case.name: case.training_step for case in cases}
+        times["training"].append(interleaved(training, repeats, prepare, tick))
+        inference = {case.name: case.forward for case in cases}
+        times["inference"].append(interleaved(inference, repeats, prepare, tick))
     peaks: dict[str, int | None] = {}
     for case in cases:
         case.switch()
@@ -130,12 +157,17 @@ def _run_group(
             if c.neuron == "linear" and c.dtype == case.dtype and (c.path == "compiled") == compiled
         ]
         own = [c for c in bases if c.format == case.format]
-        for kind, seconds in times.items():
-            best = min(seconds[case.name])
-            row[f"{kind}_seconds"] = best
-            row[f"{kind}_median_seconds"] = statistics.median(seconds[case.name])
-            row[kind] = _divided(best, [min(seconds[c.name]) for c in bases])
-            row[f"{kind}_own"] = _divided(best, [min(seconds[c.name]) for c in own])
+        for kind, all_rounds in times.items():
+            bests = [{name: min(runs) for name, runs in each.items()} for each in all_rounds]
+            best = {name: min(each[name] for each in bests) for name in bests[0]}
+            taken = [seconds for each in all_rounds for seconds in each[case.name]]
+            row[f"{kind}_seconds"] = best[case.name]
+            row[f"{kind}_median_seconds"] = statistics.median(taken)
+            row[kind] = _divided(best[case.name], [best[c.name] for c in bases])
+            row[f"{kind}_own"] = _divided(best[case.name], [best[c.name] for c in own])
+            row[f"{kind}_rounds"] = [
+                _divided(each[case.name], [each[c.name] for c in bases]) for each in bests
+            ]
         held = [peaks[c.name] for c in own]
         row["memory"] = _divided(peaks[case.name], [h for h in held if h])
         rows.append(row)

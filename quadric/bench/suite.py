@@ -1,0 +1,105 @@
+"""The comparison by which the speed of the library is judged, in one command: `quadric bench
+--suite`.
+
+ResNet-20 on every path, a Transformer, and single convolutions on the kernels. The summary takes
+each neuron in its better memory format and compares it with the linear network in its own better
+one. A linear network with one bare pass over each convolution's output stands beside them: what the
+squares would cost at least if all they did was to touch the output once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from quadric._text import markdown_table, text_table
+from quadric.bench.cases import ANCHOR_SHAPES, Case, layer_cases, make_cases, network_cases
+from quadric.networks import build_network
+
+NEURONS = ("eigen", "shared")
+BARE_PASS = "linear and a bare pass"
+
+
+class _BarePass(nn.Module):
+    """A convolution whose output is multiplied by one, in place."""
+
+    def __init__(self, convolution: nn.Module) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.convolution(input)
+        return output.mul_(1.0)
+
+
+def with_bare_passes(model: nn.Module) -> nn.Module:
+    """Puts a bare pass behind every convolution of a linear network."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Conv2d):
+                setattr(module, name, _BarePass(child))
+    return model
+
+
+def suite_cases(
+    paths: Sequence[str] = ("plain", "kernels", "compiled"),
+    network: str = "resnet20",
+    batch: int | None = None,
+    sentences: int | None = None,
+    shapes: Sequence[tuple[int, int, int]] = ANCHOR_SHAPES,
+) -> list[Case]:
+    """All cases: the network, the Transformer, and layers.
+
+    Args:
+        paths: which paths the network is timed on.
+        network: the image network.
+        batch: its batch size, 128 by default.
+        sentences: the Transformer's, 64 by default.
+        shapes: channels, size and batch of the layers.
+    """
+    eager = [path for path in paths if path != "compiled"]
+    images = network_cases(network, NEURONS, paths, batch=batch)
+    plain = next(case for case in images if case.format == "nchw")
+
+    def passes(neuron: str, options: dict[str, Any]) -> nn.Module:
+        return with_bare_passes(build_network(network, "linear", None))
+
+    formats = ("channels_last",)
+    bound = make_cases(plain.group, passes, plain.inputs, (), ("plain",), formats, ("float32",))
+    for case in bound:
+        case.neuron = BARE_PASS
+    sequences = network_cases("transformer", NEURONS, eager, batch=sentences)
+    layers = layer_cases(NEURONS, shapes, eager[-1:])
+    return images + bound + sequences + layers
+
+
+def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
+    """One line a network and path: training / inference ratios of each neuron in its better memory
+    format, with the spread over rounds behind.
+    """
+    header = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
+    lines = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        mine = [row for row in rows if row["group"] == group]
+        for path in dict.fromkeys(row["path"] for row in mine):
+            of = {n: [r for r in mine if (r["neuron"], r["path"]) == (n, path)] for n in NEURONS}
+            cells = [_cell(of[neuron]) for neuron in NEURONS]
+            if any(cells):
+                lines.append([group, path, *cells])
+        for row in (row for row in mine if row["neuron"] == BARE_PASS):
+            lines.append([group, BARE_PASS, _cell([row]), ""])
+    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+
+
+def _cell(rows: Sequence[dict[str, Any]]) -> str:
+    """Training and inference, each in the format that is better for it."""
+    if not rows:
+        return ""
+    texts = []
+    for kind in ("training", "inference"):
+        best = min(rows, key=lambda row: row[kind])
+        low, high = min(best[f"{kind}_rounds"]), max(best[f"{kind}_rounds"])
+        texts.append(f"{best[kind]:.2f} ({low:.2f}-{high:.2f})")
+    return " / ".join(texts)

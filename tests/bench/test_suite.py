@@ -1,0 +1,65 @@
+"""The table by which the library's speed is judged: which cases it holds, and what is read off."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quadric import bench, models
+from quadric.bench.suite import BARE_PASS, with_bare_passes
+
+
+def test_all_networks_are_timed_in_every_round():
+    cases = bench.suite_cases(("plain",), "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
+    report = bench.run(cases, repeats=1, memory=False, rounds=2)
+    assert report.to_dict()["rounds"] == 2
+    groups = {"resnet8, batch 2", "transformer, batch 1", "conv 4x5x5, batch 2"}
+    assert {row["group"] for row in report.rows} == groups
+    assert all(len(row["training_rounds"]) == 2 for row in report.rows)
+    lines = bench.summary(report.rows).splitlines()[2:]
+    assert [line.split(", batch")[0] for line in lines] == [
+        "resnet8",
+        "resnet8",
+        "transformer",
+        "conv 4x5x5",
+    ]
+    assert BARE_PASS in lines[1]
+    assert "Spread of the ratios over the rounds" in str(report)
+
+
+def test_a_summary_takes_the_better_format_of_each():
+    row = {"group": "net", "neuron": "eigen", "path": "kernels", "dtype": "float32"}
+    rows = [
+        {**row, "format": "nchw", "training": 1.5, "inference": 1.1}
+        | {"training_rounds": [1.5], "inference_rounds": [1.0, 1.2]},
+        {**row, "format": "channels_last", "training": 1.2, "inference": 1.4}
+        | {"training_rounds": [1.2, 1.3], "inference_rounds": [1.4]},
+    ]
+    text = bench.summary(rows, markdown=True)
+    assert text.splitlines()[2] == ("| net | kernels | 1.20 (1.20-1.30) / 1.10 (1.00-1.20) |  |")
+
+
+def test_a_bare_pass_changes_nothing_but_the_time():
+    torch.manual_seed(0)
+    model = models.create("resnet8").eval()
+    input = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = model(input)
+        found = with_bare_passes(model)(input)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    passes = [m for m in model.modules() if type(m).__name__ == "_BarePass"]
+    assert len(passes) == sum(isinstance(m, torch.nn.Conv2d) for m in model.modules())
+    assert len(passes) > 5
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_best_of_all_rounds_counts(rounds):
+    cases = bench.layer_cases(("eigen",), ((4, 5, 2),), ("plain",), ("nchw",))
+    report = bench.run(cases, repeats=1, memory=False, rounds=rounds)
+    linear, eigen = report.rows
+    assert len(eigen["training_rounds"]) == rounds
+    assert eigen["training"] == pytest.approx(
+        eigen["training_seconds"] / linear["training_seconds"]
+    )
+    if rounds == 1:
+        assert eigen["training_rounds"] == [eigen["training"]]
