@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -170,6 +171,36 @@ def test_ctrl_c_ends_two_processes(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "--resume" in out
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_machines(tmp_path: Path) -> None:
+    """Two launchers that find each other over the network, as on two machines."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = "--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id 1"
+    words = "law-lorentz --neuron eigen --epochs 3 --batch-size 32 --set samples=256"
+    command = [str(Path(sys.executable).parent / "torchrun"), *torchrun.split()]
+    command += ["--rdzv-endpoint", f"127.0.0.1:{port}", *QUADRIC, *words.split()]
+    processes = [
+        subprocess.Popen(
+            [*command, "--run-dir", str(tmp_path / "two")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(2)
+    ]
+    outputs = [finished(process) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    # One of the two reports.
+    assert sum("test RMSE" in out for out, _ in outputs) == 1
+    two = RunDirectory(tmp_path / "two").result()
+    assert (two["settings"]["devices"], two["settings"]["nodes"]) == (1, 2)
+    one = law_result(tmp_path / "one", neuron="eigen", batch_size=64)
+    assert two["test_rmse"] == pytest.approx(one["test_rmse"], rel=1e-5)
 
 
 @pytest.mark.slow
