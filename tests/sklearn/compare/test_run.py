@@ -242,7 +242,7 @@ def test_classification(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.where(inside, "in", "out")})
     table = make_table("ring", frame, "y")
     chosen = dataclasses.replace(
-        options("classification"), plan=Plan("classification", (8,), max_iter=500), seeds=1
+        options("classification"), plan=Plan("classification", (8,), max_iter=200), seeds=1
     )
     records = compare(table, chosen, directory=tmp_path / "c")
     found = Comparison(table, chosen, records)
