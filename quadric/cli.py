@@ -606,7 +606,9 @@ def bench(
     neurons: Annotated[str, typer.Option(help="Neurons to compare with linear, or all.")] = (
         "eigen,shared"
     ),
-    paths: Annotated[str, typer.Option(help="Of plain, kernels, compiled.")] = "plain,kernels",
+    paths: Annotated[
+        str, typer.Option(help="Of plain, kernels, compiled, straightforward.")
+    ] = "plain,kernels",
     formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",
     dtypes: Annotated[str, typer.Option(help="Of float32, bf16.")] = "float32",
     shapes: Annotated[

@@ -6,20 +6,22 @@ import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from quadric import kernels, models
+from quadric.bench.straightforward import FORMULAS, Straightforward
 from quadric.conversion import convert_
 from quadric.networks import build_network, is_factory
 from quadric.zoo import get_neuron, make_layer
+from quadric.zoo.layers import NeuronLayer
 
 ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120, 28, 16))
 """Channels, size and batch of the single 3x3 convolutions that are timed by default."""
 
-PATHS = ("plain", "kernels", "compiled")
+PATHS = ("plain", "kernels", "compiled", "straightforward")
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -32,7 +34,7 @@ class Case:
         group: what it is compared within (a shape, a network).
         neuron: the registry name.
         rank: its rank, None for the neuron's default or a neuron without one.
-        path: "plain", "kernels" or "compiled".
+        path: "plain", "kernels", "compiled", or "straightforward" (one call a map; single layers).
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).
         module: the network or layer.
@@ -82,10 +84,13 @@ class Case:
 
 
 def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
-    """The paths that make a difference: only eigen and shared have kernels."""
-    if neuron in ("eigen", "shared"):
-        return list(paths)
-    return [path for path in paths if path != "kernels"] or ["plain"]
+    """The paths that make a difference: only eigen and shared have kernels, only neurons of several
+    maps another way to write them.
+    """
+    without = {"straightforward"} if neuron in ("eigen", "shared") else {"kernels"}
+    if neuron not in FORMULAS:
+        without.add("straightforward")
+    return [path for path in paths if path not in without] or ["plain"]
 
 
 def make_cases(
@@ -123,6 +128,8 @@ def make_cases(
                         memory_format = FORMATS[layout]
                         module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
                         args = tuple(x.contiguous(memory_format=memory_format) for x in inputs)
+                    if path == "straightforward":
+                        module = Straightforward(cast(NeuronLayer, module))
                     if path == "compiled":
                         module = torch.compile(module)  # type: ignore[assignment]
                     rank = chosen.get("rank")

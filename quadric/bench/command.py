@@ -69,6 +69,8 @@ def bench_command(
     if "kernels" in ways and not kernels.use_kernels(True):
         print(f"kernels are not available: {kernels.reason()}", file=sys.stderr)
         ways = [way for way in ways if way != "kernels"] or ["plain"]
+    if "straightforward" in ways and (suite or ranks is not None or model is not None):
+        raise ValueError("paths may hold straightforward for single layers only: leave it out")
     if suite:
         cases = suite_cases(ways, batch=batch)
     elif ranks is not None:

@@ -4,7 +4,8 @@
 ResNet-20 on every path, a Transformer, and single convolutions on the kernels. The summary takes
 each neuron in its better memory format and compares it with the linear network in its own better
 one. A linear network with one bare pass over each convolution's output stands beside them: what the
-squares would cost at least if all they did was to touch the output once more.
+squares would cost at least if all they did was to touch the output once more. So does the shared
+neuron that computes its linear map again instead of keeping it, for its memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 from quadric._text import markdown_table, text_table
 from quadric.bench.cases import ANCHOR_SHAPES, Case, layer_cases, make_cases, network_cases
+from quadric.conversion import convert_
 from quadric.networks import build_network
 
 NEURONS = ("eigen", "shared")
 BARE_PASS = "linear and a bare pass"
+RECOMPUTED = "shared, recompute"
 
 
 class _BarePass(nn.Module):
@@ -66,13 +69,20 @@ def suite_cases(
     def passes(neuron: str, options: dict[str, Any]) -> nn.Module:
         return with_bare_passes(build_network(network, "linear", None))
 
-    formats = ("channels_last",)
-    bound = make_cases(plain.group, passes, plain.inputs, (), ("plain",), formats, ("float32",))
-    for case in bound:
-        case.neuron = BARE_PASS
+    def recomputed(neuron: str, options: dict[str, Any]) -> nn.Module:
+        model = build_network(network, "linear", None)
+        convert_(model, "shared", recompute=True)
+        return model
+
+    more = []
+    for name, build in ((BARE_PASS, passes), (RECOMPUTED, recomputed)):
+        formats = ("channels_last",)
+        more += make_cases(plain.group, build, plain.inputs, (), eager[-1:], formats, ("float32",))
+        more[-1].neuron = name
+        more[-1].path = eager[-1]
     sequences = network_cases("transformer", NEURONS, eager, batch=sentences)
     layers = layer_cases(NEURONS, shapes, eager[-1:])
-    return images + bound + sequences + layers
+    return images + more + sequences + layers
 
 
 def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
@@ -88,8 +98,11 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
             cells = [_cell(of[neuron]) for neuron in NEURONS]
             if any(cells):
                 lines.append([group, path, *cells])
-        for row in (row for row in mine if row["neuron"] == BARE_PASS):
-            lines.append([group, BARE_PASS, _cell([row]), ""])
+        for row in mine:
+            if row["neuron"] == BARE_PASS:
+                lines.append([group, BARE_PASS, _cell([row]), ""])
+            if row["neuron"] == RECOMPUTED:
+                lines.append([group, f"{row['path']}, recompute", "", _cell([row])])
     return (markdown_table if markdown else text_table)(header, lines, "llrr")
 
 
@@ -103,3 +116,33 @@ def _cell(rows: Sequence[dict[str, Any]]) -> str:
         low, high = min(best[f"{kind}_rounds"]), max(best[f"{kind}_rounds"])
         texts.append(f"{best[kind]:.2f} ({low:.2f}-{high:.2f})")
     return " / ".join(texts)
+
+
+def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
+    """Peak memory of a training step: each network's least, as a ratio to the linear one."""
+    lines = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        mine = [r for r in rows if r["group"] == group and r["peak_memory_bytes"]]
+        eager = [r for r in mine if r["path"] != "compiled"]
+        for neuron in ("linear", *NEURONS, RECOMPUTED):
+            found = [r for r in eager if r["neuron"] == neuron]
+            if found:
+                best = min(found, key=lambda row: row["memory"])
+                size = f"{best['peak_memory_bytes'] / 2**20:,.1f}"
+                lines.append([group, neuron, size, f"{best['memory']:.3f}"])
+    header = ["network", "neuron", "peak, MiB", "of linear's"]
+    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+
+
+def rank_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
+    """Cost against rank, as ratios to the linear layer."""
+    lines = []
+    for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
+        cells: list[object] = [rank]
+        for neuron in NEURONS:
+            row = next(r for r in rows if (r["neuron"], r["rank"]) == (neuron, rank))
+            cells += [f"{row[kind]:.2f}" for kind in ("training", "inference", "memory")]
+        lines.append(cells)
+    kinds = ("training", "inference", "memory")
+    header = ["rank", *(f"{neuron}: {kind}" for neuron in NEURONS for kind in kinds)]
+    return (markdown_table if markdown else text_table)(header, lines, "rrrrrrr")

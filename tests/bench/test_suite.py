@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quadric import bench, models
-from quadric.bench.suite import BARE_PASS, with_bare_passes
+from quadric.bench.suite import BARE_PASS, memory_summary, rank_summary, with_bare_passes
 
 
 def test_all_networks_are_timed_in_every_round():
@@ -20,11 +20,24 @@ def test_all_networks_are_timed_in_every_round():
     assert [line.split(", batch")[0] for line in lines] == [
         "resnet8",
         "resnet8",
+        "resnet8",
         "transformer",
         "conv 4x5x5",
     ]
     assert BARE_PASS in lines[1]
+    assert "plain, recompute" in lines[2]
     assert "Spread of the ratios over the rounds" in str(report)
+
+
+def test_memory_and_ranks_are_summed_up():
+    cases = bench.suite_cases(("plain",), "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
+    rows = bench.run([c for c in cases if c.group.startswith("resnet8")], repeats=1).rows
+    ratios = {line.split("|")[2].strip(): line.split("|")[4].strip()
+              for line in memory_summary(rows, markdown=True).splitlines()[2:]}  # fmt: skip
+    assert ratios["linear"] == "1.000"
+    assert float(ratios["shared, recompute"]) < float(ratios["shared"])
+    ranks = bench.run(bench.rank_cases((1, 3), shape=(4, 4, 1), path="plain"), repeats=1).rows
+    assert [line.split()[0] for line in rank_summary(ranks).splitlines()[2:]] == ["1", "3"]
 
 
 def test_a_summary_takes_the_better_format_of_each():
