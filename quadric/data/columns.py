@@ -29,7 +29,9 @@ _FEW_ROWS = 20
 _FEW_CLASSES = 10
 _ROWS_A_CLASS = 5
 _LISTED = 50
-_IDENTIFIER = re.compile(r"(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$", re.IGNORECASE)
+_IDENTIFIER = re.compile(
+    r"(?i:(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$)|[a-z](Id|ID)$"
+)
 _DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
 
 
@@ -243,7 +245,7 @@ def _classify(
     if types.is_bool_dtype(values):
         return NUMBER, values.astype(np.float64)
     if types.is_datetime64_any_dtype(values):
-        return DATE, values.dt.tz_localize(None) if values.dt.tz is not None else values
+        return DATE, values.dt.tz_convert(None) if values.dt.tz is not None else values
     if types.is_numeric_dtype(values):
         numbers = values.astype(np.float64)
         _refuse_infinite(numbers, column)

@@ -91,8 +91,9 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
-                f"y must hold the labels {list(self.classes_)} of the first call, got "
-                f"{list(unknown)}: name all labels in the first partial_fit(..., classes=)"
+                f"y must hold the labels {self.classes_.tolist()} of the first call, got "
+                f"{unknown.tolist()}: name all labels in the first partial_fit(..., classes=), or "
+                "fit a new estimator"
             )
         return np.searchsorted(self.classes_, y)
 
@@ -155,7 +156,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             self._given_classes = True
         elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
             raise ValueError(
-                f"classes must be those of the first call, {list(self.classes_)}, got "
+                f"classes must be those of the first call, {self.classes_.tolist()}, got "
                 f"{list(classes)}: fit a new estimator"
             )
         try:

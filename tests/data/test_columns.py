@@ -57,13 +57,16 @@ def test_columns_of_rarer_types() -> None:
             days=pd.array([datetime.date(2020, 1, 31), None] * 20, dtype=arrow),
             lasted=pd.to_timedelta([12, 36] * 20, unit="h"),
             zones=["2020-01-01T10:00:00+02:00", "2020-07-01T10:00:00+01:00"] * 20,
+            berlin=pd.to_datetime(["2020-01-01 10:00", "2020-07-01 10:00"] * 20).tz_localize(
+                "Europe/Berlin"
+            ),
             parts=[[1, 2], [3]] * 20,
         ),
         "price",
     )
     assert table.kinds == {
         "size": "number", "kind": "category", "words": "category", "days": "date",
-        "lasted": "number", "zones": "date", "parts": "category",
+        "lasted": "number", "zones": "date", "berlin": "date", "parts": "category",
     }  # fmt: skip
     # A hole is one that scikit-learn knows, too.
     assert table.inputs["words"].tolist()[0] == "a"
@@ -74,11 +77,13 @@ def test_columns_of_rarer_types() -> None:
         pd.Timestamp(2020, 1, 1, 8),
         pd.Timestamp(2020, 7, 1, 9),
     ]
+    assert table.inputs["berlin"].tolist()[:2] == [
+        pd.Timestamp(2020, 1, 1, 9),
+        pd.Timestamp(2020, 7, 1, 8),
+    ]
     with pytest.raises(ValueError, match="column 'width' must hold real numbers"):
         make_table("t", frame(width=np.arange(40) * 1j), "price")
-    with pytest.raises(
-        ValueError, match="must hold numbers or labels, got a list"
-    ):
+    with pytest.raises(ValueError, match="must hold numbers or labels, got a list"):
         make_table("t", frame(price=[[1], [2]] * 20), "price")
 
 
@@ -88,6 +93,8 @@ def test_what_cannot_be_learned_from_is_dropped_with_a_line() -> None:
         frame(
             row=range(1, 41),
             user_id=np.random.default_rng(0).permutation(1000)[:40],
+            CustomerId=np.random.default_rng(1).permutation(1000)[:40],
+            grid=np.random.default_rng(2).permutation(1000)[:40],
             code=[f"k{i}" for i in range(40)],
             same=7,
             nothing=[None] * 40,
@@ -96,11 +103,12 @@ def test_what_cannot_be_learned_from_is_dropped_with_a_line() -> None:
         "price",
         drop=["kind"],
     )
-    assert list(table.inputs) == ["size", "sizes"]
+    assert list(table.inputs) == ["size", "grid", "sizes"]
     (note,) = table.notes
     assert note == (
         "dropped: 'kind' (as asked), 'row' (an identifier: a number for each row), 'user_id' (an "
-        "identifier: a number for each row), 'code' (an identifier: nearly every value differs), "
+        "identifier: a number for each row), 'CustomerId' (an identifier: a number for each row), "
+        "'code' (an identifier: nearly every value differs), "
         "'same' (constant), 'nothing' (empty)"
     )
 

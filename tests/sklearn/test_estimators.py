@@ -340,7 +340,7 @@ def test_partial_fit_of_a_classifier_names_all_classes_first() -> None:
     model.partial_fit(X, y)
     assert list(model.classes_) == ["a", "b", "c"]
     assert model.predict_proba(X).shape == (90, 3)
-    with pytest.raises(ValueError, match=r"labels .* of the first call"):
+    with pytest.raises(ValueError, match=r"labels \['a', 'b', 'c'\] of the first .*\['new'\]"):
         model.partial_fit(X, np.full(90, "new"))
     with pytest.raises(ValueError, match="those of the first call"):
         model.partial_fit(X, y, classes=["a", "b"])

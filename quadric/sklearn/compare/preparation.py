@@ -87,13 +87,27 @@ def prepare(table: UserTable, train: np.ndarray, test: np.ndarray) -> tuple[np.n
     transformer = make_preparation(table)
     fitted = np.asarray(transformer.fit_transform(table.inputs.iloc[train]), dtype=np.float64)
     other = np.asarray(transformer.transform(table.inputs.iloc[test]), dtype=np.float64)
-    return narrow(fitted), other.astype(narrow(fitted).dtype)
+    narrowed = narrow(fitted, learned_target(table, train))
+    return narrowed, other.astype(narrowed.dtype)
 
 
-def narrow(values: np.ndarray) -> np.ndarray:
-    """float32, unless a column's digits are used up by its mean."""
-    mean, deviation = np.abs(values.mean(0)), values.std(0)
-    large = np.abs(values).max() > 1e30
+def learned_target(table: UserTable, rows: np.ndarray | slice = slice(None)) -> np.ndarray | None:
+    """Targets of a regression, whose digits `narrow` must keep; None for classes."""
+    if table.task != "regression":
+        return None
+    return np.asarray(table.target.iloc[rows], dtype=np.float64)
+
+
+def narrow(values: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+    """float32, unless a column's digits are used up by its mean.
+
+    Args:
+        values: (rows, columns).
+        target: numbers that a network predicts from them, in their dtype.
+    """
+    learned = values if target is None else np.column_stack([values, target])
+    mean, deviation = np.abs(learned.mean(0)), learned.std(0)
+    large = np.abs(learned).max() > 1e30
     if large or bool((mean > 1e4 * deviation)[deviation > 0].any()):
         return values
     return values.astype(np.float32)

@@ -64,3 +64,21 @@ def test_large_offsets_keep_their_digits() -> None:
     assert narrow(values).dtype == np.float64
     assert narrow(values - 1e9).dtype == np.float32
     assert narrow(np.array([[1e35], [2e35]])).dtype == np.float64
+
+
+def test_a_large_offset_of_the_target_keeps_its_digits() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=40)})
+    train, test = np.arange(30), np.arange(30, 40)
+
+    def dtypes(y: np.ndarray, task: str) -> set[np.dtype]:
+        table = make_table("t", frame.assign(y=y), "y", task=task)
+        return {part.dtype for part in prepare(table, train, test)}
+
+    offset = 1e7 + rng.normal(size=40)
+    assert dtypes(offset, "regression") == {np.dtype(np.float64)}
+    assert dtypes(1e35 * rng.normal(size=40), "regression") == {np.dtype(np.float64)}
+    assert dtypes(offset - 1e7, "regression") == {np.dtype(np.float32)}
+    # Names of classes have no digits to keep.
+    classes = np.array([10_000_000, 10_000_001] * 20)
+    assert dtypes(classes, "classification") == {np.dtype(np.float32)}
