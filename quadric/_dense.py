@@ -72,8 +72,9 @@ def _plan(sizes: Sequence[int], entries: Sequence[Sequence[Entry]]) -> Plan:
             kept += [Entry(e.feature + width, e.target + width) for e in entries[block]]
             width += sizes[block]
             block += 1
-        features = torch.tensor([e.feature for e in kept], dtype=torch.long)
-        targets = torch.tensor([e.target for e in kept], dtype=torch.long)
+        # On the CPU whatever the default device is: the plan outlives it.
+        features = torch.tensor([e.feature for e in kept], dtype=torch.long, device="cpu")
+        targets = torch.tensor([e.target for e in kept], dtype=torch.long, device="cpu")
         chunks.append(_Chunk(start, start + width, first, first + len(kept), features, targets))
         start, first = start + width, first + len(kept)
     return Plan(tuple(chunks))

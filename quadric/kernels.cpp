@@ -132,7 +132,8 @@ template <int STEPS>
 static inline void eigen_forward_segment(float *x, const Segment s, int64_t rows, int64_t channels) {
     for (x += s.start; rows > 0; rows--, x += channels) {
         const __m512 v = _mm512_maskz_loadu_ps(s.lanes, x);
-        const __m512 t = neuron_sums<STEPS>(_mm512_mul_ps(_mm512_mul_ps(s.lam, v), v), s);
+        // Features alone: zero times an infinite y would be NaN.
+        const __m512 t = neuron_sums<STEPS>(_mm512_maskz_mul_ps(s.features, _mm512_mul_ps(s.lam, v), v), s);
         _mm512_mask_storeu_ps(x, s.ys, _mm512_add_ps(v, t));
     }
 }
@@ -359,6 +360,9 @@ static void eigen_backward_rows(const float *grad, const float *out, const float
                 r[c] = g[c] + 2 * w[c] * gf;
                 acc[c] += gf * f[c];
             }
+            // Zero times an infinite y is NaN, and its gradient does not depend on it.
+            for (int64_t m = 0; m < b.count; m++)
+                for (int64_t c = b.start[m]; c < rows * channels; c += channels) r[c] = g[c];
             if (++since == 64) flush(), since = 0;
         }
         flush();

@@ -184,9 +184,10 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL) -> None:
     """One small comparison with arithmetic in Python, so that a broken build is never used."""
-    out = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    out = torch.tensor([[1.0, 2.0, 3.0, 4.0]], device="cpu")
     table = _Table((0, 3), (3, 1), (0, 2), 2)
-    _call(library.quadric_eigen_forward, [out, torch.tensor([10.0, 100.0])], table, (1, 4, 1))
+    lam = torch.tensor([10.0, 100.0], device="cpu")
+    _call(library.quadric_eigen_forward, [out, lam], table, (1, 4, 1))
     if out.tolist() != [[941.0, 2.0, 3.0, 4.0]]:
         raise RuntimeError(
             f"the kernels computed a wrong result in their self-test: {out.tolist()}"
@@ -312,7 +313,8 @@ def backward(
     lam = eigenvalues.detach().float().contiguous()
     grad = _same_layout(grad, kept)
     result = torch.empty_like(kept)
-    sums = torch.zeros(table.eigenvalues, dtype=torch.float64)
+    # The default device may be another one, whose pointer the kernels could not follow.
+    sums = torch.zeros(table.eigenvalues, dtype=torch.float64, device="cpu")
     function = getattr(_state.library, f"quadric_{kind}_backward")
     _call(function, [grad, kept, lam, result, sums], table, shape)
     return result, sums.to(eigenvalues.dtype)

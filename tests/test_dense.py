@@ -132,3 +132,21 @@ def test_rows_are_views_or_refused() -> None:
     assert _dense.rows(images.contiguous(), -3) is None
     assert _dense.rows(torch.randn(2, 6).bfloat16(), -1) is None
     assert _dense.rows(torch.randn(0, 6), -1) is None
+
+
+@pytest.mark.parametrize("name", ["eigen", "shared"])
+def test_a_plan_made_under_another_default_device_serves_the_cpu(name: str) -> None:
+    squares = SQUARES[name]
+    _dense.eigen_plan.cache_clear()
+    _dense.shared_plan.cache_clear()
+    with torch.device("meta"):
+        squares.forward_(torch.empty(7, 166), torch.empty(squares.num_eigenvalues(166)))
+        squares.backward(
+            *(torch.empty(7, 166) for _ in range(2)),
+            torch.empty(squares.num_eigenvalues(166)),
+            True,
+        )
+    out, eigenvalues = _data(squares)
+    expected = squares.plain(out, eigenvalues)
+    squares.forward_(out, eigenvalues)
+    torch.testing.assert_close(out, expected)

@@ -97,6 +97,30 @@ def test_a_narrower_processor_computes_the_same(neuron, rank, narrow_library, mo
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize(("shape", "dim"), [((40, 48), -1), ((2, 48, 4, 5), -3)])
+@pytest.mark.parametrize("rank", [1, 9, 20])
+def test_an_infinite_output_stays_one(rank, shape, dim, library, narrow_library, monkeypatch):
+    """It takes part in no sum: neither its own nor its gradient may become NaN."""
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = EigenSquares(rank, dim)
+    z, grad = torch.randn(shape), torch.randn(shape)
+    lam = torch.randn(squares.num_eigenvalues(48))
+    y = squares.neuron_ranks(48)[0] + 1  # the second neuron's
+    at = (1, y) + (2,) * (z.dim() - 2)
+    z[at] = float("inf")
+    expected = squares.plain(z, lam)
+    out = z.clone()
+    squares.forward_(out, lam)
+    assert out[at] == float("inf")
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
+    grad_z, grad_lam = squares.backward(grad, out, lam, True)
+    assert grad_z[at] == grad[at]
+    assert grad_z.isfinite().all()
+    assert grad_lam.isfinite().all()
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("inplace", [False, True])
@@ -210,6 +234,20 @@ def test_without_a_compiler_the_plain_path_runs(tmp_path):
     told = run(code, PATH=str(tmp_path), CXX="", QUADRIC_CACHE=str(tmp_path / "cache"))
     assert told.startswith("False no C++ compiler was found")
     assert "torch.Size([2, 20])" in told
+
+
+def test_another_default_device_does_not_matter():
+    """A pointer to no memory at all would end the process."""
+    code = (
+        "import quadric, torch\n"
+        "layer = quadric.QuadraticLinear(3, 20)\n"
+        "x = torch.ones(2, 3)\n"
+        "with torch.device('meta'):\n"
+        "    print(quadric.use_kernels(True))\n"
+        "    layer(x).sum().backward()\n"
+        "print(layer.eigenvalues.grad.shape)"
+    )
+    assert run(code) == "True\ntorch.Size([18])\n"
 
 
 def test_a_damaged_library_and_a_killed_build_are_survived(tmp_path, monkeypatch):

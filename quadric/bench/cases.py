@@ -74,10 +74,16 @@ class Case:
         with torch.no_grad(), self._context():
             self.module(*self.inputs)
 
+    def clear(self) -> None:
+        """Forgets all gradients, so that none is added to an old one of another layout."""
+        self.module.zero_grad(set_to_none=True)
+        for value in self.inputs:
+            value.grad = None
+
     def training_step(self) -> None:
         """One forward and backward pass: what a training step costs, the optimizer aside."""
         self.module.train()
-        self.module.zero_grad(set_to_none=True)
+        self.clear()
         with self._context():
             loss = self.module(*self.inputs).float().square().mean()
         loss.backward()
@@ -127,7 +133,13 @@ def make_cases(
                     if layout:
                         memory_format = FORMATS[layout]
                         module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
-                        args = tuple(x.contiguous(memory_format=memory_format) for x in inputs)
+                        # Leaves of their own: else each backward would end in a change of layout.
+                        args = tuple(
+                            x.detach()
+                            .contiguous(memory_format=memory_format)
+                            .requires_grad_(x.requires_grad)
+                            for x in inputs
+                        )
                     if path == "straightforward":
                         module = Straightforward(cast(NeuronLayer, module))
                     if path == "compiled":

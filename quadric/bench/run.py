@@ -143,6 +143,7 @@ def _run_group(
     peaks: dict[str, int | None] = {}
     for case in cases:
         case.switch()
+        case.clear()  # what is released within would count against the peak
         peaks[case.name] = peak_bytes(case.training_step) if memory else None
     rows = []
     for case in cases:

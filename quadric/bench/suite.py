@@ -63,6 +63,11 @@ def suite_cases(
         shapes: channels, size and batch of the layers.
     """
     eager = [path for path in paths if path != "compiled"]
+    if not eager:
+        raise ValueError(
+            f"paths must hold plain or kernels beside compiled, got {', '.join(paths)}: the "
+            "Transformer and the layers are timed on these"
+        )
     images = network_cases(network, NEURONS, paths, batch=batch)
     plain = next(case for case in images if case.format == "nchw")
 

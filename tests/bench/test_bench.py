@@ -52,6 +52,30 @@ def test_ratios_are_against_linear_of_the_same_kind():
     assert fan["memory"] > 1.2  # three maps keep more than one
 
 
+def test_gradients_are_neither_added_up_nor_moved_to_another_layout():
+    for case in bench.layer_cases(("eigen",), ((4, 5, 2),), ("plain",)):
+        case.training_step()
+        (input,) = case.inputs
+        assert input.is_leaf
+        first = input.grad
+        assert first is not None
+        assert first.stride() == input.stride()
+        case.training_step()
+        torch.testing.assert_close(input.grad, first)
+        assert input.grad is not first
+
+
+def test_a_peak_does_not_depend_on_what_was_left_before():
+    (case,) = bench.layer_cases((), ((4, 5, 2),), ("plain",), ("nchw",))
+    case.training_step()
+    case.clear()
+    cleared = peak_bytes(case.training_step)
+    gradients = sum(t.numel() * 4 for t in (*case.inputs, *case.module.parameters()))
+    assert peak_bytes(case.training_step) <= cleared - gradients
+    (row,) = bench.run([case], repeats=1).rows
+    assert row["peak_memory_bytes"] == cleared
+
+
 def test_eigen_keeps_no_more_memory_than_linear_in_front_of_batchnorm():
     cases = bench.network_cases("resnet8", ("eigen", "shared"), ("plain",), ("nchw",), batch=4)
     ratios = {row["neuron"]: row["memory"] for row in bench.run(cases, repeats=1).rows}
@@ -85,6 +109,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
     [
         (["--neurons", "cubic"], "neurons must be among"),
         (["--paths", "fast"], "paths must be among"),
+        (["--suite", "--paths", "compiled"], "paths must hold plain or kernels"),
         (["--shapes", "20x32"], "shapes must be positive whole numbers"),
         (["--ranks", "0"], "ranks must be positive whole numbers"),
         (["--model", "no.such:net"], "input shape"),
