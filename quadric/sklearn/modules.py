@@ -116,13 +116,16 @@ def load_network(path: str | os.PathLike[str]) -> Scaled:
         network, classes = dict(facts["network"]), facts["classes"]
         inputs = int(network.pop("inputs"))
         outputs = int(network.pop("outputs"))
-        plain = build_network(inputs, outputs, **network)
+        # float64 where the digits of a column or of the target need it.
+        wide = network.pop("dtype", "float32") == "float64"
+        dtype = torch.float64 if wide else torch.float32
+        plain = build_network(inputs, outputs, dtype=dtype, **network)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{beside} does not describe a network ({error}): save it again") from None
-    columns = (torch.zeros(inputs), torch.ones(inputs))
+    columns = (torch.zeros(inputs, dtype=dtype), torch.ones(inputs, dtype=dtype))
     module: Scaled
     if classes is None:
-        targets = (torch.zeros(outputs), torch.ones(outputs))
+        targets = (torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype))
         module = TableRegressor(plain, columns, targets, flat=outputs == 1)
     else:
         module = TableClassifier(plain, columns, len(classes))

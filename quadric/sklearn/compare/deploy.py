@@ -19,7 +19,7 @@ from quadric import provenance
 from quadric.exporting import export_onnx
 from quadric.saving import save
 from quadric.sklearn.compare.models import Contender, Plan
-from quadric.sklearn.compare.preparation import make_preparation, narrow
+from quadric.sklearn.compare.preparation import learned_target, make_preparation, narrow
 from quadric.sklearn.compare.report import Comparison
 from quadric.sklearn.compare.run import _outputs, _targets
 from quadric.sklearn.estimators import QuadraticNetwork
@@ -59,7 +59,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
         raise ValueError("no quadratic network was trained without diverging: nothing to save")
     contender = next(c for c in comparison.options.contenders if c.label == best.model)
     model, preparation, X = _refit(comparison, contender, comparison.options.plan)
-    module = model.to_torch().float()
+    module = model.to_torch()
     assert isinstance(module, Scaled)
     columns = [str(name) for name in preparation.get_feature_names_out()]
     if path.suffix == ".onnx":
@@ -80,6 +80,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
             "neuron": model.neuron,
             "rank": contender.resolved_rank,
             "activation": model.activation,
+            "dtype": str(X.dtype),
         },
         "params": model.n_parameters_,
         "epochs": model.n_iter_,
@@ -101,7 +102,8 @@ def _refit(
 ) -> tuple[QuadraticNetwork, ColumnTransformer, np.ndarray]:
     table = comparison.table
     preparation = make_preparation(table)
-    X = narrow(np.asarray(preparation.fit_transform(table.inputs), dtype=np.float64))
+    prepared = np.asarray(preparation.fit_transform(table.inputs), dtype=np.float64)
+    X = narrow(prepared, learned_target(table))
     model = plan.estimator(contender, X.shape[1], _outputs(table), len(X), comparison.options.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -114,7 +116,7 @@ def _write_onnx(module: Scaled, rows: np.ndarray, path: Path) -> None:
     export_onnx(
         module,
         path,
-        torch.tensor(rows[:8], dtype=torch.float32),
+        torch.tensor(rows[:8]),
         input_names=["input"],
         output_names=["output"],
     )

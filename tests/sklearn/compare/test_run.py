@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 import torch
@@ -400,6 +401,26 @@ def test_embedded_data_sets_can_be_prepared(name: str) -> None:
 def test_wrong_sources(source: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_source(source, **given)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".safetensors"])
+def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix: str) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, 60)
+    # In float32 both columns would be steps of 64.
+    table = make_table("offset", pd.DataFrame({"x": 1e9 + x, "y": 1e9 + 3 * x}), "y")
+    plan = Plan("regression", (8,), max_iter=400)
+    chosen = dataclasses.replace(options(), plan=plan, folds=2, seeds=1, with_baselines=False)
+    found = Comparison(table, chosen, compare(table, chosen, directory=tmp_path / "c"))
+    path = tmp_path / f"model{suffix}"
+    save_best(found, path)
+    rows = table.inputs.to_numpy()
+    if suffix == ".onnx":
+        session = onnxruntime.InferenceSession(path)
+        (predicted,) = session.run(None, {"input": rows})
+    else:
+        with torch.no_grad():
+            predicted = load_network(path)(torch.tensor(rows)).numpy()
+    assert np.corrcoef(predicted - 1e9, x)[0, 1] > 0.9
 
 
 def test_saving(done: Comparison, tmp_path: Path) -> None:
