@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from quadric._compiled import add_squares, has_operator
 from quadric._squares import EigenSquares, SharedSquares, Squares
 from quadric.maps import Map
 
@@ -176,6 +177,8 @@ def _run(
     recompute: bool,
 ) -> Tensor:
     out = linear_map(input, weight, bias)
+    if has_operator(out, squares):
+        return add_squares(out, eigenvalues, squares)
     if needs_plain(out, eigenvalues):
         return squares.plain(out, eigenvalues)
     if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):

@@ -135,7 +135,7 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
         x, r = out[tile], result[tile]
         torch.mul(x, x, out=scratch.resize_(x.shape))
         if not math.isfinite(scratch.sum().item()):
-            return tile.start
+            return int(tile.start)
         for chunk, matrix in zip(plan.chunks, matrices, strict=True):
             cut = slice(chunk.start, chunk.stop)
             torch.addmm(x[:, cut], scratch[:, cut], matrix, out=r[:, cut])

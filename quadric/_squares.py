@@ -185,13 +185,25 @@ class EigenSquares:
         mixed: Tensor = (blocks + torch.where(is_y, sums, 0)).to(out.dtype)
         return mixed.flatten(dim + 1, dim + 2).narrow(dim + 1, 0, size).flatten(dim, dim + 1)
 
+    def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
+        """The sum with the squares, as a new tensor, outside autograd."""
+        shape = kernels.layout(out, self.dim)
+        if shape is not None:
+            result = torch.empty_like(out)
+            table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
+            kernels.forward("eigen", out, result, eigenvalues, table, shape)
+            return result
+        result = torch.empty_like(out).copy_(out)
+        self.forward_(result, eigenvalues)
+        return result
+
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
         """Adds the squares to `out` in place. The features stay as they are."""
         channels = out.shape[self.dim]
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(channels))
-            kernels.eigen_forward_(out, eigenvalues, table, shape)
+            kernels.forward("eigen", out, out, eigenvalues, table, shape)
             return
         if not self.has_features(channels):
             return
@@ -382,7 +394,7 @@ class SharedSquares:
             self._add_by_rows(out, eigenvalues, result)
         else:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-            kernels.shared_forward(out, result, eigenvalues, table, shape)
+            kernels.forward("shared", out, result, eigenvalues, table, shape)
         return result
 
     def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
@@ -390,7 +402,7 @@ class SharedSquares:
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-            kernels.shared_forward(out, out, eigenvalues, table, shape)
+            kernels.forward("shared", out, out, eigenvalues, table, shape)
         elif _dense.rows(out, self.dim) is not None:
             self._add_by_rows(out, eigenvalues, out)
         else:

@@ -35,19 +35,21 @@ struct Blocks {
 
 // ---------------------------------------------------------------------------------------------- eigen
 
-static void eigen_forward_planes(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int64_t inner,
-                                 int threads) {
+static void eigen_forward_planes(const float *in, float *out, const float *lam, Blocks b, int64_t outer,
+                                 int64_t channels, int64_t inner, int threads) {
     const int64_t jobs = outer * b.count;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t job = 0; job < jobs; job++) {
         const int64_t i = job % b.count;
         const int k = b.size[i] - 1;
-        if (k < 1) continue;
-        float *y = out + ((job / b.count) * channels + b.start[i]) * inner;
+        const int64_t at = ((job / b.count) * channels + b.start[i]) * inner;
+        float *y = out + at;
         const float *l = lam + b.offset[i];
         for (int64_t p0 = 0; p0 < inner; p0 += BLOCK) {
             const int64_t n = inner - p0 < BLOCK ? inner - p0 : BLOCK;
             float *yp = y + p0;
+            if (in != out)
+                for (int c = 0; c <= k; c++) std::memcpy(yp + c * inner, in + at + p0 + c * inner, n * sizeof(float));
             int j = 0;
             for (; j + 2 < k; j += 3) {
                 const float *a = yp + (j + 1) * inner, *c = a + inner, *d = c + inner;
@@ -61,6 +63,11 @@ static void eigen_forward_planes(float *out, const float *lam, Blocks b, int64_t
             }
         }
     }
+}
+
+// The squares are added in place: where input and output are two tensors, a tile is copied just before.
+static inline void copy_tile(const float *in, float *out, int64_t at, int64_t n) {
+    if (in != out) std::memcpy(out + at, in + at, n * sizeof(float));
 }
 
 // Per channel: the eigenvalue of a feature, zero for a y.
@@ -161,7 +168,8 @@ static int64_t segment_rows(int64_t channels) {
     return rows < 32 ? 32 : rows;
 }
 
-static bool eigen_forward_vectors(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
+static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, int64_t outer,
+                                  int64_t channels, int threads) {
     const std::vector<Segment> all = segments(lam, b);
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
     if (all.empty()) return false;
@@ -169,6 +177,7 @@ static bool eigen_forward_vectors(float *out, const float *lam, Blocks b, int64_
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
         float *x = out + i * tile * channels;
+        copy_tile(in, out, i * tile * channels, rows * channels);
         for (const Segment &s : all) switch (s.steps) {
                 case 0: break;
                 case 1: eigen_forward_segment<1>(x, s, rows, channels); break;
@@ -203,7 +212,9 @@ static bool eigen_backward_vectors(const float *grad, const float *out, const fl
 
 #else  // narrower machines: the loops below
 
-static bool eigen_forward_vectors(float *, const float *, Blocks, int64_t, int64_t, int) { return false; }
+static bool eigen_forward_vectors(const float *, float *, const float *, Blocks, int64_t, int64_t, int) {
+    return false;
+}
 static bool eigen_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
                                    int64_t, int) {
     return false;
@@ -236,8 +247,9 @@ static inline void add_sums(float *__restrict y, const float *__restrict t, int 
     }
 }
 
-static void eigen_forward_rows(float *out, const float *lam, Blocks b, int64_t outer, int64_t channels, int threads) {
-    if (eigen_forward_vectors(out, lam, b, outer, channels, threads)) return;
+static void eigen_forward_rows(const float *in, float *out, const float *lam, Blocks b, int64_t outer, int64_t channels,
+                               int threads) {
+    if (eigen_forward_vectors(in, out, lam, b, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -248,6 +260,7 @@ static void eigen_forward_rows(float *out, const float *lam, Blocks b, int64_t o
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            copy_tile(in, out, i * tile * channels, rows * channels);
             float *__restrict x = out + i * tile * channels;
             for (int64_t c = 0; c < rows * channels; c++) t[c] = w[c] * x[c] * x[c];
             for (int64_t m = 0; m < b.count; m++) {
@@ -691,14 +704,14 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 extern "C" {
 
-int quadric_abi() { return 1; }
+int quadric_abi() { return 2; }
 
-void quadric_eigen_forward(float *out, const float *lam, const int32_t *start, const int32_t *size, const int32_t *offset,
-                           int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner,
-                           int threads) {
+void quadric_eigen_forward(const float *in, float *out, const float *lam, const int32_t *start, const int32_t *size,
+                           const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels,
+                           int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    if (inner == 1) eigen_forward_rows(out, lam, b, outer, channels, threads);
-    else eigen_forward_planes(out, lam, b, outer, channels, inner, threads);
+    if (inner == 1) eigen_forward_rows(in, out, lam, b, outer, channels, threads);
+    else eigen_forward_planes(in, out, lam, b, outer, channels, inner, threads);
 }
 
 void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, double *dlam,

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 1
+_ABI = 2
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -170,7 +170,7 @@ def _load(path: Path) -> ctypes.CDLL:
     if abi != _ABI:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
     pointers = {
-        "quadric_eigen_forward": 5,
+        "quadric_eigen_forward": 6,
         "quadric_eigen_backward": 8,
         "quadric_shared_forward": 6,
         "quadric_shared_backward": 8,
@@ -187,7 +187,7 @@ def _check(library: ctypes.CDLL) -> None:
     out = torch.tensor([[1.0, 2.0, 3.0, 4.0]], device="cpu")
     table = _Table((0, 3), (3, 1), (0, 2), 2)
     lam = torch.tensor([10.0, 100.0], device="cpu")
-    _call(library.quadric_eigen_forward, [out, lam], table, (1, 4, 1))
+    _call(library.quadric_eigen_forward, [out, out, lam], table, (1, 4, 1))
     if out.tolist() != [[941.0, 2.0, 3.0, 4.0]]:
         raise RuntimeError(
             f"the kernels computed a wrong result in their self-test: {out.tolist()}"
@@ -280,20 +280,23 @@ def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
     return torch.empty_like(like).copy_(tensor)
 
 
-def eigen_forward_(out: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout) -> None:
-    """Adds the eigen neuron's squares to `out` in place."""
-    assert _state.library is not None
-    lam = eigenvalues.detach().float().contiguous()
-    _call(_state.library.quadric_eigen_forward, [out, lam], table, shape)
-
-
-def shared_forward(
-    linear: Tensor, result: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
+def forward(
+    kind: str, linear: Tensor, result: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
 ) -> None:
-    """Writes the shared neuron's output into `result`, which may be `linear` itself."""
+    """Writes the neuron's output into `result`, which may be `linear` itself.
+
+    Args:
+        kind: "eigen" or "shared".
+        linear: the linear map's output.
+        result: a tensor of the same layout.
+        eigenvalues: one flat vector.
+        table: the blocks of channels.
+        shape: the layout of `linear`.
+    """
     assert _state.library is not None
     lam = eigenvalues.detach().float().contiguous()
-    _call(_state.library.quadric_shared_forward, [linear, result, lam], table, shape)
+    function = getattr(_state.library, f"quadric_{kind}_forward")
+    _call(function, [linear, result, lam], table, shape)
 
 
 def backward(

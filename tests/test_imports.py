@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "quadric"
 LEVELS = {
     "_quiet_import": 0,
     "_autograd": 0,
+    "_compiled": 0,
     "_dense": 0,
     "_squares": 0,
     "_text": 0,

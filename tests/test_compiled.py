@@ -1,0 +1,130 @@
+"""The operator that stands for the squares in a compiled graph: its values, gradients and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quadric
+from quadric import _compiled, kernels
+from quadric._squares import EigenSquares, SharedSquares, Squares
+from tests.conftest import assert_close
+
+SQUARES: dict[str, Squares] = {
+    "eigen": EigenSquares(9),
+    "eigen, images": EigenSquares(4, -3),
+    "shared": SharedSquares(8),
+    "shared, images": SharedSquares(5, -3, groups=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    if not quadric.use_kernels(True):
+        pytest.skip(f"no kernels on this machine: {kernels.reason()}")
+    yield
+    quadric.use_kernels(False)
+
+
+class Graphs:
+    """A backend that keeps the graphs it was given and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.targets += [str(node.target) for node in graph.graph.nodes]
+        return graph.forward
+
+
+@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
+    """Gradients, the promise on shapes and strides, tracing: torch.library.opcheck."""
+    squares = SQUARES[name]
+    out = torch.randn((4, 26) if squares.dim == -1 else (2, 26, 3, 5))
+    if channels_last and out.dim() == 4:
+        out = out.to(memory_format=torch.channels_last)
+    out = out.requires_grad_()
+    lam = torch.randn(squares.num_eigenvalues(26), requires_grad=True)
+    kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
+    arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups)
+    torch.library.opcheck(_compiled._add, arguments)
+    expected = squares.plain(out.double(), lam.double())
+    torch.testing.assert_close(_compiled._add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_compiled_network_trains_as_in_float64(neuron: str, channels_last: bool) -> None:
+    torch.manual_seed(0)
+    made: Any = quadric.make_layer(nn.Conv2d, 3, 26, 3, neuron=neuron)
+    model = nn.Sequential(made, nn.BatchNorm2d(26), nn.ReLU(inplace=True))
+    nn.init.normal_(made.eigenvalues, std=0.1)
+    x = torch.randn(2, 3, 9, 9)
+    wide = quadric.make_layer(nn.Conv2d, 3, 26, 3, neuron=neuron)
+    reference = nn.Sequential(wide, nn.BatchNorm2d(26), nn.ReLU()).double()
+    reference.load_state_dict(model.state_dict())
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
+    loss = reference(x.double()).square().sum()
+    for one, other in zip(
+        got, torch.autograd.grad(loss, list(reference.parameters())), strict=True
+    ):
+        torch.testing.assert_close(
+            one.double(), other, rtol=1e-3, atol=1e-3 * float(other.abs().max())
+        )
+
+
+@pytest.mark.parametrize(
+    ("neuron", "switched_on", "dtype", "wanted"),
+    [
+        ("eigen", True, torch.float32, True),
+        ("eigen", False, torch.float32, False),  # the formula fuses
+        ("shared", True, torch.float32, True),
+        ("shared", False, torch.float32, True),  # the formula does not
+        ("shared", True, torch.bfloat16, False),
+    ],
+)
+def test_where_the_graph_holds_it(
+    neuron: str, switched_on: bool, dtype: torch.dtype, wanted: bool
+) -> None:
+    quadric.use_kernels(switched_on)
+    layer: Any = quadric.make_layer(nn.Linear, 4, 20, neuron=neuron).to(dtype)
+    nn.init.normal_(layer.eigenvalues)
+    graphs = Graphs()
+    x = torch.randn(3, 4, dtype=dtype)
+    found = torch.compile(layer, fullgraph=True, backend=graphs)(x)
+    assert any("add_squares" in target for target in graphs.targets) == wanted
+    assert_close(found, layer(x))
+
+
+def test_exported_programs_hold_standard_operators_alone() -> None:
+    layer = quadric.make_layer(nn.Linear, 4, 20, neuron="shared")
+    program = torch.export.export(layer, (torch.randn(3, 4),))
+    assert not any("add_squares" in str(node.target) for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("lam_dim", [None, 0])
+@pytest.mark.parametrize("name", SQUARES)
+def test_many_at_once(name: str, lam_dim: int | None) -> None:
+    squares = SQUARES[name]
+    outs = torch.randn((3, 4, 26) if squares.dim == -1 else (3, 2, 26, 3, 5))
+    lam = torch.randn(3, squares.num_eigenvalues(26))
+    lam = lam if lam_dim == 0 else lam[0]
+
+    def one(out: Tensor, lam: Tensor) -> Tensor:
+        kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
+        return _compiled._add(out, lam, kind, squares.rank, squares.dim, squares.groups)
+
+    found = torch.vmap(one, in_dims=(0, lam_dim))(outs, lam)
+    expected = [squares.plain(outs[i], lam[i] if lam_dim == 0 else lam) for i in range(3)]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
