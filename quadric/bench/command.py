@@ -66,9 +66,12 @@ def bench_command(
     types = _chosen("dtypes", dtypes, tuple(DTYPES))
     if threads is not None:
         torch.set_num_threads(threads)
-    if "kernels" in ways and not kernels.use_kernels(True):
-        print(f"kernels are not available: {kernels.reason()}", file=sys.stderr)
-        ways = [way for way in ways if way != "kernels"] or ["plain"]
+    note = None
+    if "kernels" in ways:
+        note = "fused kernels are on, for float32 on the CPU"
+        if not kernels.use_kernels(True):
+            note = f"fused kernels are off: {kernels.reason()}"
+            ways = [way for way in ways if way != "kernels"] or ["plain"]
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
     if suite:
@@ -89,6 +92,8 @@ def bench_command(
     from rich.console import Console
     from rich.progress import Progress
 
+    if note is not None:
+        print(note, file=sys.stderr)
     total = 2 * len(cases) * (repeats + 1) * rounds
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)

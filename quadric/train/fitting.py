@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from quadric import provenance
-from quadric.kernels import active, use_kernels
+from quadric.kernels import active, reason, use_kernels
 from quadric.saving import save
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
@@ -59,7 +59,7 @@ def fit(
     network = build_network(recipe, prepared)
     counts = count(network, prepared)
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
-    with _quiet_lightning(), _kernels(recipe.kernels), _one_thread(small):
+    with _quiet_lightning(), _kernels(recipe, screen), _one_thread(small):
         module = TrainingModule(network, prepared, recipe)
         records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
         steps = len(prepared.train(0, recipe.devices * recipe.nodes))
@@ -229,9 +229,12 @@ def _best(epochs: list[dict[str, Any]], metric: str, higher: bool) -> dict[str, 
 
 
 @contextlib.contextmanager
-def _kernels(wanted: bool) -> Iterator[None]:
+def _kernels(recipe: Recipe, screen: TextIO | None) -> Iterator[None]:
     before = active()
-    use_kernels(wanted)
+    use_kernels(recipe.kernels)
+    if screen is not None and recipe.kernels and recipe.neuron in ("eigen", "shared"):
+        state = "on, for float32 on the CPU" if active() else f"off: {reason()}"
+        print(f"fused kernels are {state}", file=screen)
     try:
         yield
     finally:

@@ -89,6 +89,7 @@ def test_command(tmp_path):
     result = CliRunner().invoke(app, [*words, "--json", str(file), "--plot", str(picture)])
     assert result.exit_code == 0, result.output
     assert "conv 4x5x5, batch 2" in result.output
+    assert "fused kernels are o" in result.stderr
     data = json.loads(file.read_text())
     assert {"rows", "machine", "versions", "command", "repeats"} <= set(data)
     assert picture.stat().st_size > 1000
@@ -118,4 +119,5 @@ def test_ranks_are_drawn_as_lines(tmp_path):
 def test_bad_words_are_one_line(words, message):
     result = CliRunner().invoke(app, ["bench", *words, "--repeats", "1"])
     assert result.exit_code == 2
-    assert message in result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

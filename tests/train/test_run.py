@@ -207,6 +207,17 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_epoch(
     assert "4/4" in captured.out + captured.err
 
 
+@pytest.mark.parametrize(
+    ("overrides", "lines"), [({"neuron": "eigen"}, 1), ({"neuron": "linear"}, 0)]
+)
+def test_a_line_says_whether_the_kernels_are_on(
+    tmp_path: Path, overrides: dict[str, Any], lines: int
+) -> None:
+    screen = io.StringIO()
+    train(law_run(tmp_path / "run", **overrides), screen=screen)
+    assert screen.getvalue().count("fused kernels are o") == lines
+
+
 def test_overwriting_starts_again(tmp_path: Path) -> None:
     first = law_result(tmp_path / "run")
     run = law_run(tmp_path / "run")
