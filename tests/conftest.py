@@ -7,6 +7,8 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
+import quadric
+
 torch.set_num_threads(1)
 
 # Fixed examples: a red run is a red run on every machine, and nothing is written next to the code.
@@ -32,6 +34,19 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype | None = N
     """
     rtol, atol = TOLERANCE[dtype or actual.dtype]
     torch.testing.assert_close(actual.double(), expected.double(), rtol=rtol, atol=atol)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kernels", action="store_true", help="run on the fused kernels")
+
+
+@pytest.fixture(autouse=True)
+def fast_path(request: pytest.FixtureRequest) -> None:
+    """With --kernels the tests of layers and neurons, written for the plain path, judge the fused
+    kernels too.
+    """
+    if request.config.getoption("--kernels", default=False) and not quadric.use_kernels(True):
+        pytest.fail(f"no kernels to test: {quadric.kernels.reason()}")
 
 
 @pytest.fixture(autouse=True)
