@@ -22,7 +22,12 @@ def _squares(kind: str, rank: int, dim: int, groups: int) -> Squares:
     return (EigenSquares if kind == "eigen" else SharedSquares)(rank, dim, groups)
 
 
-@torch.library.custom_op("quadric::add_squares", mutates_args=())
+# The kernels take what comes, NCHW or channels_last: without this tag the compiler, which changes
+# the layout of convolutions for speed, would change it back for us.
+_ANY_LAYOUT = (torch.Tag.flexible_layout,)
+
+
+@torch.library.custom_op("quadric::add_squares", mutates_args=(), tags=_ANY_LAYOUT)
 def _add(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int) -> Tensor:
     return _squares(kind, rank, dim, groups).forward(out, eigenvalues)
 
@@ -32,7 +37,12 @@ def _(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: 
     return torch.empty_like(out)
 
 
-@torch.library.custom_op("quadric::add_squares_backward", mutates_args=())
+@torch.library.custom_op("quadric::add_squares_", mutates_args=("out",), tags=_ANY_LAYOUT)
+def _add_(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int) -> None:
+    _squares(kind, rank, dim, groups).forward_(out, eigenvalues)
+
+
+@torch.library.custom_op("quadric::add_squares_backward", mutates_args=(), tags=_ANY_LAYOUT)
 def _gradients(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int
 ) -> tuple[Tensor, Tensor]:
@@ -102,7 +112,12 @@ def has_operator(out: Tensor, squares: Squares) -> bool:
 
 
 def add_squares(out: Tensor, eigenvalues: Tensor, squares: Squares) -> Tensor:
-    """The sum with the squares, as an operator."""
+    """The sum with the squares, as an operator. `out` is overwritten where nobody asks for
+    gradients.
+    """
     kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
+    if not torch.is_grad_enabled():
+        _add_(out, eigenvalues, kind, squares.rank, squares.dim, squares.groups)
+        return out
     result: Tensor = _add(out, eigenvalues, kind, squares.rank, squares.dim, squares.groups)
     return result
