@@ -172,9 +172,10 @@ def _run_group(
             row[f"{kind}_median_seconds"] = statistics.median(taken)
             row[kind] = _divided(best[case.name], [best[c.name] for c in bases])
             row[f"{kind}_own"] = _divided(best[case.name], [best[c.name] for c in own])
-            row[f"{kind}_rounds"] = [
-                _divided(each[case.name], [each[c.name] for c in bases]) for each in bests
-            ]
+            for suffix, against in (("", bases), ("_own", own)):
+                row[f"{kind}{suffix}_rounds"] = [
+                    _divided(each[case.name], [each[c.name] for c in against]) for each in bests
+                ]
         held = [peaks[c.name] for c in own]
         row["memory"] = _divided(peaks[case.name], [h for h in held if h])
         rows.append(row)

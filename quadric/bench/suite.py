@@ -103,6 +103,13 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
             cells = [_cell(of[neuron]) for neuron in NEURONS]
             if any(cells):
                 lines.append([group, path, *cells])
+            formats = list(dict.fromkeys(r["format"] for rows in of.values() for r in rows))
+            if path == "kernels" and len(formats) > 1:
+                # They must be good in both formats, each beside the linear network in the same one.
+                for layout in formats:
+                    own = {n: [r for r in of[n] if r["format"] == layout] for n in NEURONS}
+                    cells = [_cell(own[neuron], "_own") for neuron in NEURONS]
+                    lines.append([group, f"{path}, both in {layout}", *cells])
         for row in mine:
             if row["neuron"] == BARE_PASS:
                 lines.append([group, BARE_PASS, _cell([row]), ""])
@@ -111,12 +118,17 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
     return (markdown_table if markdown else text_table)(header, lines, "llrr")
 
 
-def _cell(rows: Sequence[dict[str, Any]]) -> str:
-    """Training and inference, each in the format that is better for it."""
+def _cell(rows: Sequence[dict[str, Any]], against: str = "") -> str:
+    """Training and inference, each in the format that is better for it.
+
+    Args:
+        rows: of one neuron, in some formats.
+        against: "_own" for ratios to the linear network in the same format.
+    """
     if not rows:
         return ""
     texts = []
-    for kind in ("training", "inference"):
+    for kind in (f"training{against}", f"inference{against}"):
         best = min(rows, key=lambda row: row[kind])
         low, high = min(best[f"{kind}_rounds"]), max(best[f"{kind}_rounds"])
         texts.append(f"{best[kind]:.2f} ({low:.2f}-{high:.2f})")

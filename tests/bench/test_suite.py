@@ -42,6 +42,8 @@ def test_memory_and_ranks_are_summed_up():
 
 def test_a_summary_takes_the_better_format_of_each():
     row = {"group": "net", "neuron": "eigen", "path": "kernels", "dtype": "float32"}
+    row |= {"training_own": 1.1, "training_own_rounds": [1.1]}
+    row |= {"inference_own": 1.05, "inference_own_rounds": [1.0, 1.1]}
     rows = [
         {**row, "format": "nchw", "training": 1.5, "inference": 1.1}
         | {"training_rounds": [1.5], "inference_rounds": [1.0, 1.2]},
@@ -50,6 +52,7 @@ def test_a_summary_takes_the_better_format_of_each():
     ]
     text = bench.summary(rows, markdown=True)
     assert text.splitlines()[2] == ("| net | kernels | 1.20 (1.20-1.30) / 1.10 (1.00-1.20) |  |")
+    assert "| net | kernels, both in nchw | 1.10 (1.10-1.10) / 1.05 (1.00-1.10) |  |" in text
 
 
 def test_a_bare_pass_changes_nothing_but_the_time():
