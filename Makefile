@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Test processes; each pays the import of torch, so more than a few do not help.
 JOBS ?= auto
+# The layers' own tests, which run once more on the fused kernels.
+KERNEL_TESTS := tests/nn/test_linear.py tests/nn/test_conv.py tests/nn/test_layers.py tests/zoo/test_shared.py \
+	tests/test_functional.py
 
 .PHONY: demo test test-slow lint readme clean
 .DELETE_ON_ERROR:
@@ -23,6 +26,11 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist=loadfile
+	@if $(BIN)/python -c "import quadric; raise SystemExit(not quadric.use_kernels())"; then \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --kernels $(KERNEL_TESTS); \
+	else \
+		echo "no C++ compiler: the layers were not tested once more on the fused kernels"; \
+	fi
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --timeout=3600

@@ -617,7 +617,7 @@ def bench(
     ranks: Annotated[
         str | None, typer.Option(help="Cost against rank instead: 1,3,7,15,31,63.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Batch size of a network.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size of a network.", min=1)] = None,
     input: Annotated[str | None, typer.Option(help="Input shape of a factory's network.")] = None,
     repeats: Annotated[int, typer.Option(help="Timed runs (of tables at most 5).", min=1)] = 20,
     rounds: Annotated[

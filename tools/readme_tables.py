@@ -16,11 +16,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from quadric import cost, models
 from quadric._text import markdown_table
+from quadric.bench.suite import BARE_PASS, memory_summary, rank_summary, summary
 from quadric.demo.table import demo_table
 from quadric.zoo.table import neuron_table
 
@@ -101,14 +103,86 @@ def _table_fits(results: Path) -> str:
     return markdown_table(header, rows, "lrrrr")
 
 
+def _bench(file: str, table: Callable[..., str]) -> Callable[[Path], str]:
+    """A table of `quadric bench`, with the machine it was made on."""
+
+    def made(results: Path) -> str:
+        data = json.loads((results / "bench" / file).read_text(encoding="utf-8"))
+        machine, runs = data["machine"], data["repeats"] * data["rounds"]
+        torch_version = data["versions"]["torch"]
+        rounds = f" in {data['rounds']} rounds" if data["rounds"] > 1 else ""
+        note = (
+            f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; times are "
+            f"the best of {runs} runs{rounds}, taken in turn: `{data['command']}`."
+        )
+        return f"{table(data['rows'], markdown=True)}\n\n{note}"
+
+    return made
+
+
+def _networks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    return summary([r for r in rows if not r["group"].startswith("conv")], markdown)
+
+
+def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    return memory_summary([r for r in rows if not r["group"].startswith("conv")], markdown)
+
+
+def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    return summary([r for r in rows if r["group"].startswith("conv")], markdown)
+
+
+def _bound(results: Path) -> str:
+    """What the squares add to an inference of ResNet-20 beside the least that a pass could add."""
+    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
+    sizes: list[int] = []
+    with torch.device("meta"):
+        model, x = models.create("resnet20"), torch.zeros(128, 3, 32, 32)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(lambda _, inputs, out: sizes.append(4 * out.numel()))
+    model(x)
+    moved = 2 * sum(sizes)
+    rows = [
+        r for r in data["rows"] if r["group"].startswith("resnet20") and r["path"] != "compiled"
+    ]
+    rows = [r for r in rows if r["format"] == "channels_last" and "recompute" not in r["neuron"]]
+    linear = next(r["inference_seconds"] for r in rows if r["neuron"] == "linear")
+    lines = []
+    for row in rows:
+        if row["neuron"] != "linear":
+            more = row["inference_seconds"] - linear
+            name = (
+                row["neuron"] if row["neuron"] == BARE_PASS else f"{row['neuron']}, {row['path']}"
+            )
+            lines.append([name, f"{1e3 * more:.1f}", f"{moved / more / 1e9:.0f}"])
+    header = ["channels_last, batch 128", "added, ms", "GB/s"]
+    table = markdown_table(header, lines, "lrr")
+    note = (
+        f"The outputs of all convolutions, read and written once, are {moved / 1e6:.0f} MB; an "
+        f"inference of the linear network takes {1e3 * linear:.0f} ms."
+    )
+    return f"{table}\n\n{note}"
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
     "savings": _savings,
     "compared": _compared,
     "table-fits": _table_fits,
+    "speed": _bench("suite.json", _networks),
+    "layers": _bench("suite.json", _layers),
+    "memory": _bench("suite.json", _memory),
+    "ranks": _bench("ranks.json", rank_summary),
+    "bound": _bound,
 }
-PAGES = (ROOT / "README.md", ROOT / "docs" / "neurons.md", ROOT / "docs" / "tables.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "neurons.md",
+    ROOT / "docs" / "speed.md",
+    ROOT / "docs" / "tables.md",
+)
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:table: \S+|/table) -->")

@@ -16,7 +16,7 @@ from quadric.bench.cases import (
     network_cases,
     rank_cases,
 )
-from quadric.bench.run import BenchReport, run
+from quadric.bench.run import INFERENCES, BenchReport, run
 from quadric.bench.suite import suite_cases
 
 
@@ -74,6 +74,8 @@ def bench_command(
             ways = [way for way in ways if way != "kernels"] or ["plain"]
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
+    if suite and (model or shapes or ranks or input):
+        raise ValueError("--suite says itself what is timed: leave out model, shapes, ranks, input")
     if suite:
         cases = suite_cases(ways, batch=batch)
     elif ranks is not None:
@@ -94,7 +96,7 @@ def bench_command(
 
     if note is not None:
         print(note, file=sys.stderr)
-    total = 2 * len(cases) * (repeats + 1) * rounds
+    total = len(cases) * ((INFERENCES + 1) * repeats + 2) * rounds
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)
         return run(cases, repeats, memory, lambda: progress.advance(task), rounds)

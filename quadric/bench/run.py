@@ -15,6 +15,9 @@ from quadric.bench.cases import Case
 from quadric.bench.memory import peak_bytes
 from quadric.bench.timing import interleaved
 
+INFERENCES = 3
+"""Runs of an inference for one of a training step: it is shorter, so noise weighs more."""
+
 
 @dataclass(frozen=True)
 class BenchReport:
@@ -71,7 +74,8 @@ class BenchReport:
             lines.append("")
         runs = self.repeats * self.rounds
         lines.append(
-            f"Ratios to the linear one: best of {runs} runs each, taken in turn.\n"
+            f"Ratios to the linear one: best of {runs} training steps and {INFERENCES * runs} "
+            "inferences each, taken in turn.\n"
             "training, inference: against linear in its better memory format; own format: "
             "training/inference against linear in the same one.\n"
             "memory: peak of a training step, by the allocator's own record. "
@@ -139,7 +143,7 @@ def _run_group(
         training = {case.name: case.training_step for case in cases}
         times["training"].append(interleaved(training, repeats, prepare, tick))
         inference = {case.name: case.forward for case in cases}
-        times["inference"].append(interleaved(inference, repeats, prepare, tick))
+        times["inference"].append(interleaved(inference, INFERENCES * repeats, prepare, tick))
     peaks: dict[str, int | None] = {}
     for case in cases:
         case.switch()

@@ -114,6 +114,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--shapes", "20x32"], "shapes must be positive whole numbers"),
         (["--ranks", "0"], "ranks must be positive whole numbers"),
         (["--model", "no.such:net"], "input shape"),
+        (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
     ],
 )
 def test_bad_words_are_one_line(words, message):
