@@ -30,12 +30,17 @@ def plot(report: BenchReport, path: Path) -> None:
                 axis.plot(
                     [r["rank"] for r in rows], [r[kind] for r in rows], marker=marker, label=neuron
                 )
+        shown = [row for row in report.rows if row["rank"] is not None]
+        top = 1.1 * max(row[kind] for row in shown for kind in titles)
+        ticks = sorted({row["rank"] for row in shown})
         for axis, (_, title) in zip(axes, titles.items(), strict=True):
             axis.axhline(1, color="0.6", linewidth=1, linestyle="--")
             axis.set_xscale("log", base=2)
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.minorticks_off()
             axis.set_xlabel("rank k")
             axis.set_title(title)
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, top)
         axes[0].set_ylabel("ratio to linear")
         axes[0].legend(frameon=False)
     else:
