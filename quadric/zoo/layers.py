@@ -20,6 +20,9 @@ from quadric.nn.layer import (
 )
 from quadric.zoo.registry import Rule, get_neuron
 
+_CACHED = 1 << 23
+"""Numbers that one call for several maps may put out: in float32 32 MB, about a last cache."""
+
 
 class NeuronLayer(QuadraticLayer):
     """Abstract: a layer of the registry's neurons.
@@ -106,8 +109,13 @@ class NeuronLayer(QuadraticLayer):
     def fused(
         self, input: Tensor, weights: list[Tensor], biases: list[Tensor | None]
     ) -> list[Tensor]:
-        """Several linear maps of one input, by one call: a list of their outputs."""
+        """Several linear maps of one input, by one call where that is faster: a list of their
+        outputs.
+        """
         linear_map = self.linear_map
+        if self._too_large(input, weights):
+            each = zip(weights, biases, strict=True)
+            return [linear_map(input, weight, own) for weight, own in each]
         bias = None
         if any(b is not None for b in biases):
             sizes = [linear_map.outputs(w) for w in weights]
@@ -123,6 +131,16 @@ class NeuronLayer(QuadraticLayer):
             return list(out.split(sizes, dim))
         parts = out.unflatten(dim, (groups, -1)).split(sizes, dim + 1)
         return [p.flatten(dim, dim + 1) for p in parts]
+
+    def _too_large(self, input: Tensor, weights: list[Tensor]) -> bool:
+        """Whether the outputs of one call would leave the processor's cache before they are used.
+
+        A compiled graph must not depend on the size of a batch.
+        """
+        if torch.compiler.is_compiling() or input.device.type != "cpu" or input.numel() == 0:
+            return False
+        outputs = sum(self.linear_map.outputs(weight) for weight in weights)
+        return input.numel() // input.shape[self.linear_map.channel_dim] * outputs > _CACHED
 
     def start_linear_(self, device: Any, dtype: torch.dtype) -> None:
         """Gives the added parameters new storage and the linear start; weight and bias stay as they
