@@ -52,7 +52,7 @@ class BenchReport:
     def __str__(self) -> str:
         lines = []
         header = (
-            f"{'neuron':<16}{'path':<10}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
+            f"{'neuron':<16}{'path':<17}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
             f"{'own format':>15}{'memory':>8}"
         )
         for group in dict.fromkeys(row["group"] for row in self.rows):
@@ -63,7 +63,7 @@ class BenchReport:
                 rank = f" k={row['rank']}" if row["rank"] is not None else ""
                 own = f"{_ratio(row['training_own'])}/{_ratio(row['inference_own'])}"
                 lines.append(
-                    f"{row['neuron'] + rank:<16}{row['path']:<10}{row['format'] or '-':<15}"
+                    f"{row['neuron'] + rank:<16}{row['path']:<17}{row['format'] or '-':<15}"
                     f"{row['dtype']:<9}{_ratio(row['training']):>9}{_ratio(row['inference']):>11}"
                     f"{own:>15}{_ratio(row['memory']):>8}"
                 )
