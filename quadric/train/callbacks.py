@@ -41,7 +41,7 @@ class EpochRecords(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.records = list(state_dict["records"])
-        self.broken = set(state_dict["broken"]) or None
+        self.broken = set(state_dict.get("broken", ())) or None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.perf_counter()

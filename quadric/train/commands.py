@@ -87,9 +87,10 @@ def train(
 def _interrupted(run: Any) -> str:
     done = run.epochs_done
     if not done:
-        return (
-            f"interrupted in the first epoch: start it again with `{run.directory.resume_command}`"
-        )
+        # While data were being fetched there is no directory yet to resume.
+        begun = (run.directory.path / "recipe.yaml").exists()
+        again = run.directory.resume_command if begun else run.command
+        return f"interrupted in the first epoch: start it again with `{again}`"
     return (
         f"interrupted; {done} of {run.recipe.epochs} epochs are in "
         f"{run.directory.last_checkpoint}: continue with `{run.directory.resume_command}`"

@@ -29,8 +29,9 @@ from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
 
 RUNS = Path("runs")
-# A process that was killed with its parent needs a moment to be gone, and its lock with it.
-PATIENCE = 2.0
+# A process that was killed with its parent needs a moment to be gone, and its lock with it: the
+# workers that decode pictures look for their parent every five seconds.
+PATIENCE = 8.0
 
 
 class BusyError(ValueError):
