@@ -15,21 +15,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from quadric import cli
+from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
 COMMANDS: dict[str, Any] = get_command(cli.app).commands  # type: ignore[attr-defined]
-
-
-def quadric(*args: str) -> Any:
-    return CliRunner().invoke(cli.app, args)
-
-
-def assert_mistake(result: Any, message: str) -> None:
-    """Exit code 2 and one line on stderr that holds the message."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
-    assert message in result.stderr
 
 
 def test_no_argument_lists_every_command_with_an_example() -> None:

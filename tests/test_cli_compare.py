@@ -9,29 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from quadric import cli
+from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
 FAST = ["--folds", "2", "--seeds", "1", "--epochs", "3", "--hidden", "6"]
-
-
-def quadric(*args: str) -> Any:
-    return CliRunner().invoke(cli.app, args)
-
-
-def assert_mistake(result: Any, message: str) -> None:
-    """Exit code 2 and one line on stderr that holds the message."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
-    assert message in result.stderr
 
 
 @pytest.fixture

@@ -20,18 +20,12 @@ from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
 from quadric.train.run import find_run, train
+from tests.command_line import assert_mistake
 from tests.exporting.networks import small_cnn
 
 
 def run(*args: object) -> Any:
     return CliRunner().invoke(cli.app, [str(arg) for arg in args])
-
-
-def assert_mistake(result: Any, message: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
-    assert message in result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ LEVELS = {
     "_dense": 0,
     "_squares": 0,
     "_text": 0,
+    "_threads": 0,
     "functional": 0,
     "init": 0,
     "kernels": 0,

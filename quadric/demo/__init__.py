@@ -8,18 +8,16 @@ neuron does not win.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from quadric import provenance
+from quadric._threads import one_thread
 from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
@@ -48,7 +46,7 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         tasks = [dataclasses.replace(task, steps=12) for task in tasks]
         seeds = 2
     started = time.perf_counter()
-    with _one_thread():
+    with one_thread():
         # The first optimizer step of a process loads half of torch: not the first network's time.
         run_task(dataclasses.replace(tasks[0], steps=1), "eigen", seed, 1, lambda steps: None)
         outcomes = _run_all(tasks, seed, seeds)
@@ -94,14 +92,3 @@ def _run_all(tasks: list[Task], seed: int, seeds: int) -> list[Outcome]:
                     run_task(task, neuron, seed, seeds, lambda steps: progress.advance(bar, steps))
                 )
     return outcomes
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread: these networks are too small for more, and sums then have one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -9,7 +9,6 @@ zero, so that each network sees exactly the minibatches of its own fit.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from quadric._threads import one_thread
 from quadric.nn.layer import QuadraticLayer
 from quadric.sklearn.adam import FlatAdam, flatten
 from quadric.sklearn.losses import Loss
@@ -203,7 +203,7 @@ def train(
         for positions in groups.values()
         for chunk in _chunks(jobs, positions, max_stack, workers)
     ]
-    with _one_thread(small):
+    with one_thread(small):
         if len(chunks) == 1 or workers == 1:
             for chunk in chunks:
                 run(chunk)
@@ -218,19 +218,6 @@ def _is_small(job: Job) -> bool:
         return False
     largest = max(parameter.numel() for parameter in job.network.parameters())
     return largest * job.settings.batch_size <= SMALL_MACS
-
-
-@contextlib.contextmanager
-def _one_thread(wanted: bool) -> Iterator[None]:
-    """Operations on one thread each; threads that are started in here have one too."""
-    before = torch.get_num_threads()
-    if wanted:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if wanted:
-            torch.set_num_threads(before)
 
 
 def _in_threads(

@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from quadric import provenance
+from quadric._threads import one_thread
 from quadric.kernels import active, reason, use_kernels
 from quadric.saving import save
 from quadric.train.callbacks import EpochRecords, make_callbacks
@@ -59,7 +60,7 @@ def fit(
     network = build_network(recipe, prepared)
     counts = count(network, prepared)
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
-    with _quiet_lightning(), _kernels(recipe, screen), _one_thread(small):
+    with _quiet_lightning(), _kernels(recipe, screen), one_thread(small):
         module = TrainingModule(network, prepared, recipe)
         records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
         steps = len(prepared.train(0, recipe.devices * recipe.nodes))
@@ -239,17 +240,6 @@ def _kernels(recipe: Recipe, screen: TextIO | None) -> Iterator[None]:
         yield
     finally:
         use_kernels(before)
-
-
-@contextlib.contextmanager
-def _one_thread(wanted: bool) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if wanted:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

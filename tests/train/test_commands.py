@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from quadric import cli
 from quadric.train.module import TrainingModule
+from tests.command_line import assert_mistake
 
 LAW = "train law-lorentz --epochs 2 --batch-size 64 --set samples=128"
 
@@ -25,13 +26,6 @@ def quadric(line: str) -> Any:
 
 def quadric_words(*words: str) -> Any:
     return CliRunner().invoke(cli.app, list(words))
-
-
-def assert_mistake(result: Any, message: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
-    assert message in result.stderr
 
 
 @pytest.fixture(autouse=True)
