@@ -3,8 +3,8 @@
 Plain autograd keeps every intermediate of the formula. Nothing of that is needed: the squares are
 recomputed in the backward pass. For the eigen neuron the layer's own output holds the features, and
 whatever follows the layer keeps that output anyway (BatchNorm, LayerNorm, GELU), so training keeps
-no more than with a linear layer. For the shared neuron the linear map's output is kept, or
-recomputed on request.
+no more than with a linear layer. For the shared neuron the linear map's output is kept. On request
+neither is, and the linear map is computed again.
 
 The output is kept as an alias without a version check (`.data`), because an in-place activation
 behind the layer is common (`ReLU(inplace=True)`) and autograd would refuse it. Whether the output
@@ -73,7 +73,7 @@ class _MapWithSquares(torch.autograd.Function):
         squares: Squares,
         recompute: bool,
     ) -> Tensor:
-        keeps_output = isinstance(squares, EigenSquares)
+        keeps_output = isinstance(squares, EigenSquares) and not recompute
         ctx.linear_map, ctx.squares = linear_map, squares
         # The bias is not saved for backward (a linear layer does not save it either) but only
         # referred to.
@@ -148,8 +148,8 @@ def map_with_squares(
         weight: the map's weight.
         bias: the map's bias.
         eigenvalues: one flat vector.
-        recompute: for the shared neuron, compute the linear map again in backward instead of
-            keeping its output.
+        recompute: compute the linear map again in backward instead of keeping the output (of the
+            layer for the eigen neuron, of the map for the shared one).
     """
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast to ask for

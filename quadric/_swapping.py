@@ -157,7 +157,7 @@ _HOOKS = (
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
-_NEURON_ATTRIBUTES |= {"transposed_checkpoint", "_origin"}
+_NEURON_ATTRIBUTES |= {"recompute", "transposed_checkpoint", "_origin"}
 # What torch's own layers keep for themselves.
 _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 

@@ -232,8 +232,10 @@ class QuadraticMultiheadAttention(nn.Module):
         q = self._heads(self.q_proj(query))  # (N, H, L, D)
         k = self._heads(self.k_proj(key))  # (N, H, S, D)
         v = self._heads(self.v_proj(value))
+        dropout = self.dropout if self.training else 0.0
+        written_out = need_weights or (dropout > 0.0 and _torch_writes_out(q))
         # As in torch, the hint replaces the mask only where nothing else is masked or returned.
-        is_causal = is_causal and key_padding_mask is None and not need_weights
+        is_causal = is_causal and key_padding_mask is None and not written_out
         mask = None if is_causal else self._merge(attn_mask, key_padding_mask, q)
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self._appended(self.bias_k, k)], dim=2)
@@ -244,16 +246,16 @@ class QuadraticMultiheadAttention(nn.Module):
             # What was appended is visible to all.
             mask = F.pad(mask, (0, k.shape[2] - key.shape[self._length_dim(key)]))
 
-        dropout = self.dropout if self.training else 0.0
-        weights: Tensor | None = None
-        if need_weights:
-            scores = (q * math.sqrt(1.0 / self.head_dim)) @ k.mT
-            weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+        returned: Tensor | None = None
+        if written_out:
+            softmax = torch.softmax if need_weights else _softmax_or_zeros
+            weights = softmax(_scores(q, k, mask), dim=-1)
             if dropout > 0.0:
                 weights = F.dropout(weights, dropout)
             mixed = weights @ v
-            weights = weights.mean(dim=1) if average_attn_weights else weights
-            weights = weights if batched else weights.squeeze(0)
+            if need_weights:
+                returned = weights.mean(dim=1) if average_attn_weights else weights
+                returned = returned if batched else returned.squeeze(0)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
         # (N, H, L, D) -> the layout of the query
@@ -263,7 +265,7 @@ class QuadraticMultiheadAttention(nn.Module):
             mixed = mixed.transpose(1, 2)
         else:
             mixed = mixed.permute(2, 0, 1, 3)
-        return self.out_proj(mixed.flatten(-2)), weights
+        return self.out_proj(mixed.flatten(-2)), returned
 
     def _length_dim(self, tensor: Tensor) -> int:
         return 1 if tensor.dim() == 3 and self.batch_first else 0
@@ -502,6 +504,28 @@ class QuadraticMultiheadAttention(nn.Module):
         if self.add_zero_attn:
             text += ", add_zero_attn=True"
         return text
+
+
+def _torch_writes_out(q: Tensor) -> bool:
+    """Whether torch has no fused attention with dropout for this tensor, and computes it step by
+    step. It then scales queries and keys in copies, which training would keep beside ours."""
+    return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    scale = math.sqrt(1.0 / q.shape[-1])
+    if q.dtype in (torch.float32, torch.float64):
+        scores = (q @ k.mT) * scale
+    else:
+        scores = (q * scale) @ k.mT  # the product itself might not fit
+    return scores if mask is None else scores + mask
+
+
+def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
+    """Softmax, and zeros where everything is masked: what torch's attention without weights does,
+    while that with weights gives NaN."""
+    weights: Tensor = torch.ops.aten._safe_softmax(scores, dim)
+    return weights
 
 
 def _own(*parts: Tensor) -> nn.Parameter:

@@ -179,6 +179,7 @@ def quadratic_map(
     bias: Tensor | None,
     *,
     rank: int,
+    recompute: bool = False,
 ) -> Tensor:
     """The eigen neuron over any linear map: what the functions below have in common."""
     check_rank(rank)
@@ -190,7 +191,7 @@ def quadratic_map(
     expected = squares.num_eigenvalues(channels)
     _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
     return map_with_squares(
-        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues
+        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues, recompute
     )
 
 

@@ -254,6 +254,7 @@ def describe_layer(layer: QuadraticLayer) -> SavedLayer:
         options: dict[str, Any] = {
             "eigenvalue_init": layer.eigenvalue_init,
             "normalize": layer.normalize,
+            "recompute": layer.recompute,
         }
     elif isinstance(layer, NeuronLayer):
         options = layer.rule.options()

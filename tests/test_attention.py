@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from quadric.attention import QuadraticMultiheadAttention
 from quadric.nn import QuadraticLayer, QuadraticLinear
 from quadric.zoo import neurons
+from tests.nn.test_memory import saved_storages
 
 E, H, N, L, S = 12, 4, 3, 5, 7
 CAN_BE_LINEAR = sorted(name for name, row in neurons().items() if row.can_be_linear)
@@ -209,6 +210,50 @@ def test_dropout_is_as_in_torch_under_one_seed():
     theirs.eval()
     _assert_same(ours(*inputs), theirs(*inputs))
     _assert_same(ours(*inputs, need_weights=False), theirs(*inputs, need_weights=False))
+
+
+_DROPOUT_MASKS = ("none", "bool2d", "bool3d+padding", "causal", "a whole row")
+
+
+@pytest.mark.parametrize("masks", _DROPOUT_MASKS)
+@pytest.mark.parametrize("layout", ["seq_first", "batch_first", "unbatched"])
+def test_dropout_without_weights_is_as_in_torch_under_one_seed(masks, layout):
+    """Values and gradients, which torch keeps free of NaN where a row sees nothing."""
+    batched = layout != "unbatched"
+    options: dict[str, Any] = {}
+    if masks == "causal":
+        causal = nn.Transformer.generate_square_subsequent_mask(S, dtype=torch.float64)
+        options = {"attn_mask": causal, "is_causal": True}
+    elif masks == "a whole row":
+        options["attn_mask"] = torch.arange(L).unsqueeze(1).expand(L, S) == 1
+    else:
+        options = dict(_masks(batched)[masks])
+    theirs, ours = _pair(dropout=0.4, batch_first=layout == "batch_first")
+    lengths = (S, S) if masks == "causal" else (L, S)
+    inputs = _inputs(layout == "batch_first", batched, lengths=lengths)
+    results = []
+    for attention in (ours, theirs):
+        given = [x.clone().requires_grad_() for x in inputs]
+        torch.manual_seed(3)
+        output, weights = attention(*given, need_weights=False, **options)
+        assert weights is None
+        results.append([output, *torch.autograd.grad(output.square().sum(), given)])
+    for mine, expected in zip(*results, strict=True):
+        assert torch.all(torch.isfinite(expected))
+        assert_close(mine, expected)
+
+
+def test_training_with_dropout_keeps_less_than_torch_does():
+    """The projections' outputs are kept for the squares: scaled copies of them would come on top,
+    and torch's attention, which has only the copies, would need two outputs less."""
+    theirs = nn.MultiheadAttention(64, 4, dropout=0.1)
+    ours = QuadraticMultiheadAttention.from_mha(theirs)
+    x = torch.randn(8, 16, 64, requires_grad=True)
+    kept = [
+        sum(saved_storages(lambda m=m: m(x, x, x, need_weights=False)).values())
+        for m in (ours, theirs)
+    ]
+    assert kept[0] <= kept[1] - x.nbytes + 64 * 4 * 4
 
 
 # --- the neurons count ----------------------------------------------------------------------------

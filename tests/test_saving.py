@@ -566,6 +566,7 @@ def test_models_that_do_not_agree(tmp_path: Path) -> None:
         assert_untouched(model, before)
     # How the eigenvalues started, and whether backward recomputes, makes no difference.
     quadric.load_(curved(eigenvalue_init="random_sign", init="published"), path)
+    quadric.load_(curved(recompute=True), path)
 
 
 def test_a_model_of_another_architecture_is_left_alone(tmp_path: Path) -> None:

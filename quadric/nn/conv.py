@@ -39,6 +39,8 @@ class _QuadraticConvNd(EigenLayer, ConvGeometry):
         rank: k, the number of features of a neuron.
         eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
         normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
+        recompute: compute the linear map again in backward instead of keeping the output: less
+            memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
         device: where the parameters live.
         dtype: their type.
 
@@ -64,6 +66,7 @@ class _QuadraticConvNd(EigenLayer, ConvGeometry):
         rank: int = 9,
         eigenvalue_init: EigenvalueInit = "zeros",
         normalize: bool = False,
+        recompute: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -78,7 +81,7 @@ class _QuadraticConvNd(EigenLayer, ConvGeometry):
             groups=groups,
             padding_mode=padding_mode,
         )
-        self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+        self._set_neuron(bias, rank, eigenvalue_init, normalize, recompute, device, dtype)
 
 
 class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
@@ -101,6 +104,8 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
         rank: k, the number of features of a neuron.
         eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
         normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
+        recompute: compute the linear map again in backward instead of keeping the output: less
+            memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
         device: where the parameters live.
         dtype: their type.
     """
@@ -121,6 +126,7 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
         rank: int = 9,
         eigenvalue_init: EigenvalueInit = "zeros",
         normalize: bool = False,
+        recompute: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -136,7 +142,7 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
             dilation=dilation,
             padding_mode=padding_mode,
         )
-        self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+        self._set_neuron(bias, rank, eigenvalue_init, normalize, recompute, device, dtype)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The output; `output_size` chooses among the sizes that the stride allows, as in torch."""

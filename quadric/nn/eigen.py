@@ -31,6 +31,7 @@ class EigenLayer(QuadraticLayer):
     rank: int
     normalize: bool
     eigenvalue_init: EigenvalueInit
+    recompute: bool = False  # also in layers that were pickled before there was such an option
     weight: nn.Parameter
     bias: nn.Parameter | None
     eigenvalues: nn.Parameter
@@ -41,6 +42,7 @@ class EigenLayer(QuadraticLayer):
         rank: int,
         eigenvalue_init: EigenvalueInit,
         normalize: bool,
+        recompute: bool,
         device: Any,
         dtype: torch.dtype | None,
     ) -> None:
@@ -48,6 +50,7 @@ class EigenLayer(QuadraticLayer):
         self.rank = QF.check_rank(rank)
         self.normalize = bool(normalize)
         self.eigenvalue_init = check_eigenvalue_init(eigenvalue_init)
+        self.recompute = bool(recompute)
         factory = {"device": device, "dtype": dtype}
         count = self._squares.num_eigenvalues(self.num_outputs)
         self.weight = nn.Parameter(torch.empty(self.weight_shape(), **factory))
@@ -121,6 +124,7 @@ class EigenLayer(QuadraticLayer):
             self.effective_eigenvalues(),
             self.bias,
             rank=self.rank,
+            recompute=self.recompute,
         )
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,7 +191,12 @@ class EigenLayer(QuadraticLayer):
 
     @classmethod
     def from_linear(
-        cls: type[Self], module: nn.Module, rank: int = 9, *, normalize: bool = False
+        cls: type[Self],
+        module: nn.Module,
+        rank: int = 9,
+        *,
+        normalize: bool = False,
+        recompute: bool = False,
     ) -> Self:
         """A layer that computes what `module` computes: its weight and bias (the same parameter
         objects), and eigenvalues zero.
@@ -196,6 +205,7 @@ class EigenLayer(QuadraticLayer):
             module: the torch layer of this kind.
             rank: the number of features of a neuron.
             normalize: as in the constructor.
+            recompute: likewise.
         """
         expected = cls.linear_class
         if not isinstance(module, expected):
@@ -212,6 +222,7 @@ class EigenLayer(QuadraticLayer):
             bias=has_bias,
             rank=rank,
             normalize=normalize,
+            recompute=recompute,
             device="meta",
             dtype=weight.dtype,
         )
@@ -236,4 +247,6 @@ class EigenLayer(QuadraticLayer):
             text += f", eigenvalue_init={self.eigenvalue_init!r}"
         if self.normalize:
             text += ", normalize=True"
+        if self.recompute:
+            text += ", recompute=True"
         return text

@@ -29,6 +29,8 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
         normalize: divide each square by |q|^2, so that the eigenvectors count as unit vectors, as
             in the paper's derivation; weight decay on q then no longer shrinks the quadratic part.
+        recompute: compute the linear map again in backward instead of keeping the output: less
+            memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
         device: where the parameters live.
         dtype: their type.
 
@@ -58,12 +60,13 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         rank: int = 9,
         eigenvalue_init: EigenvalueInit = "zeros",
         normalize: bool = False,
+        recompute: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._set_geometry(in_features, out_features)
-        self._set_neuron(bias, rank, eigenvalue_init, normalize, device, dtype)
+        self._set_neuron(bias, rank, eigenvalue_init, normalize, recompute, device, dtype)
 
     @classmethod
     def from_dense(

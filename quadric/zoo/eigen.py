@@ -54,6 +54,7 @@ class Eigen(Rule):
     rank: int = 9
     eigenvalue_init: EigenvalueInit = "zeros"
     normalize: bool = False
+    recompute: bool = False
     quadratic = ("eigenvalues",)
 
     def __post_init__(self) -> None:

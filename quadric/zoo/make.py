@@ -139,8 +139,10 @@ def _from_module(module: nn.Module, neuron: str, options: dict[str, Any]) -> nn.
     cls = _layer_class(kind, neuron)
     if issubclass(cls, EigenLayer):
         chosen = rule.options()
-        eigen = cls.from_linear(module, chosen["rank"], normalize=chosen["normalize"])
-        start = "zeros" if wanted == "linear" else chosen["eigenvalue_init"]
+        start = chosen.pop("eigenvalue_init")
+        if wanted == "linear":
+            start = "zeros"
+        eigen = cls.from_linear(module, **chosen)
         eigen.eigenvalue_init = start
         eigenvalues_(eigen.eigenvalues, start)
         return eigen

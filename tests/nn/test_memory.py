@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import quadric
+from quadric.nn.eigen import EigenLayer
 from tests import reference
 from tests.conftest import assert_close
 from tests.nn.cases import CASES, IDS, Case
@@ -123,6 +124,48 @@ def test_no_output_more_in_front_of_an_in_place_relu() -> None:
     linear, layer, x = networks(lambda: nn.ReLU(inplace=True))
     more = retained_bytes(layer, x) - retained_bytes(linear, x)
     assert more < layer(x).nbytes / 8
+
+
+@pytest.mark.parametrize("behind", [nn.ReLU, nn.Identity, nn.GELU])
+def test_recomputing_keeps_what_linear_keeps_in_front_of_anything(
+    behind: Callable[[], nn.Module],
+) -> None:
+    linear, layer, x = networks(behind)
+    output = layer(x).nbytes
+    layer[0].recompute = True
+    ours, theirs = saved_storages(layer, x), saved_storages(linear, x)
+    assert sum(ours.values()) == sum(theirs.values()) + layer[0].eigenvalues.nbytes
+    assert retained_bytes(layer, x) - retained_bytes(linear, x) < output / 8
+
+
+@each_layer
+@pytest.mark.parametrize("name", ["relu", "view", "nothing"])
+def test_gradients_when_recomputing(case: Case, name: str) -> None:
+    layer, x = case.make(), case.input().requires_grad_()
+    layer.recompute = True
+    change, inputs = IN_PLACE.get(name, lambda out: out), [x, *layer.parameters()]
+    out, expected_out = change(layer(x)), change(plain_formula(case, layer, x))
+    assert_close(out, expected_out)
+    seed = torch.randn_like(out)
+    got = torch.autograd.grad(out, inputs, seed)
+    for one, other in zip(got, torch.autograd.grad(expected_out, inputs, seed), strict=True):
+        assert_close(one, other)
+
+
+def test_recompute_is_an_option_everywhere() -> None:
+    layer = quadric.QuadraticConv2d(3, 8, 3, recompute=True)
+    assert layer.recompute
+    assert "recompute=True" in repr(layer)
+    assert not quadric.QuadraticLinear(3, 8).recompute
+    assert quadric.QuadraticLinear.from_linear(nn.Linear(3, 8), recompute=True).recompute
+    assert quadric.make_layer(nn.Linear, 3, 8, neuron="eigen", recompute=True).recompute
+    model = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    quadric.convert_(model, rank=2, recompute=True)
+    layers = [m for m in model.modules() if isinstance(m, EigenLayer)]
+    assert len(layers) == 16
+    assert all(made.recompute for made in layers)
+    quadric.revert_(model)
+    assert not any(hasattr(m, "recompute") for m in model.modules())
 
 
 def test_nothing_is_kept_without_gradients() -> None:
