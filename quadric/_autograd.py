@@ -68,11 +68,10 @@ class _MapWithSquares(torch.autograd.Function):
         eigenvalues: Tensor,
         input: Tensor,
         weight: Tensor,
-        bias: Tensor | None,
-        linear_map: Map,
-        squares: Squares,
-        recompute: bool,
+        settings: tuple[Tensor | None, Map, Squares, bool],
     ) -> Tensor:
+        # One argument for all that needs no gradient: torch looks at each of them.
+        bias, linear_map, squares, recompute = settings
         keeps_output = isinstance(squares, EigenSquares) and not recompute
         ctx.linear_map, ctx.squares = linear_map, squares
         # The bias is not saved for backward (a linear layer does not save it either) but only
@@ -96,7 +95,7 @@ class _MapWithSquares(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         kept, eigenvalues, input, weight = ctx.saved_tensors
-        none = (None,) * 6
+        none = (None,) * 3
         squares: Squares = ctx.squares
         create_graph = torch.is_grad_enabled()
         if create_graph or _batched(grad):
@@ -183,7 +182,7 @@ def _run(
         return squares.plain(out, eigenvalues)
     if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):
         result: Tensor = _MapWithSquares.apply(  # type: ignore[no-untyped-call]
-            out, eigenvalues, input, weight, bias, linear_map, squares, recompute
+            out, eigenvalues, input, weight, (bias, linear_map, squares, recompute)
         )
         return result
     squares.forward_(out, eigenvalues)

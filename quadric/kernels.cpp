@@ -438,74 +438,176 @@ static void shared_forward_planes(const float *z, float *y, const float *lam, Bl
 
 #ifdef __AVX512F__
 
-// Two groups of eight are one vector. Lane i of the result takes the j-th channel of its own group.
-struct Pick {
-    __m512i index[8];
-    Pick() {
-        for (int j = 0; j < 8; j++) {
-            alignas(64) int32_t lanes[16];
-            for (int i = 0; i < 16; i++) lanes[i] = (i & 8) + j;
-            index[j] = _mm512_load_si512(lanes);
+// Neighboring groups that fit one vector of 16 channels. Step d takes to each lane the d-th channel of its own group.
+struct Cluster {
+    int64_t start, first, groups;  // first channel, first block, how many blocks
+    __mmask16 lanes;
+    __mmask16 inside[16];  // lanes whose group has a d-th channel
+    __m512i from[16];      // the lane of that channel
+    int steps;             // channels of the largest group
+    bool even;             // all groups have so many, and there is a loop of so many steps
+};
+
+// Empty where a group is wider than a vector: then the loops below do the work.
+static std::vector<Cluster> clusters(Blocks b) {
+    std::vector<Cluster> all;
+    for (int64_t i = 0; i < b.count;) {
+        Cluster c = {};
+        c.start = b.start[i], c.first = i;
+        alignas(64) int32_t from[16][16] = {};
+        int width = 0;
+        for (; i < b.count && width + b.size[i] <= 16; i++) {
+            const int n = b.size[i];
+            for (int lane = width; lane < width + n; lane++) {
+                c.lanes |= 1 << lane;
+                for (int d = 0; d < n; d++) c.inside[d] |= 1 << lane, from[d][lane] = width + d;
+            }
+            if (c.steps < n) c.steps = n;
+            width += n, c.groups++;
         }
+        if (width == 0) return {};
+        for (int d = 0; d < 16; d++) c.from[d] = _mm512_load_si512(from[d]);
+        c.even = c.steps == 4 || c.steps == 8 || c.steps == 16;
+        for (int d = 0; d < c.steps; d++) c.even = c.even && c.inside[d] == c.lanes;
+        all.push_back(c);
+    }
+    return all;
+}
+
+// Per step and lane i of a cluster, the eigenvalue L_ij (`columns`) or L_ji of the lane it takes from, j.
+template <int STEPS>
+static void coefficients(const Cluster &c, const float *lam, Blocks b, bool columns, __m512 *m) {
+    alignas(64) float l[STEPS][16] = {};
+    for (int64_t g = c.first; g < c.first + c.groups; g++) {
+        const int n = b.size[g], at = int(b.start[g] - c.start);
+        for (int i = 0; i < n; i++)
+            for (int d = 0; d < n; d++) l[d][at + i] = lam[b.offset[g] + (columns ? i * n + d : d * n + i)];
+    }
+    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l[d]);
+}
+
+// A lane whose group has no d-th channel takes zero: its zero coefficient times an infinite number would be NaN. Where all
+// groups are even nothing has to be masked, and what stands in lanes beyond them is never stored.
+template <int STEPS, bool EVEN>
+struct Take {
+    __m512i from[STEPS];
+    __mmask16 inside[STEPS];
+    explicit Take(const Cluster &c) {
+        for (int d = 0; d < STEPS; d++) from[d] = c.from[d], inside[d] = c.inside[d];
+    }
+    __m512 operator()(int d, __m512 v) const {
+        return EVEN ? _mm512_permutexvar_ps(from[d], v) : _mm512_maskz_permutexvar_ps(inside[d], from[d], v);
     }
 };
 
-static inline __m512 both(const float *a, const float *b) {
-    return _mm512_castpd_ps(_mm512_insertf64x4(
-        _mm512_castpd256_pd512(_mm256_castps_pd(_mm256_loadu_ps(a))), _mm256_castps_pd(_mm256_loadu_ps(b)), 1));
-}
-
-// `l`: the two groups' matrices by columns.
-static inline void shared_forward_pair(const float *z, float *y, const float *l, int64_t rows, int64_t channels) {
-    const Pick pick;
-    __m512 m[8];
-    for (int j = 0; j < 8; j++) m[j] = both(l + 8 * j, l + 64 + 8 * j);
-    for (; rows > 0; rows--, z += channels, y += channels) {
-        const __m512 x = _mm512_loadu_ps(z), x2 = _mm512_mul_ps(x, x);
-        __m512 a = x, c = _mm512_setzero_ps();
-        for (int j = 0; j < 8; j += 2) {
-            a = _mm512_fmadd_ps(m[j], _mm512_permutexvar_ps(pick.index[j], x2), a);
-            c = _mm512_fmadd_ps(m[j + 1], _mm512_permutexvar_ps(pick.index[j + 1], x2), c);
-        }
-        _mm512_storeu_ps(y, _mm512_add_ps(a, c));
+template <int STEPS, bool EVEN>
+static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const float *lam, Blocks b, int64_t rows,
+                                   int64_t channels) {
+    const Take<STEPS, EVEN> take(c);
+    const __mmask16 lanes = c.lanes;
+    __m512 m[STEPS];
+    coefficients<STEPS>(c, lam, b, true, m);
+    for (z += c.start, y += c.start; rows > 0; rows--, z += channels, y += channels) {
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, z), x2 = _mm512_mul_ps(x, x);
+        __m512 sum[2] = {x, _mm512_setzero_ps()};
+        for (int d = 0; d < STEPS; d++) sum[d & 1] = _mm512_fmadd_ps(m[d], take(d, x2), sum[d & 1]);
+        _mm512_mask_storeu_ps(y, lanes, _mm512_add_ps(sum[0], sum[1]));
     }
 }
 
-// `l`: the two groups' matrices by rows; their gradients are added to `d`.
-static inline void shared_backward_pair(const float *grad, const float *z, const float *l, float *result, double *d,
-                                        int64_t rows, int64_t channels) {
-    const Pick pick;
-    __m512 m[8], acc[8];
-    for (int i = 0; i < 8; i++) m[i] = both(l + 8 * i, l + 64 + 8 * i), acc[i] = _mm512_setzero_ps();
+// What the rows add to the gradients of all eigenvalues is added to `dlam`.
+template <int STEPS, bool EVEN>
+static void shared_backward_cluster(const float *grad, const float *z, float *result, double *dlam, const Cluster &c,
+                                    const float *lam, Blocks b, int64_t rows, int64_t channels) {
+    const Take<STEPS, EVEN> take(c);
+    const __mmask16 lanes = c.lanes;
+    __m512 m[STEPS], acc[STEPS];
+    coefficients<STEPS>(c, lam, b, false, m);
+    for (int d = 0; d < STEPS; d++) acc[d] = _mm512_setzero_ps();
+    grad += c.start, z += c.start, result += c.start;
     for (; rows > 0; rows--, grad += channels, z += channels, result += channels) {
-        const __m512 g = _mm512_loadu_ps(grad), x = _mm512_loadu_ps(z), x2 = _mm512_mul_ps(x, x);
-        __m512 a = _mm512_setzero_ps(), c = a;
-        for (int i = 0; i < 8; i += 2) {
-            const __m512 p = _mm512_permutexvar_ps(pick.index[i], g), q = _mm512_permutexvar_ps(pick.index[i + 1], g);
-            a = _mm512_fmadd_ps(m[i], p, a), c = _mm512_fmadd_ps(m[i + 1], q, c);
-            acc[i] = _mm512_fmadd_ps(p, x2, acc[i]), acc[i + 1] = _mm512_fmadd_ps(q, x2, acc[i + 1]);
+        const __m512 g = _mm512_maskz_loadu_ps(lanes, grad), x = _mm512_maskz_loadu_ps(lanes, z);
+        const __m512 x2 = _mm512_mul_ps(x, x);
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int d = 0; d < STEPS; d++) {
+            const __m512 t = take(d, g);
+            sum[d & 1] = _mm512_fmadd_ps(m[d], t, sum[d & 1]);
+            acc[d] = _mm512_fmadd_ps(t, x2, acc[d]);
         }
-        _mm512_storeu_ps(result, _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(a, c), g));
+        const __m512 back = _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
+        _mm512_mask_storeu_ps(result, lanes, back);
     }
-    for (int i = 0; i < 8; i++) {
-        alignas(64) float sums[16];
-        _mm512_store_ps(sums, acc[i]);
-        for (int j = 0; j < 16; j++) d[(j & 8) * 8 + i * 8 + (j & 7)] += sums[j];
+    for (int64_t g = c.first; g < c.first + c.groups; g++) {
+        const int n = b.size[g], at = int(b.start[g] - c.start);
+        for (int d = 0; d < n; d++) {
+            alignas(64) float sums[16];
+            _mm512_store_ps(sums, acc[d]);
+            for (int j = 0; j < n; j++) dlam[b.offset[g] + d * n + j] += sums[at + j];
+        }
     }
 }
 
-static inline bool is_pair(Blocks b, int64_t i) { return i + 1 < b.count && b.size[i] == 8 && b.size[i + 1] == 8; }
+// The loop for a cluster: of four, eight or sixteen steps.
+#define WITH_STEPS(c, run, ...)                              \
+    if (c.steps <= 4 && c.even) run<4, true>(__VA_ARGS__);   \
+    else if (c.steps <= 4) run<4, false>(__VA_ARGS__);       \
+    else if (c.steps <= 8 && c.even) run<8, true>(__VA_ARGS__);  \
+    else if (c.steps <= 8) run<8, false>(__VA_ARGS__);       \
+    else if (c.even) run<16, true>(__VA_ARGS__);             \
+    else run<16, false>(__VA_ARGS__);
 
-#else
+static bool shared_forward_vectors(const float *z, float *y, const float *lam, Blocks b, int64_t outer,
+                                   int64_t channels, int threads) {
+    const std::vector<Cluster> all = clusters(b);
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    if (all.empty()) return false;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
+        for (const Cluster &c : all) {
+            WITH_STEPS(c, shared_forward_cluster, z + at, y + at, c, lam, b, rows, channels)
+        }
+    }
+    return true;
+}
 
-static inline void shared_forward_pair(const float *, float *, const float *, int64_t, int64_t) {}
-static inline void shared_backward_pair(const float *, const float *, const float *, float *, double *, int64_t, int64_t) {}
-static inline bool is_pair(Blocks, int64_t) { return false; }
+static bool shared_backward_vectors(const float *grad, const float *z, const float *lam, float *result, double *dlam,
+                                    Blocks b, int64_t outer, int64_t channels, int threads) {
+    const std::vector<Cluster> all = clusters(b);
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    if (all.empty()) return false;
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(b.eigenvalues, 0.0);
+        double *d = own.data();
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
+            for (const Cluster &c : all) {
+                WITH_STEPS(c, shared_backward_cluster, grad + at, z + at, result + at, d, c, lam, b, rows, channels)
+            }
+        }
+#pragma omp critical
+        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+    }
+    return true;
+}
+
+#else  // narrower machines: the loops below
+
+static bool shared_forward_vectors(const float *, float *, const float *, Blocks, int64_t, int64_t, int) {
+    return false;
+}
+static bool shared_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
+                                    int64_t, int) {
+    return false;
+}
 
 #endif
 
 static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
                                 int threads) {
+    if (shared_forward_vectors(z, y, lam, b, outer, channels, threads)) return;
     // Columns of L, so that a group of eight outputs is one vector.
     std::vector<float> columns(b.eigenvalues);
     for (int64_t i = 0; i < b.count; i++) {
@@ -525,10 +627,7 @@ static void shared_forward_rows(const float *z, float *y, const float *lam, Bloc
             for (int64_t i = 0; i < b.count; i++) {
                 const int s = b.size[i];
                 const float *l = t + b.offset[i];
-                if (is_pair(b, i)) {
-                    const int64_t at = r0 * channels + b.start[i++];
-                    shared_forward_pair(z + at, y + at, l, end - r0, channels);
-                } else if (s == 8) {
+                if (s == 8) {
                     V8 m[8];
                     for (int j = 0; j < 8; j++) m[j] = load8(l + 8 * j);
                     for (int64_t r = r0; r < end; r++) {
@@ -646,6 +745,7 @@ static void shared_backward_planes(const float *grad, const float *z, const floa
 
 static void shared_backward_rows(const float *grad, const float *z, const float *lam, float *result, double *dlam,
                                  Blocks b, int64_t outer, int64_t channels, int threads) {
+    if (shared_backward_vectors(grad, z, lam, result, dlam, b, outer, channels, threads)) return;
     const int64_t step = 64;
 #pragma omp parallel num_threads(threads)
     {
@@ -658,10 +758,7 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
                 const int s = b.size[k];
                 const float *L = lam + b.offset[k];
                 double *d = own.data() + b.offset[k];
-                if (is_pair(b, k)) {
-                    const int64_t at = r0 * channels + b.start[k++];
-                    shared_backward_pair(grad + at, z + at, L, result + at, d, end - r0, channels);
-                } else if (s == 8) {
+                if (s == 8) {
                     V8 m[8], acc[8] = {};
                     for (int i = 0; i < 8; i++) m[i] = load8(L + 8 * i);
                     for (int64_t r = r0; r < end; r++) {
@@ -704,7 +801,7 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 extern "C" {
 
-int quadric_abi() { return 2; }
+int quadric_abi() { return 3; }
 
 void quadric_eigen_forward(const float *in, float *out, const float *lam, const int32_t *start, const int32_t *size,
                            const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels,
@@ -718,6 +815,7 @@ void quadric_eigen_backward(const float *grad, const float *out, const float *la
                             const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                             int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
+    std::memset(dlam, 0, eigenvalues * sizeof(double));
     if (inner == 1) eigen_backward_rows(grad, out, lam, result, dlam, b, outer, channels, threads);
     else eigen_backward_planes(grad, out, lam, result, dlam, b, outer, channels, inner, threads);
 }
@@ -734,6 +832,7 @@ void quadric_shared_backward(const float *grad, const float *z, const float *lam
                              const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                              int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
+    std::memset(dlam, 0, eigenvalues * sizeof(double));
     if (inner == 1) shared_backward_rows(grad, z, lam, result, dlam, b, outer, channels, threads);
     else shared_backward_planes(grad, z, lam, result, dlam, b, outer, channels, inner, threads);
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 2
+_ABI = 3
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -204,10 +205,16 @@ class _Table:
     eigenvalues: int
 
     @functools.cached_property
-    def arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ...]:
+    def _arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ...]:
         """The three columns as C arrays, which live as long as the table."""
         kind = ctypes.c_int32 * len(self.start)
         return kind(*self.start), kind(*self.size), kind(*self.offset)
+
+    @functools.cached_property
+    def arguments(self) -> tuple[int, ...]:
+        """The table as the kernels take it: addresses of the columns and two counts."""
+        addresses = (ctypes.addressof(array) for array in self._arrays)
+        return (*addresses, len(self.start), self.eigenvalues)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -247,30 +254,37 @@ def layout(tensor: Tensor, dim: int) -> Layout | None:
     channels = tensor.shape[dim]
     if tensor.numel() == 0 or channels == 0:
         return None
-    if dim == -1:
-        return (tensor.numel() // channels, channels, 1) if tensor.is_contiguous() else None
     if tensor.is_contiguous():
-        inner = tensor[(0,) * (tensor.dim() + dim)][0].numel()
+        inner = math.prod(tensor.shape[dim + 1 :]) if dim < -1 else 1
         return (tensor.numel() // (channels * inner), channels, inner)
-    if tensor.movedim(dim, -1).is_contiguous():
+    if dim < -1 and _channels_last(tensor, dim):
         return (tensor.numel() // channels, channels, 1)
     return None
+
+
+_FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
+
+
+def _channels_last(tensor: Tensor, dim: int) -> bool:
+    # The first is much faster: it makes no view.
+    known = _FORMATS.get((tensor.dim(), dim))
+    if known is not None:
+        return tensor.is_contiguous(memory_format=known)
+    return tensor.movedim(dim, -1).is_contiguous()
 
 
 def _call(function: object, tensors: list[Tensor], table: _Table, shape: Layout) -> None:
     outer, channels, inner = shape
     work = outer * channels * inner
     threads = 1 if work < _SMALL else torch.get_num_threads()
-    function(  # type: ignore[operator]
-        *(t.data_ptr() for t in tensors),
-        *table.arrays,
-        len(table.start),
-        table.eigenvalues,
-        outer,
-        channels,
-        inner,
-        threads,
-    )
+    pointers = [t.data_ptr() for t in tensors]
+    function(*pointers, *table.arguments, *shape, threads)  # type: ignore[operator]
+
+
+def _float_vector(eigenvalues: Tensor) -> Tensor:
+    if eigenvalues.dtype == torch.float32 and eigenvalues.is_contiguous():
+        return eigenvalues
+    return eigenvalues.detach().float().contiguous()
 
 
 def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
@@ -294,7 +308,7 @@ def forward(
         shape: the layout of `linear`.
     """
     assert _state.library is not None
-    lam = eigenvalues.detach().float().contiguous()
+    lam = _float_vector(eigenvalues)
     function = getattr(_state.library, f"quadric_{kind}_forward")
     _call(function, [linear, result, lam], table, shape)
 
@@ -313,11 +327,11 @@ def backward(
         shape: the layout of `kept`.
     """
     assert _state.library is not None
-    lam = eigenvalues.detach().float().contiguous()
+    lam = _float_vector(eigenvalues)
     grad = _same_layout(grad, kept)
     result = torch.empty_like(kept)
     # The default device may be another one, whose pointer the kernels could not follow.
-    sums = torch.zeros(table.eigenvalues, dtype=torch.float64, device="cpu")
+    sums = torch.empty(table.eigenvalues, dtype=torch.float64, device="cpu")
     function = getattr(_state.library, f"quadric_{kind}_backward")
     _call(function, [grad, kept, lam, result, sums], table, shape)
     return result, sums.to(eigenvalues.dtype)

@@ -59,8 +59,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", SQUARES)
 def test_values_and_gradients_are_the_formula_s(name: str, calls: list[bool]) -> None:
-    squares = SQUARES[name]
-    out, eigenvalues = _data(squares)
+    out, eigenvalues = _data(SQUARES[name])
+    assert_formula(SQUARES[name], out, eigenvalues)
+    assert calls == [True, True]
+
+
+def assert_formula(squares: EigenSquares | SharedSquares, out: Tensor, eigenvalues: Tensor) -> None:
     expected = squares.plain(out, eigenvalues)
     found = out.clone()
     squares.forward_(found, eigenvalues)
@@ -71,6 +75,26 @@ def test_values_and_gradients_are_the_formula_s(name: str, calls: list[bool]) ->
     wanted = torch.autograd.grad(squares.plain(linear, lam), (linear, lam), grad)
     kept = found if isinstance(squares, EigenSquares) else out
     torch.testing.assert_close(squares.backward(grad, kept, eigenvalues, True), wanted)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize(
+    ("squares", "channels"),
+    [
+        (EigenSquares(rank=15), 65),  # a linear channel behind a full chunk
+        (EigenSquares(rank=3), 5),  # and inside of one
+        (EigenSquares(rank=3, groups=2), 42),  # and between two groups
+        (EigenSquares(rank=3, groups=2), 44),  # unevenly spaced
+        (EigenSquares(rank=1), 130),
+        (SharedSquares(rank=8, groups=2), 42),
+    ],
+    ids=str,
+)
+def test_every_way_to_cut_gives_the_formula(
+    squares: EigenSquares | SharedSquares, channels: int, calls: list[bool]
+) -> None:
+    out, eigenvalues = _data(squares, channels)
+    assert_formula(squares, out, eigenvalues)
     assert calls == [True, True]
 
 
@@ -120,7 +144,7 @@ def test_neurons_wider_than_a_chunk_are_left_to_the_slices() -> None:
     assert _dense.eigen_plan((64, 3)) is None
     plan = _dense.eigen_plan((63, 3))
     assert plan is not None
-    assert [(c.start, c.stop) for c in plan.chunks] == [(0, 64), (64, 68)]
+    assert [(c.channels.start, c.channels.stop) for c in plan.chunks] == [(0, 64), (64, 68)]
 
 
 def test_rows_are_views_or_refused() -> None:

@@ -122,6 +122,26 @@ def test_an_infinite_output_stays_one(rank, shape, dim, library, narrow_library,
     assert grad_lam.isfinite().all()
 
 
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize("rank", [1, 3, 4, 5, 8, 11, 16, 20])
+def test_what_is_infinite_stays_in_its_group(rank, library, narrow_library, monkeypatch):
+    """Groups of 47 outputs share vectors, and the last is smaller: none sees another's."""
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = SharedSquares(rank)
+    z, grad = torch.randn(40, 47), torch.randn(40, 47)
+    lam = torch.rand(squares.num_eigenvalues(47)) + 0.5  # never zero: inf stays inf
+    first = squares.group_sizes(47)[0]
+    z[1, first] = z[2, 46] = grad[3, 0] = float("inf")
+    expected = squares.plain(z, lam)
+    assert expected[1, :first].isfinite().all()
+    torch.testing.assert_close(squares.forward(z, lam), expected, rtol=1e-5, atol=1e-4)
+    grad_z, _ = squares.backward(grad, z, lam, True)
+    assert grad_z[1, :first].isfinite().all()
+    assert grad_z[2, : 47 - squares.group_sizes(47)[-1]].isfinite().all()
+    assert grad_z[3, first:].isfinite().all()
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("inplace", [False, True])
