@@ -191,10 +191,7 @@ def network_cases(
         shape: the shape of one input of a factory's network.
     """
     if name == "transformer":
-        size = batch or 64
-        inputs = tuple(torch.randn(25, size, 512) for _ in range(2))
-        group = f"transformer, batch {size}"
-        return make_cases(group, _transformer, inputs, neurons, paths, ("",), dtypes)
+        return transformer_cases(neurons, paths, dtypes, batch)
     size = batch or 128
     if shape is None and is_factory(name):
         raise ValueError(f"the input shape of {name} must be given: --input 3x32x32, for example")
@@ -209,13 +206,37 @@ def network_cases(
     return make_cases(group, build, inputs, neurons, paths, formats if images else ("",), dtypes)
 
 
-def _transformer(neuron: str, options: dict[str, Any]) -> nn.Module:
-    """nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024, converted."""
+def transformer_cases(
+    neurons: Sequence[str] = ("eigen", "shared"),
+    paths: Sequence[str] = ("plain", "kernels"),
+    dtypes: Sequence[str] = ("float32",),
+    batch: int | None = None,
+    dropout: float = 0.1,
+) -> list[Case]:
+    """nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024, on 64 sentences of 25
+    tokens.
+
+    Args:
+        neurons: the neurons to convert it to.
+        paths: which of plain, kernels and compiled.
+        dtypes: float32, bf16 or both.
+        batch: the number of sentences, if not 64.
+        dropout: torch's own default; 0 for none.
+    """
+    size = batch or 64
+    inputs = tuple(torch.randn(25, size, 512) for _ in range(2))
+    group = f"transformer{'' if dropout else ' without dropout'}, batch {size}"
+    build = functools.partial(make_transformer, dropout=dropout)
+    return make_cases(group, build, inputs, neurons, paths, ("",), dtypes)
+
+
+def make_transformer(neuron: str, options: dict[str, Any], dropout: float) -> nn.Module:
+    """The Transformer that is timed, converted to a neuron."""
     with warnings.catch_warnings():
         # Sentences come first in the second dimension here; torch says that nested tensors, which
         # nobody asked for, want them in the first.
         warnings.filterwarnings("ignore", message="enable_nested_tensor is True")
-        model = nn.Transformer(512, 8, 3, 3, 1024, dropout=0.0)
+        model = nn.Transformer(512, 8, 3, 3, 1024, dropout)
     if neuron != "linear":
         convert_(model, neuron, **options)
     return model

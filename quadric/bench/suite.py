@@ -1,28 +1,39 @@
 """The comparison by which the speed of the library is judged, in one command: `quadric bench
 --suite`.
 
-ResNet-20 on every path, a Transformer, and single convolutions on the kernels. The summary takes
-each neuron in its better memory format and compares it with the linear network in its own better
-one. A linear network with one bare pass over each convolution's output stands beside them: what the
-squares would cost at least if all they did was to touch the output once more. So does the shared
-neuron that computes its linear map again instead of keeping it, for its memory.
+ResNet-20 on every path, a Transformer with and without dropout, and single convolutions on the
+kernels. The summary takes each neuron in its better memory format and compares it with the linear
+network in its own better one. A linear network with one bare pass over each convolution's output
+stands beside them: what the squares would cost at least if all they did was to touch the output
+once more. So do, for their memory, neurons that compute their linear map again instead of keeping
+an output: the shared one, and in a Transformer, where little else keeps it, the eigen one too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from quadric._text import markdown_table, text_table
-from quadric.bench.cases import ANCHOR_SHAPES, Case, layer_cases, make_cases, network_cases
+from quadric.bench.cases import (
+    ANCHOR_SHAPES,
+    Case,
+    layer_cases,
+    make_cases,
+    make_transformer,
+    network_cases,
+    transformer_cases,
+)
 from quadric.conversion import convert_
 from quadric.networks import build_network
 
 NEURONS = ("eigen", "shared")
 BARE_PASS = "linear and a bare pass"
-RECOMPUTED = "shared, recompute"
+RECOMPUTED = ", recompute"
+"""What the name of a neuron that recomputes ends with."""
 
 
 class _BarePass(nn.Module):
@@ -69,25 +80,42 @@ def suite_cases(
             "Transformer and the layers are timed on these"
         )
     images = network_cases(network, NEURONS, paths, batch=batch)
-    plain = next(case for case in images if case.format == "nchw")
 
-    def passes(neuron: str, options: dict[str, Any]) -> nn.Module:
+    def with_passes(neuron: str, options: dict[str, Any]) -> nn.Module:
         return with_bare_passes(build_network(network, "linear", None))
 
-    def recomputed(neuron: str, options: dict[str, Any]) -> nn.Module:
+    def images_again(neuron: str, options: dict[str, Any]) -> nn.Module:
         model = build_network(network, "linear", None)
         convert_(model, "shared", recompute=True)
         return model
 
-    more = []
-    for name, build in ((BARE_PASS, passes), (RECOMPUTED, recomputed)):
-        formats = ("channels_last",)
-        more += make_cases(plain.group, build, plain.inputs, (), eager[-1:], formats, ("float32",))
-        more[-1].neuron = name
-        more[-1].path = eager[-1]
-    sequences = network_cases("transformer", NEURONS, eager, batch=sentences)
-    layers = layer_cases(NEURONS, shapes, eager[-1:])
-    return images + more + sequences + layers
+    images.append(_one_more(images, BARE_PASS, with_passes, eager[-1]))
+    images.append(_one_more(images, f"shared{RECOMPUTED}", images_again, eager[-1]))
+    cases = images
+    for dropout in (0.1, 0.0):
+        sequences = transformer_cases(NEURONS, eager, batch=sentences, dropout=dropout)
+        for neuron in NEURONS:
+            again = functools.partial(_transformer_again, neuron=neuron, dropout=dropout)
+            sequences.append(_one_more(sequences, f"{neuron}{RECOMPUTED}", again, eager[-1]))
+        cases += sequences
+    return cases + layer_cases(NEURONS, shapes, eager[-1:])
+
+
+def _transformer_again(
+    _: str, options: dict[str, Any], *, neuron: str, dropout: float
+) -> nn.Module:
+    return make_transformer(neuron, {"recompute": True}, dropout)
+
+
+def _one_more(
+    cases: Sequence[Case], name: str, build: Callable[[str, dict[str, Any]], nn.Module], path: str
+) -> Case:
+    """A case of another network on the inputs of these, in the format that is best on CPUs."""
+    like = cases[0]
+    layout = "channels_last" if like.format else ""
+    (made,) = make_cases(like.group, build, like.inputs, (), (path,), (layout,), ("float32",))
+    made.neuron, made.path = name, path
+    return made
 
 
 def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
@@ -110,11 +138,12 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
                     own = {n: [r for r in of[n] if r["format"] == layout] for n in NEURONS}
                     cells = [_cell(own[neuron], "_own") for neuron in NEURONS]
                     lines.append([group, f"{path}, both in {layout}", *cells])
-        for row in mine:
-            if row["neuron"] == BARE_PASS:
-                lines.append([group, BARE_PASS, _cell([row]), ""])
-            if row["neuron"] == RECOMPUTED:
-                lines.append([group, f"{row['path']}, recompute", "", _cell([row])])
+        bare = [row for row in mine if row["neuron"] == BARE_PASS]
+        if bare:
+            lines.append([group, BARE_PASS, _cell(bare), ""])
+        again = {n: [r for r in mine if r["neuron"] == f"{n}{RECOMPUTED}"] for n in NEURONS}
+        for path in dict.fromkeys(row["path"] for rows in again.values() for row in rows):
+            lines.append([group, f"{path}{RECOMPUTED}", *(_cell(again[n]) for n in NEURONS)])
     return (markdown_table if markdown else text_table)(header, lines, "llrr")
 
 
@@ -141,7 +170,7 @@ def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> st
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [r for r in rows if r["group"] == group and r["peak_memory_bytes"]]
         eager = [r for r in mine if r["path"] != "compiled"]
-        for neuron in ("linear", *NEURONS, RECOMPUTED):
+        for neuron in ("linear", *NEURONS, *(f"{n}{RECOMPUTED}" for n in NEURONS)):
             found = [r for r in eager if r["neuron"] == neuron]
             if found:
                 best = min(found, key=lambda row: row["memory"])

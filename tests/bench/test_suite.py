@@ -13,7 +13,8 @@ def test_all_networks_are_timed_in_every_round():
     cases = bench.suite_cases(("plain",), "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
     report = bench.run(cases, repeats=1, memory=False, rounds=2)
     assert report.to_dict()["rounds"] == 2
-    groups = {"resnet8, batch 2", "transformer, batch 1", "conv 4x5x5, batch 2"}
+    sequences = ["transformer, batch 1", "transformer without dropout, batch 1"]
+    groups = {"resnet8, batch 2", *sequences, "conv 4x5x5, batch 2"}
     assert {row["group"] for row in report.rows} == groups
     assert all(len(row["training_rounds"]) == 2 for row in report.rows)
     lines = bench.summary(report.rows).splitlines()[2:]
@@ -22,10 +23,14 @@ def test_all_networks_are_timed_in_every_round():
         "resnet8",
         "resnet8",
         "transformer",
+        "transformer",
+        "transformer without dropout",
+        "transformer without dropout",
         "conv 4x5x5",
     ]
     assert BARE_PASS in lines[1]
-    assert "plain, recompute" in lines[2]
+    assert all("plain, recompute" in lines[i] for i in (2, 4, 6))
+    assert lines[4].count("/") == 2  # both neurons
     assert "Spread of the ratios over the rounds" in str(report)
 
 
