@@ -17,37 +17,33 @@ from torch import Tensor
 from quadric import kernels
 from quadric._squares import EigenSquares, SharedSquares, Squares
 
+# torch.library.custom_op would do the same in one decorator each, and check every call for 40
+# microseconds: as long as the squares of a small layer take.
+_LIBRARY = torch.library.Library("quadric", "FRAGMENT")
+
+_SETTINGS = "str kind, int rank, int dim, int groups"
+
+# The kernels take what comes, NCHW or channels_last: without the first tag the compiler, which
+# changes the layout of convolutions for speed, would change it back for us.
+_TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
+
 
 def _squares(kind: str, rank: int, dim: int, groups: int) -> Squares:
     return (EigenSquares if kind == "eigen" else SharedSquares)(rank, dim, groups)
 
 
-# The kernels take what comes, NCHW or channels_last: without this tag the compiler, which changes
-# the layout of convolutions for speed, would change it back for us.
-_ANY_LAYOUT = (torch.Tag.flexible_layout,)
+def _add(out: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
+    return _squares(*settings).forward(out, eigenvalues)
 
 
-@torch.library.custom_op("quadric::add_squares", mutates_args=(), tags=_ANY_LAYOUT)
-def _add(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int) -> Tensor:
-    return _squares(kind, rank, dim, groups).forward(out, eigenvalues)
+def _add_(out: Tensor, eigenvalues: Tensor, *settings: Any) -> None:
+    _squares(*settings).forward_(out, eigenvalues)
 
 
-@_add.register_fake
-def _(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int) -> Tensor:
-    return torch.empty_like(out)
-
-
-@torch.library.custom_op("quadric::add_squares_", mutates_args=("out",), tags=_ANY_LAYOUT)
-def _add_(out: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int) -> None:
-    _squares(kind, rank, dim, groups).forward_(out, eigenvalues)
-
-
-@torch.library.custom_op("quadric::add_squares_backward", mutates_args=(), tags=_ANY_LAYOUT)
 def _gradients(
-    grad: Tensor, kept: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor]:
-    squares = _squares(kind, rank, dim, groups)
-    found, sums = squares.backward(grad, kept, eigenvalues, True)
+    found, sums = _squares(*settings).backward(grad, kept, eigenvalues, True)
     assert sums is not None
     # What an operator returns must be new, and lie in memory as was promised.
     if found is grad or found.stride() != kept.stride():
@@ -55,11 +51,31 @@ def _gradients(
     return found, sums
 
 
-@_gradients.register_fake
-def _(
-    grad: Tensor, kept: Tensor, eigenvalues: Tensor, kind: str, rank: int, dim: int, groups: int
+_LIBRARY.define(f"add_squares(Tensor out, Tensor eigenvalues, {_SETTINGS}) -> Tensor", tags=_TAGS)
+_LIBRARY.define(f"add_squares_(Tensor(a!) out, Tensor eigenvalues, {_SETTINGS}) -> ()", tags=_TAGS)
+_LIBRARY.define(
+    f"add_squares_backward(Tensor grad, Tensor kept, Tensor eigenvalues, {_SETTINGS})"
+    " -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
+_LIBRARY.impl("add_squares", _add, "CPU")
+_LIBRARY.impl("add_squares_", _add_, "CPU")
+_LIBRARY.impl("add_squares_backward", _gradients, "CPU")
+
+
+def _like_out(out: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(out)
+
+
+def _like_inputs(
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(kept), torch.empty_like(eigenvalues)
+
+
+torch.library.register_fake("quadric::add_squares", _like_out, lib=_LIBRARY)
+torch.library.register_fake("quadric::add_squares_", lambda *inputs: None, lib=_LIBRARY)
+torch.library.register_fake("quadric::add_squares_backward", _like_inputs, lib=_LIBRARY)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -69,30 +85,23 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     kept, eigenvalues = ctx.saved_tensors
-    return (*_gradients(grad, kept, eigenvalues, *ctx.settings), None, None, None, None)
+    gradients = torch.ops.quadric.add_squares_backward(grad, kept, eigenvalues, *ctx.settings)
+    return (*gradients, None, None, None, None)
 
 
-_add.register_autograd(_back, setup_context=_keep)
+torch.library.register_autograd("quadric::add_squares", _back, setup_context=_keep, lib=_LIBRARY)
 
 
-@_add.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    out: Tensor,
-    eigenvalues: Tensor,
-    kind: str,
-    rank: int,
-    dim: int,
-    groups: int,
+def _vmap(
+    info: Any, in_dims: tuple[int | None, ...], out: Tensor, eigenvalues: Tensor, *settings: Any
 ) -> tuple[Tensor, int]:
-    settings = (kind, rank, dim, groups)
+    add = torch.ops.quadric.add_squares
     out_dim, eigenvalue_dim = in_dims[:2]
     if eigenvalue_dim is None and out_dim is not None:
         # Channels are counted from the end, so a dimension more in front changes nothing.
-        return _add(out.movedim(out_dim, 0), eigenvalues, *settings), 0
+        return add(out.movedim(out_dim, 0), eigenvalues, *settings), 0
     each = [
-        _add(
+        add(
             out if out_dim is None else out.select(out_dim, i),
             eigenvalues if eigenvalue_dim is None else eigenvalues.select(eigenvalue_dim, i),
             *settings,
@@ -100,6 +109,9 @@ def _(
         for i in range(info.batch_size)
     ]
     return torch.stack(each), 0
+
+
+torch.library.register_vmap("quadric::add_squares", _vmap, lib=_LIBRARY)
 
 
 def has_operator(out: Tensor, squares: Squares) -> bool:
@@ -116,8 +128,9 @@ def add_squares(out: Tensor, eigenvalues: Tensor, squares: Squares) -> Tensor:
     gradients.
     """
     kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
+    settings = (kind, squares.rank, squares.dim, squares.groups)
     if not torch.is_grad_enabled():
-        _add_(out, eigenvalues, kind, squares.rank, squares.dim, squares.groups)
+        torch.ops.quadric.add_squares_(out, eigenvalues, *settings)
         return out
-    result: Tensor = _add(out, eigenvalues, kind, squares.rank, squares.dim, squares.groups)
+    result: Tensor = torch.ops.quadric.add_squares(out, eigenvalues, *settings)
     return result

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import quadric
-from quadric import _compiled, kernels
+from quadric import kernels
 from quadric._squares import EigenSquares, SharedSquares, Squares
 from tests.conftest import assert_close
 
@@ -54,9 +54,14 @@ def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
     lam = torch.randn(squares.num_eigenvalues(26), requires_grad=True)
     kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
     arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups)
-    torch.library.opcheck(_compiled._add, arguments)
+    add = torch.ops.quadric.add_squares.default
+    torch.library.opcheck(add, arguments)
     expected = squares.plain(out.double(), lam.double())
-    torch.testing.assert_close(_compiled._add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
+    plain = [t.detach() for t in arguments[:2]]
+    torch.library.opcheck(torch.ops.quadric.add_squares_.default, (*plain, *arguments[2:]))
+    backward = torch.ops.quadric.add_squares_backward.default
+    torch.library.opcheck(backward, (torch.randn_like(plain[0]), *plain, *arguments[2:]))
 
 
 @pytest.mark.parametrize("neuron", ["eigen", "shared"])
@@ -123,7 +128,8 @@ def test_many_at_once(name: str, lam_dim: int | None) -> None:
 
     def one(out: Tensor, lam: Tensor) -> Tensor:
         kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
-        return _compiled._add(out, lam, kind, squares.rank, squares.dim, squares.groups)
+        add: Any = torch.ops.quadric.add_squares
+        return add(out, lam, kind, squares.rank, squares.dim, squares.groups)
 
     found = torch.vmap(one, in_dims=(0, lam_dim))(outs, lam)
     expected = [squares.plain(outs[i], lam[i] if lam_dim == 0 else lam) for i in range(3)]
