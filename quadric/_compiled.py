@@ -92,32 +92,21 @@ def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 torch.library.register_autograd("quadric::add_squares", _back, setup_context=_keep, lib=_LIBRARY)
 
 
-def _vmap(
-    info: Any, in_dims: tuple[int | None, ...], out: Tensor, eigenvalues: Tensor, *settings: Any
-) -> tuple[Tensor, int]:
-    add = torch.ops.quadric.add_squares
-    out_dim, eigenvalue_dim = in_dims[:2]
-    if eigenvalue_dim is None and out_dim is not None:
-        # Channels are counted from the end, so a dimension more in front changes nothing.
-        return add(out.movedim(out_dim, 0), eigenvalues, *settings), 0
-    each = [
-        add(
-            out if out_dim is None else out.select(out_dim, i),
-            eigenvalues if eigenvalue_dim is None else eigenvalues.select(eigenvalue_dim, i),
-            *settings,
-        )
-        for i in range(info.batch_size)
-    ]
-    return torch.stack(each), 0
+def _transforming() -> bool:
+    """Whether a torch.func transform is being traced."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-torch.library.register_vmap("quadric::add_squares", _vmap, lib=_LIBRARY)
+# Asked while tracing, by what traces; in the graph there is nothing to ask.
+torch.compiler.assume_constant_result(_transforming)
 
 
 def has_operator(out: Tensor, squares: Squares) -> bool:
     """Whether a graph that is being compiled should hold the operator instead of the formula."""
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
+    if _transforming():
+        return False  # vmap, grad and their kin differentiate the formula
     if out.device.type != "cpu" or out.dtype != torch.float32:
         return False
     return isinstance(squares, SharedSquares) or kernels.active()

@@ -118,19 +118,16 @@ def test_exported_programs_hold_standard_operators_alone() -> None:
     assert not any("add_squares" in str(node.target) for node in program.graph.nodes)
 
 
-@pytest.mark.parametrize("lam_dim", [None, 0])
-@pytest.mark.parametrize("name", SQUARES)
-def test_many_at_once(name: str, lam_dim: int | None) -> None:
-    squares = SQUARES[name]
-    outs = torch.randn((3, 4, 26) if squares.dim == -1 else (3, 2, 26, 3, 5))
-    lam = torch.randn(3, squares.num_eigenvalues(26))
-    lam = lam if lam_dim == 0 else lam[0]
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_transforms_inside_of_a_compiled_function(neuron: str) -> None:
+    """vmap and grad differentiate the formula, which the operator hides."""
+    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron, rank=4)
+    nn.init.normal_(layer.eigenvalues)  # type: ignore[arg-type]
+    x = torch.randn(5, 4)
 
-    def one(out: Tensor, lam: Tensor) -> Tensor:
-        kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
-        add: Any = torch.ops.quadric.add_squares
-        return add(out, lam, kind, squares.rank, squares.dim, squares.groups)
+    def each(x: Tensor) -> Tensor:
+        gradients: Tensor = torch.func.vmap(torch.func.grad(lambda row: layer(row).sum()))(x)
+        return gradients
 
-    found = torch.vmap(one, in_dims=(0, lam_dim))(outs, lam)
-    expected = [squares.plain(outs[i], lam[i] if lam_dim == 0 else lam) for i in range(3)]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
+    found = torch.compile(each, fullgraph=True, backend="aot_eager")(x)
+    assert_close(found, each(x))
