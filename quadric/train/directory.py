@@ -189,28 +189,24 @@ class RunDirectory:
         except ImportError:
             yield None
             return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file: IO[str] = open(self.path / ".lock", "a", encoding="utf-8")
-        except OSError as error:
-            raise ValueError(
-                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
-                "--run-dir"
-            ) from None
+        end = time.monotonic() + PATIENCE
+        while True:
+            file = self._open_lock()
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                if time.monotonic() < end:
+                    time.sleep(0.05)
+                    continue
+                raise BusyError(
+                    f"another process trains in {self.path}: wait for it, or choose another "
+                    "--run-dir"
+                ) from None
+            if self._is_lock(file):
+                break
+            file.close()  # somebody removed it in between
         with file:
-            end = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() < end:
-                        time.sleep(0.05)
-                        continue
-                    raise BusyError(
-                        f"another process trains in {self.path}: wait for it, or choose another "
-                        "--run-dir"
-                    ) from None
             try:
                 yield file.fileno()
             finally:
@@ -219,6 +215,23 @@ class RunDirectory:
                     with contextlib.suppress(OSError):
                         (self.path / ".lock").unlink()
                         self.path.rmdir()
+
+    def _open_lock(self) -> IO[str]:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return open(self.path / ".lock", "a", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
+                "--run-dir"
+            ) from None
+
+    def _is_lock(self, file: IO[str]) -> bool:
+        """Whether the open file is still the one of that name."""
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / ".lock"))
+        except OSError:
+            return False
 
 
 def is_run_directory(text: str) -> bool:

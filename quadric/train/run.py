@@ -137,9 +137,7 @@ def train(
     with directory.lock() as lock:
         if directory.is_finished and not overwrite:
             return directory.result()
-        if overwrite:
-            directory.clear()
-        elif directory.last_checkpoint.is_file() and not resume:
+        if directory.last_checkpoint.is_file() and not (resume or overwrite):
             raise ValueError(
                 f"{directory.path} holds an unfinished run, {run.epochs_done} of {recipe.epochs} "
                 f"epochs are done: continue it with `{directory.resume_command}`, or start again "
@@ -150,6 +148,8 @@ def train(
         prepared = load_data(recipe, data)
         network = build_network(recipe, prepared)
         size = sum(p.numel() * p.element_size() for p in network.parameters())
+        if overwrite:  # only now: a mistake costs nobody a trained network
+            directory.clear()
         # Weights, momenta and the file that replaces the old one.
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
         if screen is not None:

@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -171,6 +172,9 @@ def _attempt(run: Run, work: Callable[[Run], str]) -> Outcome:
         return Outcome(run, "busy", str(error))
     except InterruptedTraining:
         raise
+    except BrokenProcessPool:
+        reason = "a process of the sweep was killed, perhaps for want of memory"
+        return Outcome(run, "failed", f"{reason}: start it again with fewer --jobs, and it goes on")
     except Exception as error:
         return Outcome(run, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
 

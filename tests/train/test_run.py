@@ -228,6 +228,22 @@ def test_overwriting_starts_again(tmp_path: Path) -> None:
     assert curve(again) == curve(first)
 
 
+def test_overwriting_removes_nothing_before_all_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    law_result(tmp_path / "run")
+    run = law_run(tmp_path / "run")
+
+    def missing(*args: Any) -> None:
+        raise ValueError("no such data")
+
+    monkeypatch.setattr("quadric.train.run.load_data", missing)
+    with pytest.raises(ValueError, match="no such data"):
+        train(run, overwrite=True)
+    assert run.directory.is_finished
+    assert run.directory.weights_file.is_file()
+
+
 def test_another_recipe_is_refused(tmp_path: Path) -> None:
     law_result(tmp_path / "run")
     with pytest.raises(ValueError, match=r"holds another recipe \(seed is 0, not 1\)"):

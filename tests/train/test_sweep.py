@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,24 @@ def test_a_sweep_skips_what_is_finished(tmp_path: Path) -> None:
     # More seeds later: only those are trained.
     more = runs(tmp_path, {"neuron": ["linear", "eigen"]}, [0, 1, 2])
     assert sum(outcome.kind == "done" for outcome in sweep(more)) == 2
+
+
+def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
+    found = runs(tmp_path, {"neuron": ["linear", "eigen"]}, [0])
+    before = set(active_children())
+
+    def kill_one() -> None:
+        while not (started := set(active_children()) - before):
+            time.sleep(0.05)
+        started.pop().kill()
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    outcomes = list(sweep(found, jobs=2))
+    killer.join()
+    assert [outcome.kind for outcome in outcomes] == ["failed", "failed"]
+    assert all("was killed, perhaps for want of memory" in outcome.text for outcome in outcomes)
+    assert {outcome.kind for outcome in sweep(found)} == {"done"}
 
 
 def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
