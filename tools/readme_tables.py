@@ -22,7 +22,13 @@ import torch
 
 from quadric import cost, models
 from quadric._text import markdown_table
-from quadric.bench.suite import BARE_PASS, memory_summary, rank_summary, summary
+from quadric.bench.suite import (
+    BARE_PASS,
+    memory_summary,
+    rank_summary,
+    summary,
+    turns_summary,
+)
 from quadric.demo.table import demo_table
 from quadric.zoo.table import neuron_table
 
@@ -128,6 +134,11 @@ def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return memory_summary([r for r in rows if not r["group"].startswith("conv")], markdown)
 
 
+def _turns(results: Path) -> str:
+    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
+    return turns_summary(data["rows"], markdown=True)
+
+
 def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return summary([r for r in rows if r["group"].startswith("conv")], markdown)
 
@@ -186,6 +197,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "compared": _compared,
     "table-fits": _table_fits,
     "speed": _bench("suite.json", _networks),
+    "turns": _turns,
     "layers": _bench("suite.json", _layers),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", rank_summary),

@@ -53,7 +53,7 @@ class BenchReport:
         lines = []
         header = (
             f"{'neuron':<16}{'path':<17}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
-            f"{'own format':>15}{'memory':>8}"
+            f"{'in turn':>15}{'own format':>15}{'memory':>8}"
         )
         for group in dict.fromkeys(row["group"] for row in self.rows):
             lines += [group, header]
@@ -62,10 +62,11 @@ class BenchReport:
                     continue
                 rank = f" k={row['rank']}" if row["rank"] is not None else ""
                 own = f"{_ratio(row['training_own'])}/{_ratio(row['inference_own'])}"
+                turns = f"{_ratio(row['training_turns'])}/{_ratio(row['inference_turns'])}"
                 lines.append(
                     f"{row['neuron'] + rank:<16}{row['path']:<17}{row['format'] or '-':<15}"
                     f"{row['dtype']:<9}{_ratio(row['training']):>9}{_ratio(row['inference']):>11}"
-                    f"{own:>15}{_ratio(row['memory']):>8}"
+                    f"{turns:>15}{own:>15}{_ratio(row['memory']):>8}"
                 )
             lines.append("")
         if self.rounds > 1:
@@ -76,8 +77,9 @@ class BenchReport:
         lines.append(
             f"Ratios to the linear one: best of {runs} training steps and {INFERENCES * runs} "
             "inferences each, taken in turn.\n"
-            "training, inference: against linear in its better memory format; own format: "
-            "training/inference against linear in the same one.\n"
+            "training, inference: against linear in its better memory format; in turn: medians of "
+            "the ratios within one turn;\n"
+            "own format: training/inference against linear in the same one.\n"
             "memory: peak of a training step, by the allocator's own record. "
             "Compiled is compared with compiled."
         )
@@ -180,10 +182,21 @@ def _run_group(
                 row[f"{kind}{suffix}_rounds"] = [
                     _divided(each[case.name], [each[c.name] for c in against]) for each in bests
                 ]
+            row[f"{kind}_turns"] = None
+            if bases:
+                base = min(bases, key=lambda c: best[c.name])
+                row[f"{kind}_turns"] = _median_of_turns(all_rounds, case.name, base.name)
         held = [peaks[c.name] for c in own]
         row["memory"] = _divided(peaks[case.name], [h for h in held if h])
         rows.append(row)
     return rows
+
+
+def _median_of_turns(rounds: Sequence[dict[str, list[float]]], name: str, base: str) -> float:
+    """The median ratio of two cases within one turn, a few seconds: a machine that is fast for a
+    while and slow for a while changes both."""
+    pairs = [pair for each in rounds for pair in zip(each[name], each[base], strict=True)]
+    return statistics.median(one / other for one, other in pairs)
 
 
 def _divided(value: float | None, bases: Sequence[float | None]) -> float | None:

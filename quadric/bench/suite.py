@@ -164,6 +164,27 @@ def _cell(rows: Sequence[dict[str, Any]], against: str = "") -> str:
     return " / ".join(texts)
 
 
+def turns_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
+    """The same comparison by the medians of the ratios within one turn, training / inference."""
+    lines = []
+    for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
+        cells = []
+        for neuron in NEURONS:
+            found = [
+                r for r in rows if (r["group"], r["path"], r["neuron"]) == (group, path, neuron)
+            ]
+            ratios = [
+                f"{min(row[f'{kind}_turns'] for row in found):.2f}"
+                for kind in ("training", "inference")
+                if found
+            ]
+            cells.append(" / ".join(ratios))
+        if any(cells):
+            lines.append([group, path, *cells])
+    header = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
+    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+
+
 def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
     """Peak memory of a training step: each network's least, as a ratio to the linear one."""
     lines = []

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
 from quadric import bench, models
-from quadric.bench.suite import BARE_PASS, memory_summary, rank_summary, with_bare_passes
+from quadric.bench.suite import (
+    BARE_PASS,
+    memory_summary,
+    rank_summary,
+    turns_summary,
+    with_bare_passes,
+)
 
 
 def test_all_networks_are_timed_in_every_round():
@@ -84,3 +92,17 @@ def test_the_best_of_all_rounds_counts(rounds):
     )
     if rounds == 1:
         assert eigen["training_rounds"] == [eigen["training"]]
+        assert eigen["training_turns"] == eigen["training"]
+
+
+def test_a_machine_that_slows_down_changes_no_ratio_within_a_turn(monkeypatch):
+    """Half as fast from the second turn on, and the linear layer is lucky once."""
+    cases = bench.layer_cases(("eigen",), ((4, 5, 2),), ("plain",), ("nchw",))
+    linear, eigen = (case.name for case in cases)
+    seconds = {linear: [0.5, 2.0, 2.0], eigen: [1.2, 2.4, 2.4]}
+    module = importlib.import_module("quadric.bench.run")
+    monkeypatch.setattr(module, "interleaved", lambda *args: seconds)
+    row = bench.run(cases, repeats=3, memory=False).rows[1]
+    assert row["training_turns"] == pytest.approx(1.2)
+    assert row["training"] == pytest.approx(2.4)
+    assert "1.20 / 1.20" in turns_summary([row])
