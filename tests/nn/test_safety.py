@@ -57,6 +57,7 @@ def test_a_residual_network_trains_under_autocast(neuron: str, dtype: torch.dtyp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # float16 is emulated on most CPUs
 @each_half
 @pytest.mark.parametrize("neuron", ["linear", "eigen", "shared"])
 def test_the_deepest_network_trains_under_autocast(neuron: str, dtype: torch.dtype) -> None:
