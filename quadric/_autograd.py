@@ -78,16 +78,18 @@ class _MapWithSquares(torch.autograd.Function):
         # referred to.
         ctx.bias = bias
         ctx.bias_version = bias._version if bias is not None else 0
+        ctx.probe, ctx.version = None, 0
         if keeps_output or recompute:
             result = out.data
             squares.forward_(result, eigenvalues)
-            ctx.probe = _version_probe(result)
-            ctx.version = ctx.probe._version
-            kept = result.data if keeps_output else None
+            kept = None
+            if keeps_output:
+                ctx.probe = _version_probe(result)
+                ctx.version = ctx.probe._version
+                kept = result.data
         else:
             assert isinstance(squares, SharedSquares)
             result = squares.forward(out, eigenvalues)
-            ctx.probe, ctx.version = None, 0
             kept = out
         ctx.save_for_backward(kept, eigenvalues, input, weight)
         return result

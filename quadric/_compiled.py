@@ -89,23 +89,32 @@ def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*gradients, None, None, None, None)
 
 
+def _no_second(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(
+        "a compiled quadratic layer has first derivatives only, and second ones were asked for "
+        "(create_graph=True): compute them without torch.compile"
+    )
+
+
 torch.library.register_autograd("quadric::add_squares", _back, setup_context=_keep, lib=_LIBRARY)
+# Without this, torch would warn and give wrong ones.
+torch.library.register_autograd("quadric::add_squares_backward", _no_second, lib=_LIBRARY)
 
 
-def _transforming() -> bool:
+def _in_torch_func() -> bool:
     """Whether a torch.func transform is being traced."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 # Asked while tracing, by what traces; in the graph there is nothing to ask.
-torch.compiler.assume_constant_result(_transforming)
+torch.compiler.assume_constant_result(_in_torch_func)
 
 
 def has_operator(out: Tensor, squares: Squares) -> bool:
     """Whether a graph that is being compiled should hold the operator instead of the formula."""
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
-    if _transforming():
+    if _in_torch_func():
         return False  # vmap, grad and their kin differentiate the formula
     if out.device.type != "cpu" or out.dtype != torch.float32:
         return False

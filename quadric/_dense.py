@@ -26,9 +26,11 @@ from torch import Tensor
 _NARROW = 64
 """Channels of a chunk of eigen neurons; a neuron that is wider is left to the slices."""
 
-_SQUARE = 32, 64
-"""Channels of a chunk of shared groups, where a group is not wider itself, in a narrow layer and in
-one of more than 128 channels, where the calls would become many."""
+_SQUARE = 32
+"""Channels of a chunk of shared groups, where a group is not wider itself."""
+
+_WIDE_SQUARE = 64
+"""The same in a layer of more than 128 channels, where the calls would become many."""
 
 _TILE = 1 << 18
 """Numbers of a tile: its squares fit the second cache of a core or two."""
@@ -149,7 +151,7 @@ def eigen_plan(ranks: tuple[int, ...]) -> Plan | None:
 @functools.lru_cache(maxsize=1024)
 def shared_plan(sizes: tuple[int, ...]) -> Plan:
     """Groups of these sizes one behind the other."""
-    cutter = _Cutter(_SQUARE[sum(sizes) > 128])
+    cutter = _Cutter(_WIDE_SQUARE if sum(sizes) > 128 else _SQUARE)
     for size in sizes:
         entries = [Entry(j, i) for i in range(size) for j in range(size)]
         cutter.add(size, range(size), entries)
@@ -185,10 +187,10 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
         out: rows of channels.
         eigenvalues: one flat vector of the same dtype.
         plan: the layer's chunks.
-        result: rows.
+        result: rows; `out` itself unless every channel is an output.
 
     Returns:
-        How many rows are done: all, or some of those before a square that is not finite.
+        How many rows are done: all, or fewer where a square is not finite, and none behind it.
     """
     matrices = [chunk.matrix(eigenvalues) for chunk in plan.chunks]
     if plan.outputs == out.shape[1]:
@@ -204,8 +206,6 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
     # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
     if not math.isfinite(sums.sum().item()):
         return 0
-    if result.data_ptr() != out.data_ptr():
-        result.copy_(out)
     for chunk in plan.chunks:
         result.t()[chunk.outputs].add_(sums[chunk.rows])
     return len(out)
@@ -248,6 +248,7 @@ def backward(
     """
     doubled = [chunk.matrix(eigenvalues).mul_(2) for chunk in plan.chunks]
     totals = [torch.zeros_like(matrix) for matrix in doubled]
+    linear = [chunk.channels for chunk in plan.chunks if chunk.rows.start == chunk.rows.stop]
     squares = kept.new_empty(0)
     into = grad.t()
     if plan.outputs < kept.shape[1]:
@@ -262,6 +263,8 @@ def backward(
             total.addmm_(own, cut)
             torch.mm(own.t(), matrix, out=cut)
         torch.addcmul(g, x, squares, out=r)
+        for part in linear:  # zero times an infinite output would be NaN, and no sum would show it
+            r[:, part].copy_(g[:, part])
     # Each square of a chunk meets each gradient in its sums: they are finite only if all were.
     if not all(math.isfinite(total.sum().item()) for total in totals):
         return None

@@ -41,10 +41,10 @@ def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tenso
 
 
 def _backward_by_rows(
-    grad: Tensor, kept: Tensor, eigenvalues: Tensor, plan: _dense.Plan, dim: int
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, plan: _dense.Plan | None, dim: int
 ) -> tuple[Tensor, Tensor] | None:
-    """The gradients as matrix products, if that can be done."""
-    if _dense.rows(kept, dim) is None or grad.dtype != kept.dtype:
+    """The gradients as matrix products of an output that lies in rows, if that can be done."""
+    if plan is None or grad.dtype != kept.dtype:
         return None
     if grad.stride() != kept.stride():
         grad = torch.empty_like(kept).copy_(grad)
@@ -207,8 +207,8 @@ class EigenSquares:
             return
         if not self.has_features(channels):
             return
-        plan = _dense.eigen_plan(self.neuron_ranks(channels))
         rows = _dense.rows(out, self.dim)
+        plan = None if rows is None else _dense.eigen_plan(self.neuron_ranks(channels))
         if plan is None or rows is None:
             self._add_slices_(out, eigenvalues)
             return
@@ -239,8 +239,8 @@ class EigenSquares:
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
             return kernels.backward("eigen", grad, out, eigenvalues, table, shape)
-        plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
-        if plan is not None:
+        if _dense.rows(out, self.dim) is not None:
+            plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
             if found is not None:
                 return found
@@ -438,10 +438,11 @@ class SharedSquares:
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(linear.shape[self.dim]))
             return kernels.backward("shared", grad, linear, eigenvalues, table, shape)
-        plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
-        found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
-        if found is not None:
-            return found
+        if _dense.rows(linear, self.dim) is not None:
+            plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
+            found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
+            if found is not None:
+                return found
         dtype = accumulation_dtype(linear.dtype)
         dim = linear.dim() + self.dim
         result = torch.empty_like(grad)

@@ -233,9 +233,14 @@ class QuadraticMultiheadAttention(nn.Module):
         k = self._heads(self.k_proj(key))  # (N, H, S, D)
         v = self._heads(self.v_proj(value))
         dropout = self.dropout if self.training else 0.0
-        written_out = need_weights or (dropout > 0.0 and _torch_writes_out(q))
         # As in torch, the hint replaces the mask only where nothing else is masked or returned.
-        is_causal = is_causal and key_padding_mask is None and not written_out
+        is_causal = is_causal and key_padding_mask is None and not need_weights
+        # The hint hides what is appended below, which the mask does not: it must stay a hint then.
+        appended = self.bias_k is not None or self.add_zero_attn
+        written_out = need_weights or (
+            dropout > 0.0 and _torch_writes_out(q) and not (is_causal and appended)
+        )
+        is_causal = is_causal and not written_out
         mask = None if is_causal else self._merge(attn_mask, key_padding_mask, q)
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self._appended(self.bias_k, k)], dim=2)
@@ -507,8 +512,9 @@ class QuadraticMultiheadAttention(nn.Module):
 
 
 def _torch_writes_out(q: Tensor) -> bool:
-    """Whether torch has no fused attention with dropout for this tensor, and computes it step by
-    step. It then scales queries and keys in copies, which training would keep beside ours."""
+    """Whether torch computes attention with dropout step by step for this tensor, and we can do
+    the same with less memory: torch scales queries and keys in copies, which training would keep
+    beside ours. In half precision the scaling is what keeps the product finite."""
     return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 

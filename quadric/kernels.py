@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -204,17 +204,17 @@ class _Table:
     offset: tuple[int, ...]
     eigenvalues: int
 
-    @functools.cached_property
-    def _arrays(self) -> tuple[ctypes.Array[ctypes.c_int32], ...]:
-        """The three columns as C arrays, which live as long as the table."""
-        kind = ctypes.c_int32 * len(self.start)
-        return kind(*self.start), kind(*self.size), kind(*self.offset)
+    # The columns as C arrays, which live as long as the table, and the table as the kernels take
+    # it: their addresses and two counts. Made at once: no thread sees one without the other.
+    _arrays: tuple[ctypes.Array[ctypes.c_int32], ...] = field(init=False, compare=False)
+    arguments: tuple[int, ...] = field(init=False, compare=False)
 
-    @functools.cached_property
-    def arguments(self) -> tuple[int, ...]:
-        """The table as the kernels take it: addresses of the columns and two counts."""
-        addresses = (ctypes.addressof(array) for array in self._arrays)
-        return (*addresses, len(self.start), self.eigenvalues)
+    def __post_init__(self) -> None:
+        kind = ctypes.c_int32 * len(self.start)
+        arrays = tuple(kind(*column) for column in (self.start, self.size, self.offset))
+        addresses = (ctypes.addressof(array) for array in arrays)
+        object.__setattr__(self, "_arrays", arrays)
+        object.__setattr__(self, "arguments", (*addresses, len(self.start), self.eigenvalues))
 
 
 @functools.lru_cache(maxsize=1024)

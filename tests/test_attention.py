@@ -215,9 +215,10 @@ def test_dropout_is_as_in_torch_under_one_seed():
 _DROPOUT_MASKS = ("none", "bool2d", "bool3d+padding", "causal", "a whole row")
 
 
+@pytest.mark.parametrize("appended", [{}, {"add_bias_kv": True}, {"add_zero_attn": True}])
 @pytest.mark.parametrize("masks", _DROPOUT_MASKS)
 @pytest.mark.parametrize("layout", ["seq_first", "batch_first", "unbatched"])
-def test_dropout_without_weights_is_as_in_torch_under_one_seed(masks, layout):
+def test_dropout_without_weights_is_as_in_torch_under_one_seed(masks, layout, appended):
     """Values and gradients, which torch keeps free of NaN where a row sees nothing."""
     batched = layout != "unbatched"
     options: dict[str, Any] = {}
@@ -228,7 +229,7 @@ def test_dropout_without_weights_is_as_in_torch_under_one_seed(masks, layout):
         options["attn_mask"] = torch.arange(L).unsqueeze(1).expand(L, S) == 1
     else:
         options = dict(_masks(batched)[masks])
-    theirs, ours = _pair(dropout=0.4, batch_first=layout == "batch_first")
+    theirs, ours = _pair(dropout=0.4, batch_first=layout == "batch_first", **appended)
     lengths = (S, S) if masks == "causal" else (L, S)
     inputs = _inputs(layout == "batch_first", batched, lengths=lengths)
     results = []

@@ -119,6 +119,16 @@ def test_exported_programs_hold_standard_operators_alone() -> None:
 
 
 @pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_second_derivatives_are_refused_rather_than_wrong(neuron: str) -> None:
+    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron, rank=4)
+    x = torch.randn(5, 4, requires_grad=True)
+    compiled = torch.compile(layer, backend="eager")
+    (first,) = torch.autograd.grad(compiled(x).pow(3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        first.pow(2).sum().backward()
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
 def test_transforms_inside_of_a_compiled_function(neuron: str) -> None:
     """vmap and grad differentiate the formula, which the operator hides."""
     layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron, rank=4)

@@ -96,6 +96,12 @@ def test_every_way_to_cut_gives_the_formula(
     out, eigenvalues = _data(squares, channels)
     assert_formula(squares, out, eigenvalues)
     assert calls == [True, True]
+    # An infinite last channel, linear in some of them, leaves its gradient alone.
+    if isinstance(squares, EigenSquares) and squares.neuron_ranks(channels)[-1] == 0:
+        out[3, -1] = float("inf")
+        grad = torch.randn_like(out)
+        result, _ = squares.backward(grad, out, eigenvalues, True)
+        assert result[3, -1] == grad[3, -1]
 
 
 def test_the_shared_neuron_can_leave_its_input_alone(calls: list[bool]) -> None:
@@ -107,7 +113,7 @@ def test_the_shared_neuron_can_leave_its_input_alone(calls: list[bool]) -> None:
     assert calls == [True]
 
 
-@pytest.mark.usefixtures("small_tiles")  # of one row: those before are done, those behind are not
+@pytest.mark.usefixtures("small_tiles")  # of one row: shared has done those before
 @pytest.mark.parametrize("name", ["eigen", "shared"])
 @pytest.mark.parametrize("value", [float("inf"), 1e200, float("nan")])
 def test_what_is_not_finite_stays_in_its_neuron(name: str, value: float, calls: list[bool]) -> None:

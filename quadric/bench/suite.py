@@ -91,7 +91,7 @@ def suite_cases(
 
     images.append(_one_more(images, BARE_PASS, with_passes, eager[-1]))
     images.append(_one_more(images, f"shared{RECOMPUTED}", images_again, eager[-1]))
-    cases = images
+    cases = list(images)
     for dropout in (0.1, 0.0):
         sequences = transformer_cases(NEURONS, eager, batch=sentences, dropout=dropout)
         for neuron in NEURONS:

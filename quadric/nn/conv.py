@@ -41,6 +41,7 @@ class _QuadraticConvNd(EigenLayer, ConvGeometry):
         normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
+            Under torch.compile it is the compiler that chooses.
         device: where the parameters live.
         dtype: their type.
 
@@ -106,6 +107,7 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
         normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
+            Under torch.compile it is the compiler that chooses.
         device: where the parameters live.
         dtype: their type.
     """

@@ -31,6 +31,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
             in the paper's derivation; weight decay on q then no longer shrinks the quadratic part.
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
+            Under torch.compile it is the compiler that chooses.
         device: where the parameters live.
         dtype: their type.
 

@@ -173,6 +173,7 @@ class RunDirectory:
     def clear(self) -> None:
         """Removes what an earlier training of the same recipe left."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         for file in (self.metrics_file, self.weights_file, self.result_file):
             file.unlink(missing_ok=True)
@@ -192,6 +193,8 @@ class RunDirectory:
         end = time.monotonic() + PATIENCE
         while True:
             file = self._open_lock()
+            if file is None:
+                continue
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -216,10 +219,13 @@ class RunDirectory:
                         (self.path / ".lock").unlink()
                         self.path.rmdir()
 
-    def _open_lock(self) -> IO[str]:
+    def _open_lock(self) -> IO[str] | None:
+        """The open file; None if a process that is done there has just removed the directory."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            return open(self.path / ".lock", "a", encoding="utf-8")
+            with contextlib.suppress(FileNotFoundError):
+                return open(self.path / ".lock", "a", encoding="utf-8")
+            return None
         except OSError as error:
             raise ValueError(
                 f"cannot write to run directory {self.path} ({error.strerror}): choose another "

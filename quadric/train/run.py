@@ -148,10 +148,10 @@ def train(
         prepared = load_data(recipe, data)
         network = build_network(recipe, prepared)
         size = sum(p.numel() * p.element_size() for p in network.parameters())
-        if overwrite:  # only now: a mistake costs nobody a trained network
-            directory.clear()
         # Weights, momenta and the file that replaces the old one.
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
+        if overwrite:  # only now: a mistake costs nobody a trained network
+            directory.clear()
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
             if moved is not None:

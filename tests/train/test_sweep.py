@@ -120,7 +120,7 @@ def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
             time.sleep(0.05)
         started.pop().kill()
 
-    killer = threading.Thread(target=kill_one)
+    killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
     outcomes = list(sweep(found, jobs=2))
     killer.join()
