@@ -184,15 +184,28 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _check(library: ctypes.CDLL) -> None:
-    """One small comparison with arithmetic in Python, so that a broken build is never used."""
-    out = torch.tensor([[1.0, 2.0, 3.0, 4.0]], device="cpu")
-    table = _Table((0, 3), (3, 1), (0, 2), 2)
-    lam = torch.tensor([10.0, 100.0], device="cpu")
-    _call(library.quadric_eigen_forward, [out, out, lam], table, (1, 4, 1))
-    if out.tolist() != [[941.0, 2.0, 3.0, 4.0]]:
-        raise RuntimeError(
-            f"the kernels computed a wrong result in their self-test: {out.tolist()}"
-        )
+    """Small comparisons with arithmetic in the head, so that a broken build is never used."""
+    # One neuron of rank 2 and a linear channel; one group of two outputs.
+    eigen = _Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
+    shared = _Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
+    expected: dict[str, tuple[_Table, list[float], list[float], list[float], list[float]]] = {
+        "eigen": (*eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
+        "shared": (*shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
+    }
+    for kind, (table, values, z, out, gradients) in expected.items():
+        for pixels in (1, 2):  # of one row of channels, and of planes
+            shape = (1, len(z), pixels)
+            lam = torch.tensor(values, dtype=torch.float32, device="cpu")
+            linear = torch.tensor([[v] * pixels for v in z], dtype=torch.float32, device="cpu")
+            found = torch.zeros_like(linear)
+            _call(getattr(library, f"quadric_{kind}_forward"), [linear, found, lam], table, shape)
+            ones, result = torch.ones_like(linear), torch.zeros_like(linear)
+            sums = torch.zeros(len(values), dtype=torch.float64, device="cpu")
+            tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
+            _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
+            got = [found[:, -1].tolist(), result[:, -1].tolist() + (sums / pixels).tolist()]
+            if got != [out, gradients]:
+                raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
 
 
 @dataclass(frozen=True)

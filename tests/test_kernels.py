@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -197,6 +198,19 @@ def test_awkward_inputs_run_the_plain_path(neuron):
     assert kernels.layout(torch.empty(2, 3).T, -1) is None
     assert kernels.layout(torch.empty(2, 3, dtype=torch.float64), -1) is None
     assert kernels.layout(torch.empty(2, 3, device="meta"), -1) is None
+
+
+@pytest.mark.parametrize(
+    "name", [f"quadric_{k}_{way}" for k in NEURONS for way in ("forward", "backward")]
+)
+def test_a_library_that_computes_something_else_is_never_used(name):
+    real = kernels._state.library
+    names = [f"quadric_{k}_{way}" for k in NEURONS for way in ("forward", "backward")]
+    fake = types.SimpleNamespace(**{each: getattr(real, each) for each in names})
+    kernels._check(fake)
+    setattr(fake, name, lambda *args: None)
+    with pytest.raises(RuntimeError, match="wrong result in their self-test"):
+        kernels._check(fake)
 
 
 class Operations(TorchDispatchMode):

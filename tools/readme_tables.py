@@ -139,6 +139,19 @@ def _turns(results: Path) -> str:
     return turns_summary(data["rows"], markdown=True)
 
 
+def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    """A few cases: the best of many, and the medians within a turn."""
+    lines = []
+    for row in rows:
+        if row["neuron"] != "linear":
+            texts = [
+                f"{row[f'training{s}']:.2f} / {row[f'inference{s}']:.2f}" for s in ("", "_turns")
+            ]
+            lines.append([row["group"], row["neuron"], row["path"], row["dtype"], *texts])
+    header = ["network", "neuron", "path", "dtype", "best of many", "medians in turn"]
+    return markdown_table(header, lines, "llllrr")
+
+
 def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return summary([r for r in rows if r["group"].startswith("conv")], markdown)
 
@@ -198,6 +211,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "table-fits": _table_fits,
     "speed": _bench("suite.json", _networks),
     "turns": _turns,
+    "alone": _bench("resnet20.json", _each_way),
+    "bf16": _bench("bf16.json", _each_way),
     "layers": _bench("suite.json", _layers),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", rank_summary),

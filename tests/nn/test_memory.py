@@ -26,6 +26,7 @@ from tests.conftest import assert_close
 from tests.nn.cases import CASES, IDS, Case
 
 each_layer = pytest.mark.parametrize("case", CASES, ids=IDS)
+each_recompute = pytest.mark.parametrize("recompute", [False, True], ids=["keep", "recompute"])
 F64 = torch.float64
 
 
@@ -150,6 +151,19 @@ def test_gradients_when_recomputing(case: Case, name: str) -> None:
     got = torch.autograd.grad(out, inputs, seed)
     for one, other in zip(got, torch.autograd.grad(expected_out, inputs, seed), strict=True):
         assert_close(one, other)
+
+
+def test_recomputing_under_autocast_gives_the_same_gradients() -> None:
+    layer, x = quadric.QuadraticLinear(8, 20, rank=4), torch.randn(16, 8, requires_grad=True)
+    nn.init.normal_(layer.eigenvalues)
+    found = []
+    for recompute in (False, True):
+        layer.recompute = recompute
+        with torch.autocast("cpu", torch.bfloat16):
+            out = F.relu(layer(x))
+        found.append(torch.autograd.grad(out.float().sum(), [x, *layer.parameters()]))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_recompute_is_an_option_everywhere() -> None:
@@ -369,8 +383,12 @@ def test_a_changed_bias(case: Case) -> None:
 
 @each_layer
 @pytest.mark.parametrize("name", ["sigmoid", "view", "part"])
-def test_double_backward_behind_an_in_place_operation(case: Case, name: str) -> None:
+@each_recompute
+def test_double_backward_behind_an_in_place_operation(
+    case: Case, name: str, recompute: bool
+) -> None:
     layer, x = case.make(), case.input(batch=1).requires_grad_()
+    layer.recompute = recompute
     change, inputs = IN_PLACE[name], [x, *layer.parameters()]
 
     def penalty(out: Tensor) -> tuple[Tensor, ...]:
@@ -396,8 +414,10 @@ def test_gradient_penalty_trains_the_eigenvalues() -> None:
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize("inplace", [True, False])
 @each_layer
-def test_checkpoint(case: Case, inplace: bool, use_reentrant: bool) -> None:
+@each_recompute
+def test_checkpoint(case: Case, inplace: bool, use_reentrant: bool, recompute: bool) -> None:
     layer, x = case.make(), case.input().requires_grad_()
+    layer.recompute = recompute
     inputs = [x, *layer.parameters()]
 
     def block(x: Tensor) -> Tensor:
