@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quadric import _dense
 from quadric._squares import EigenSquares, SharedSquares
+from tests.test_kernels import Operations
 
 SQUARES: dict[str, EigenSquares | SharedSquares] = {
     "eigen": EigenSquares(rank=9),
@@ -180,3 +181,24 @@ def test_a_plan_made_under_another_default_device_serves_the_cpu(name: str) -> N
     expected = squares.plain(out, eigenvalues)
     squares.forward_(out, eigenvalues)
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        ("eigen", ["mul", "mm", "add_"], ["copy_", "mul", "addmm_", "mm", "addcmul"]),
+        ("shared", ["mul", "addmm_"], ["mul", "addmm_", "mm", "addcmul"]),
+    ],
+)
+def test_a_tile_takes_so_many_operators(name: str, forward: list[str], backward: list[str]) -> None:
+    """Each is a pass over an activation: one more, and the plain path is a fifth slower."""
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares, channels=20)
+    passes = {"mul", "mm", "add", "add_", "addmm", "addmm_", "addcmul", "copy_", "cat"}
+    with Operations() as done:
+        squares.forward_(out, eigenvalues)
+    assert [each for each in done.names if each in passes] == forward
+    with Operations() as done:
+        squares.backward(torch.randn_like(out), out, eigenvalues, True)
+    # The last one puts the eigenvalues' gradients together.
+    assert [each for each in done.names if each in passes] == [*backward, "cat"]
