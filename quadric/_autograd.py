@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from quadric._compiled import add_squares, has_operator
+from quadric._compiled import add_squares, has_operator, in_torch_func
 from quadric._squares import EigenSquares, SharedSquares, Squares
 from quadric.maps import Map
 
@@ -30,9 +30,7 @@ def _transforming() -> bool:
     """Whether a torch.func transform, forward-mode differentiation or torch.jit.trace is active."""
     if torch._C._get_tracing_state() is not None:
         return True
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return True
-    return forward_ad._current_level >= 0
+    return in_torch_func() or forward_ad._current_level >= 0
 
 
 def _batched(tensor: Tensor) -> bool:

@@ -101,20 +101,21 @@ torch.library.register_autograd("quadric::add_squares", _back, setup_context=_ke
 torch.library.register_autograd("quadric::add_squares_backward", _no_second, lib=_LIBRARY)
 
 
-def _in_torch_func() -> bool:
-    """Whether a torch.func transform is being traced."""
+def in_torch_func() -> bool:
+    """Whether a torch.func transform is active, or being traced."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-# Asked while tracing, by what traces; in the graph there is nothing to ask.
-torch.compiler.assume_constant_result(_in_torch_func)
+# Asked by what traces, as in a graph there is nothing to ask: what
+# torch.compiler.assume_constant_result does, without importing the compiler, which takes seconds.
+in_torch_func._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has_operator(out: Tensor, squares: Squares) -> bool:
     """Whether a graph that is being compiled should hold the operator instead of the formula."""
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
-    if _in_torch_func():
+    if in_torch_func():
         return False  # vmap, grad and their kin differentiate the formula
     if out.device.type != "cpu" or out.dtype != torch.float32:
         return False

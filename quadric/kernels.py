@@ -287,9 +287,7 @@ def _channels_last(tensor: Tensor, dim: int) -> bool:
 
 
 def _call(function: object, tensors: list[Tensor], table: _Table, shape: Layout) -> None:
-    outer, channels, inner = shape
-    work = outer * channels * inner
-    threads = 1 if work < _SMALL else torch.get_num_threads()
+    threads = 1 if math.prod(shape) < _SMALL else torch.get_num_threads()
     pointers = [t.data_ptr() for t in tensors]
     function(*pointers, *table.arguments, *shape, threads)  # type: ignore[operator]
 

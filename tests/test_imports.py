@@ -194,6 +194,7 @@ HEAVY = (
     "pyarrow",
     "matplotlib",
     "plotly",
+    "torch._dynamo",
     "onnx",
     "onnxscript",
     "onnxruntime",

@@ -34,6 +34,7 @@ NEURONS = ("eigen", "shared")
 BARE_PASS = "linear and a bare pass"
 RECOMPUTED = ", recompute"
 """What the name of a neuron that recomputes ends with."""
+_HEADER = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
 
 
 class _BarePass(nn.Module):
@@ -122,7 +123,6 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
     """One line a network and path: training / inference ratios of each neuron in its better memory
     format, with the spread over rounds behind.
     """
-    header = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [row for row in rows if row["group"] == group]
@@ -144,7 +144,7 @@ def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
         again = {n: [r for r in mine if r["neuron"] == f"{n}{RECOMPUTED}"] for n in NEURONS}
         for path in dict.fromkeys(row["path"] for rows in again.values() for row in rows):
             lines.append([group, f"{path}{RECOMPUTED}", *(_cell(again[n]) for n in NEURONS)])
-    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+    return (markdown_table if markdown else text_table)(_HEADER, lines, "llrr")
 
 
 def _cell(rows: Sequence[dict[str, Any]], against: str = "") -> str:
@@ -181,8 +181,7 @@ def turns_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str
             cells.append(" / ".join(ratios))
         if any(cells):
             lines.append([group, path, *cells])
-    header = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
-    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+    return (markdown_table if markdown else text_table)(_HEADER, lines, "llrr")
 
 
 def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:

@@ -139,20 +139,6 @@ def test_recomputing_keeps_what_linear_keeps_in_front_of_anything(
     assert retained_bytes(layer, x) - retained_bytes(linear, x) < output / 8
 
 
-@each_layer
-@pytest.mark.parametrize("name", ["relu", "view", "nothing"])
-def test_gradients_when_recomputing(case: Case, name: str) -> None:
-    layer, x = case.make(), case.input().requires_grad_()
-    layer.recompute = True
-    change, inputs = IN_PLACE.get(name, lambda out: out), [x, *layer.parameters()]
-    out, expected_out = change(layer(x)), change(plain_formula(case, layer, x))
-    assert_close(out, expected_out)
-    seed = torch.randn_like(out)
-    got = torch.autograd.grad(out, inputs, seed)
-    for one, other in zip(got, torch.autograd.grad(expected_out, inputs, seed), strict=True):
-        assert_close(one, other)
-
-
 def test_recomputing_under_autocast_gives_the_same_gradients() -> None:
     layer, x = quadric.QuadraticLinear(8, 20, rank=4), torch.randn(16, 8, requires_grad=True)
     nn.init.normal_(layer.eigenvalues)
@@ -252,6 +238,7 @@ def wiped(out: Tensor) -> Tensor:
 
 
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "nothing": lambda out: out,
     "relu": nn.ReLU(inplace=True),
     "hardtanh": nn.Hardtanh(inplace=True),
     "leaky": nn.LeakyReLU(inplace=True),
@@ -268,9 +255,11 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @each_layer
+@each_recompute
 @pytest.mark.parametrize("name", list(IN_PLACE))
-def test_gradients_behind_an_in_place_operation(case: Case, name: str) -> None:
+def test_gradients_behind_an_in_place_operation(case: Case, name: str, recompute: bool) -> None:
     layer, x = case.make(), case.input().requires_grad_()
+    layer.recompute = recompute
     change, inputs = IN_PLACE[name], [x, *layer.parameters()]
     out, expected_out = change(layer(x)), change(plain_formula(case, layer, x))
     assert_close(out, expected_out)

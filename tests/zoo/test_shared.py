@@ -16,11 +16,10 @@ import quadric
 from quadric import functional as QF
 from tests import reference
 from tests.conftest import assert_close
-from tests.nn.test_memory import IN_PLACE, retained_bytes, saved_storages
+from tests.nn.test_memory import IN_PLACE, each_recompute, retained_bytes, saved_storages
 from tests.zoo.cases import F64, KIND_IDS, KINDS, Kind
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
-each_recompute = pytest.mark.parametrize("recompute", [False, True], ids=["keep", "recompute"])
 
 
 def shared(kind: Kind, rank: int = 3, std: float = 0.5, **options: Any) -> Any:
