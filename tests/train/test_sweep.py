@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
     before = set(active_children())
 
     def kill_one() -> None:
-        while not (started := set(active_children()) - before):
+        while len(started := set(active_children()) - before) < 2:
             time.sleep(0.05)
         started.pop().kill()
 
@@ -124,9 +124,13 @@ def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
     killer.start()
     outcomes = list(sweep(found, jobs=2))
     killer.join()
-    assert [outcome.kind for outcome in outcomes] == ["failed", "failed"]
-    assert all("was killed, perhaps for want of memory" in outcome.text for outcome in outcomes)
-    assert {outcome.kind for outcome in sweep(found)} == {"done"}
+    # The pool may not yet watch the process that it started last. Then it learns of that one's
+    # death only when the other has finished its run: one is done, and one failed.
+    failed = [outcome for outcome in outcomes if outcome.kind == "failed"]
+    assert len(outcomes) == 2 and failed
+    assert all("was killed, perhaps for want of memory" in outcome.text for outcome in failed)
+    kinds = [outcome.kind for outcome in sweep(found)]
+    assert kinds.count("done") == len(failed) and kinds.count("skipped") == 2 - len(failed)
 
 
 def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
