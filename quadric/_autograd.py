@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from quadric._compiled import add_squares, has_operator, in_torch_func
-from quadric._squares import EigenSquares, SharedSquares, Squares
+from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
 from quadric.maps import Map
 
 
@@ -136,6 +136,7 @@ def map_with_squares(
     bias: Tensor | None,
     eigenvalues: Tensor,
     recompute: bool = False,
+    finish: Finish = NOTHING,
 ) -> Tensor:
     """The linear map and its squares, by the cheapest path that gives the plain formula's values
     and gradients.
@@ -149,6 +150,7 @@ def map_with_squares(
         eigenvalues: one flat vector.
         recompute: compute the linear map again in backward instead of keeping the output (of the
             layer for the eigen neuron, of the map for the shared one).
+        finish: what follows the squares.
     """
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast to ask for
@@ -158,8 +160,8 @@ def map_with_squares(
         input, weight = _lower(input, dtype), _lower(weight, dtype)
         bias = _lower(bias, dtype) if bias is not None else None
         with torch.autocast(device, enabled=False):
-            return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute)
-    return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute)
+            return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute, finish)
+    return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute, finish)
 
 
 def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -174,18 +176,19 @@ def _run(
     bias: Tensor | None,
     eigenvalues: Tensor,
     recompute: bool,
+    finish: Finish,
 ) -> Tensor:
     out = linear_map(input, weight, bias)
     if has_operator(out, squares):
-        return add_squares(out, eigenvalues, squares)
+        return add_squares(out, eigenvalues, squares, finish)
     if needs_plain(out, eigenvalues):
-        return squares.plain(out, eigenvalues)
+        return finish(squares.plain(out, eigenvalues), squares.dim)
     if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):
         result: Tensor = _MapWithSquares.apply(  # type: ignore[no-untyped-call]
             out, eigenvalues, input, weight, (bias, linear_map, squares, recompute)
         )
-        return result
-    squares.forward_(out, eigenvalues)
+        return finish(result, squares.dim)
+    squares.forward_(out, eigenvalues, finish)
     return out
 
 

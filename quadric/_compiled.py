@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quadric import kernels
-from quadric._squares import EigenSquares, SharedSquares, Squares
+from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
 
 # torch.library.custom_op would do the same in one decorator each, and check every call for 40
 # microseconds: as long as the squares of a small layer take.
@@ -36,8 +36,10 @@ def _add(out: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
     return _squares(*settings).forward(out, eigenvalues)
 
 
-def _add_(out: Tensor, eigenvalues: Tensor, *settings: Any) -> None:
-    _squares(*settings).forward_(out, eigenvalues)
+def _add_(
+    out: Tensor, eigenvalues: Tensor, shift: Tensor | None, relu: bool, *settings: Any
+) -> None:
+    _squares(*settings).forward_(out, eigenvalues, Finish(shift, relu))
 
 
 def _gradients(
@@ -52,7 +54,11 @@ def _gradients(
 
 
 _LIBRARY.define(f"add_squares(Tensor out, Tensor eigenvalues, {_SETTINGS}) -> Tensor", tags=_TAGS)
-_LIBRARY.define(f"add_squares_(Tensor(a!) out, Tensor eigenvalues, {_SETTINGS}) -> ()", tags=_TAGS)
+_LIBRARY.define(
+    "add_squares_(Tensor(a!) out, Tensor eigenvalues, Tensor? shift, bool relu, "
+    f"{_SETTINGS}) -> ()",
+    tags=_TAGS,
+)
 _LIBRARY.define(
     f"add_squares_backward(Tensor grad, Tensor kept, Tensor eigenvalues, {_SETTINGS})"
     " -> (Tensor, Tensor)",
@@ -122,14 +128,17 @@ def has_operator(out: Tensor, squares: Squares) -> bool:
     return isinstance(squares, SharedSquares) or kernels.active()
 
 
-def add_squares(out: Tensor, eigenvalues: Tensor, squares: Squares) -> Tensor:
-    """The sum with the squares, as an operator. `out` is overwritten where nobody asks for
-    gradients.
+def add_squares(
+    out: Tensor, eigenvalues: Tensor, squares: Squares, finish: Finish = NOTHING
+) -> Tensor:
+    """The sum with the squares, and what follows it, as an operator. `out` is overwritten where
+    nobody asks for gradients.
     """
     kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
     settings = (kind, squares.rank, squares.dim, squares.groups)
     if not torch.is_grad_enabled():
-        torch.ops.quadric.add_squares_(out, eigenvalues, *settings)
+        after = (finish.shift, finish.relu)
+        torch.ops.quadric.add_squares_(out, eigenvalues, *after, *settings)
         return out
     result: Tensor = torch.ops.quadric.add_squares(out, eigenvalues, *settings)
-    return result
+    return finish(result, squares.dim)

@@ -55,6 +55,35 @@ def _backward_by_rows(
 
 
 @dataclass(frozen=True)
+class Finish:
+    """What follows the squares in inference, to be computed in the same pass.
+
+    Attributes:
+        shift: is added to each channel, or None.
+        relu: whether a ReLU comes last.
+    """
+
+    shift: Tensor | None = None
+    relu: bool = False
+
+    def __call__(self, out: Tensor, dim: int) -> Tensor:
+        """The formula, with `dim` the channel dimension counted from the end."""
+        if self.shift is not None:
+            out = out + _per_channel(self.shift.to(out.dtype), (-1,), -1 - dim)
+        return out.relu() if self.relu else out
+
+    def apply_(self, out: Tensor, dim: int) -> None:
+        """The same in place."""
+        if self.shift is not None:
+            out.add_(_per_channel(self.shift.to(out.dtype), (-1,), -1 - dim))
+        if self.relu:
+            out.relu_()
+
+
+NOTHING = Finish()
+
+
+@dataclass(frozen=True)
 class EigenSquares:
     """The squares of the eigen neuron on an output laid out neuron by neuron.
 
@@ -197,16 +226,23 @@ class EigenSquares:
         self.forward_(result, eigenvalues)
         return result
 
-    def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
-        """Adds the squares to `out` in place. The features stay as they are."""
+    def forward_(self, out: Tensor, eigenvalues: Tensor, finish: Finish = NOTHING) -> None:
+        """Adds the squares to `out` in place, and what follows them. Without that the features
+        stay as they are.
+        """
         channels = out.shape[self.dim]
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = kernels.eigen_table(self.neuron_ranks(channels))
-            kernels.forward("eigen", out, out, eigenvalues, table, shape)
+            after = (finish.shift, finish.relu)
+            kernels.forward("eigen", out, out, eigenvalues, table, shape, *after)
             return
-        if not self.has_features(channels):
-            return
+        if self.has_features(channels):
+            self._add_(out, eigenvalues)
+        finish.apply_(out, self.dim)
+
+    def _add_(self, out: Tensor, eigenvalues: Tensor) -> None:
+        channels = out.shape[self.dim]
         rows = _dense.rows(out, self.dim)
         plan = None if rows is None else _dense.eigen_plan(self.neuron_ranks(channels))
         if plan is None or rows is None:
@@ -397,16 +433,19 @@ class SharedSquares:
             kernels.forward("shared", out, result, eigenvalues, table, shape)
         return result
 
-    def forward_(self, out: Tensor, eigenvalues: Tensor) -> None:
-        """Replaces `out` by its sum with the mixed squares, in place."""
+    def forward_(self, out: Tensor, eigenvalues: Tensor, finish: Finish = NOTHING) -> None:
+        """Replaces `out` by its sum with the mixed squares, and what follows, in place."""
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-            kernels.forward("shared", out, out, eigenvalues, table, shape)
-        elif _dense.rows(out, self.dim) is not None:
+            after = (finish.shift, finish.relu)
+            kernels.forward("shared", out, out, eigenvalues, table, shape, *after)
+            return
+        if _dense.rows(out, self.dim) is not None:
             self._add_by_rows(out, eigenvalues, out)
         else:
             self._add_slices_(out, eigenvalues)
+        finish.apply_(out, self.dim)
 
     def _add_by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
         """Writes the sum with the mixed squares into `result`, which lies in memory as `out`."""

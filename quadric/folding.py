@@ -18,8 +18,6 @@ Both divide by the features' scales. A layer with a scale of about zero keeps it
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
+from quadric._following import Pair, check_eval, find_pairs, has_hooks, places_of, several_places
 from quadric._squares import EigenSquares, SharedSquares
-from quadric._targets import example_arguments, look_around, undisturbed, walk
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
@@ -103,25 +99,6 @@ class FoldingReport:
         return "\n".join(lines + [f"  {name}: {reason}" for name, reason in self.kept.items()])
 
 
-@dataclass
-class _Place:
-    """A module and where it stands."""
-
-    name: str
-    parent: nn.Module
-    key: str
-    module: nn.Module
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A BatchNorm and the layer whose output it alone reads; `dims` of that output, if known."""
-
-    layer: _Place
-    norm: _Place
-    dims: int | None
-
-
 def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingReport:
     """Folds every BatchNorm that directly follows a linear, eigen, shared or square layer into it.
 
@@ -148,182 +125,26 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
         )
     report = FoldingReport()
-    places = _places(model)
+    places = places_of(model)
     norms = [p for p in places.values() if isinstance(p.module, _BatchNorm)]
     if not norms:
         return report
-    training = next((p.name for p in places.values() if p.module.training), None)
-    if model.training or training is not None:
-        raise ValueError(
-            "the model must be in eval mode to fold its BatchNorm, got "
-            f"{'the model' if model.training else repr(training)} in training mode: call "
-            "model.eval() first"
-        )
-    found = _find_pairs(model, places, example_inputs)
-    around = look_around(model)
-    count = Counter(id(child) for _, _, _, child in walk(model))
+    check_eval(model, "fold its BatchNorm")
+    found = find_pairs(model, places, example_inputs, _layer_types(), (_BatchNorm,))
+    several = several_places(model)
     for norm in norms:
         pair = found.get(id(norm.module))
         if pair is None:
             report.kept[norm.name] = "it does not alone read the output of one layer"
             continue
-        several = [
-            p.name
-            for p in (pair.layer, pair.norm)
-            if count[id(p.module)] != 1 or id(p.module) in around.held
-        ]
-        obstacle = f"{several[0]!r} stands in several places" if several else _obstacle(pair)
+        twice = [p.name for p in (pair.layer, pair.reader) if id(p.module) in several]
+        obstacle = f"{twice[0]!r} stands in several places" if twice else _obstacle(pair)
         new = None if obstacle else _folded(pair.layer.module, norm.module)
         if isinstance(new, _Folded):
             _apply(pair, new, report)
         else:
             report.kept[norm.name] = obstacle or str(new)
     return report
-
-
-def _places(model: nn.Module) -> dict[int, _Place]:
-    places: dict[int, _Place] = {}
-    for name, parent, key, module in walk(model):
-        places.setdefault(id(module), _Place(name, parent, key, module))
-    return places
-
-
-# ------------------------------------------------------------------------------------------------
-# Which BatchNorm follows which layer
-# ------------------------------------------------------------------------------------------------
-
-
-def _find_pairs(
-    model: nn.Module, places: Mapping[int, _Place], example_inputs: Any
-) -> dict[int, _Pair]:
-    """The pairs by the id of the BatchNorm."""
-    run = None if example_inputs is None else _watch(model, places, example_inputs)
-    try:
-        pairs = _traced(model, places)
-    except Exception as error:  # whatever a tracer meets in a user's forward
-        if run is None:
-            raise ValueError(
-                "example_inputs are needed to see which layer a BatchNorm follows, torch.fx cannot "
-                f"trace this model ({type(error).__name__}: {str(error).splitlines()[0]}): give "
-                "the arguments of model.forward"
-            ) from error
-        return run
-    if run is None:
-        return pairs
-    # The trace decides, the run adds the number of dimensions; where the run saw less it wins.
-    return {key: run[key] for key in pairs if key in run and run[key].layer is pairs[key].layer}
-
-
-class _Tracer(torch.fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _layer_types()) or super().is_leaf_module(m, module_qualified_name)
-
-
-def _traced(model: nn.Module, places: Mapping[int, _Place]) -> dict[int, _Pair]:
-    """By torch.fx, for every input that takes the traced path."""
-    graph = _Tracer().trace(model)
-    calls = [node for node in graph.nodes if node.op == "call_module"]
-    of_node = {node: model.get_submodule(str(node.target)) for node in calls}
-    times = Counter(id(module) for module in of_node.values())
-    pairs: dict[int, _Pair] = {}
-    for node, norm in of_node.items():
-        if not isinstance(norm, _BatchNorm) or len(node.args) != 1 or node.kwargs:
-            continue
-        before = node.args[0]
-        layer = of_node.get(before) if isinstance(before, torch.fx.Node) else None
-        if layer is None or list(before.users) != [node]:  # type: ignore[union-attr]
-            continue
-        known = id(layer) in places and id(norm) in places
-        if known and times[id(layer)] == times[id(norm)] == 1:
-            pairs[id(norm)] = _Pair(places[id(layer)], places[id(norm)], None)
-    return pairs
-
-
-@dataclass
-class _Output:
-    """What a layer returned, and who has read it."""
-
-    layer: nn.Module
-    value: Tensor
-    readers: list[nn.Module | None] = field(default_factory=list)
-
-
-class _Readers(TorchDispatchMode):
-    """Notes every operation that reads the storage of a layer's output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs: dict[int, _Output] = {}
-        self.reader: list[nn.Module] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in tree_iter((args, kwargs)):
-            if isinstance(value, Tensor):
-                self.note(value, self.reader[-1] if self.reader else None)
-        return func(*args, **(kwargs or {}))
-
-    def note(self, tensor: Tensor, reader: nn.Module | None) -> None:
-        output = self.outputs.get(_storage(tensor))
-        if output is not None and reader is not output.layer:
-            output.readers.append(reader)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _watch(model: nn.Module, places: Mapping[int, _Place], example_inputs: Any) -> dict[int, _Pair]:
-    """By one run: the BatchNorms whose input is the whole output of a layer that nobody else
-    reads."""
-    args, kwargs = example_arguments(example_inputs)
-    readers = _Readers()
-    calls: Counter[int] = Counter()
-    before: dict[int, _Output] = {}
-
-    def entered(module: nn.Module, inputs: Any) -> None:
-        calls[id(module)] += 1
-        first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
-        if isinstance(module, _BatchNorm) and first is not None and len(inputs) == 1:
-            output = readers.outputs.get(_storage(first))
-            if output is not None and output.value is first:
-                before[id(module)] = output
-        readers.reader.append(module)
-
-    def left(module: nn.Module, inputs: Any, output: Any) -> None:
-        readers.reader.pop()
-        if not isinstance(module, _BatchNorm) and isinstance(output, Tensor):
-            # Kept alive, so that no other tensor gets its storage.
-            readers.outputs[_storage(output)] = _Output(module, output)
-
-    watched = [
-        p.module for p in places.values() if isinstance(p.module, (_BatchNorm, *_layer_types()))
-    ]
-    handles: list[Any] = []
-    for module in watched:
-        handles.append(module.register_forward_pre_hook(entered))
-        handles.append(module.register_forward_hook(left))
-    try:
-        with undisturbed(model), torch.no_grad(), readers:
-            result = model(*args, **kwargs)
-    except Exception as error:
-        raise ValueError(
-            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of model.forward as a tensor, a tuple or a mapping"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    for value in tree_iter(result):
-        if isinstance(value, Tensor):
-            readers.note(value, None)
-    pairs: dict[int, _Pair] = {}
-    for key, output in before.items():
-        norm = places[key].module
-        alone = all(reader is norm for reader in output.readers)
-        if alone and calls[key] == calls[id(output.layer)] == 1:
-            layer = places[id(output.layer)]
-            pairs[key] = _Pair(layer, places[key], output.value.dim())
-    return pairs
 
 
 def _layer_types() -> tuple[type[nn.Module], ...]:
@@ -335,9 +156,9 @@ def _layer_types() -> tuple[type[nn.Module], ...]:
 # ------------------------------------------------------------------------------------------------
 
 
-def _obstacle(pair: _Pair) -> str | None:
+def _obstacle(pair: Pair) -> str | None:
     """Why a pair must stay as it is, apart from its numbers."""
-    layer, norm = pair.layer.module, pair.norm.module
+    layer, norm = pair.layer.module, pair.reader.module
     assert isinstance(norm, _BatchNorm)
     if norm.running_mean is None or norm.running_var is None:
         return "it keeps no running statistics: in eval mode too it normalizes by the batch"
@@ -346,7 +167,7 @@ def _obstacle(pair: _Pair) -> str | None:
     if not isinstance(layer, (EigenLayer, NeuronLayer)) and type(layer) not in _SPATIAL:
         return f"{type(layer).__name__} is not a layer whose formula is known"
     for module in (layer, norm):
-        if _has_hooks(module) or "forward" in vars(module):
+        if has_hooks(module) or "forward" in vars(module):
             return f"{type(module).__name__} has hooks, or a forward of its own"
         if parametrize.is_parametrized(module):
             return "a parameter of the layer is computed (a parametrization)"
@@ -364,11 +185,6 @@ def _obstacle(pair: _Pair) -> str | None:
     if any(t is not None and t.is_meta for t in tensors):
         return "there are no numbers on the meta device"
     return None
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    tables = ("_forward_hooks", "_forward_pre_hooks")
-    return any(len(getattr(module, name)) for name in tables)
 
 
 def _spatial(layer: nn.Module) -> int:
@@ -540,7 +356,7 @@ def shared_channels(squares: SharedSquares, channels: int) -> tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def _apply(pair: _Pair, new: _Folded, report: FoldingReport) -> None:
+def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     layer: Any = pair.layer.module
     linear_map = linear_map_of(layer)
     old = layer.weight
@@ -563,6 +379,6 @@ def _apply(pair: _Pair, new: _Folded, report: FoldingReport) -> None:
     replacement: nn.Module = nn.Identity()
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
-        report.shifts[pair.layer.name] = pair.norm.name
-    pair.norm.parent._modules[pair.norm.key] = replacement.eval()
-    report.folded[pair.layer.name] = pair.norm.name
+        report.shifts[pair.layer.name] = pair.reader.name
+    pair.reader.parent._modules[pair.reader.key] = replacement.eval()
+    report.folded[pair.layer.name] = pair.reader.name

@@ -9,8 +9,9 @@
 #include <cstring>
 #include <vector>
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #include <immintrin.h>
+#define WIDE_VECTORS
 #endif
 
 typedef float V __attribute__((vector_size(64)));   // 16 floats; narrower machines split it
@@ -33,9 +34,41 @@ struct Blocks {
     const int32_t *start, *size, *offset;
 };
 
+// What follows the squares in inference: a shift of each channel (or null), and a ReLU. NaN stays NaN.
+struct Finish {
+    const float *shift;
+    bool relu;
+    bool any() const { return shift || relu; }
+    float operator()(float v, int64_t channel) const {
+        if (shift) v += shift[channel];
+        return relu && v < 0 ? 0.0f : v;
+    }
+};
+
+static inline void relu(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = x[i] < 0 ? 0.0f : x[i];
+}
+
+// On n pixels of the planes of channels [first, first + count).
+static inline void finish_planes(float *x, Finish f, int64_t first, int count, int64_t inner, int64_t n) {
+    for (int c = 0; c < count; c++, x += inner) {
+        if (f.shift)
+            for (int64_t i = 0; i < n; i++) x[i] += f.shift[first + c];
+        if (f.relu) relu(x, n);
+    }
+}
+
+// On rows of all channels.
+static inline void finish_rows(float *x, Finish f, int64_t rows, int64_t channels) {
+    if (f.shift)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < channels; c++) x[r * channels + c] += f.shift[c];
+    if (f.relu) relu(x, rows * channels);
+}
+
 // ---------------------------------------------------------------------------------------------- eigen
 
-static void eigen_forward_planes(const float *in, float *out, const float *lam, Blocks b, int64_t outer,
+static void eigen_forward_planes(const float *in, float *out, const float *lam, Blocks b, Finish finish, int64_t outer,
                                  int64_t channels, int64_t inner, int threads) {
     const int64_t jobs = outer * b.count;
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -61,6 +94,7 @@ static void eigen_forward_planes(const float *in, float *out, const float *lam, 
                 const float la = l[j];
                 for (int64_t p = 0; p < n; p++) yp[p] += la * a[p] * a[p];
             }
+            finish_planes(yp, finish, b.start[i], k + 1, inner, n);
         }
     }
 }
@@ -78,16 +112,71 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
     return wide;
 }
 
-#ifdef __AVX512F__
+#ifdef WIDE_VECTORS
 
-// Neighboring neurons that fit one vector of 16 channels: loaded, summed and stored together, other lanes masked out.
+// A `Finish` of up to 16 neighboring channels.
+struct FinishVector {
+    __m512 shift, least;
+    FinishVector(Finish f, __mmask16 lanes, int64_t start)
+        : shift(f.shift ? _mm512_maskz_loadu_ps(lanes, f.shift + start) : _mm512_setzero_ps()),
+          least(_mm512_set1_ps(f.relu ? 0.0f : -__builtin_inff())) {}
+    // The second operand of a maximum is what becomes of a NaN.
+    __m512 operator()(__m512 v) const { return _mm512_max_ps(least, _mm512_add_ps(v, shift)); }
+};
+
+// The features of a neuron by eights: which lanes there are, and their eigenvalues, twice.
+template <int EIGHTS>
+struct Features {
+    __mmask8 lanes[EIGHTS];
+    __m512 lam[EIGHTS];
+    Features(const float *l, int k) {
+        for (int i = 0; i < EIGHTS; i++, k -= 8) {
+            lanes[i] = k >= 8 ? 255 : k > 0 ? (1 << k) - 1 : 0;
+            lam[i] = _mm512_broadcast_f32x8(_mm256_maskz_loadu_ps(lanes[i], l + 8 * i));
+        }
+    }
+    // Their weighted squares in two rows, eight partial sums in each half of a vector.
+    __m512 squares(const float *f, int64_t channels) const {
+        __m512 sum = _mm512_setzero_ps();
+        for (int i = 0; i < EIGHTS; i++, f += 8) {
+            const __m256 one = _mm256_maskz_loadu_ps(lanes[i], f), two = _mm256_maskz_loadu_ps(lanes[i], f + channels);
+            const __m512 x = _mm512_insertf32x8(_mm512_castps256_ps512(one), two, 1), t = _mm512_mul_ps(lam[i], x);
+            sum = i ? _mm512_fmadd_ps(t, x, sum) : _mm512_mul_ps(t, x);
+        }
+        return sum;
+    }
+};
+
+// y += the weighted squares of the features behind it, eight rows at a time: four pairs of rows are added up crosswise, so
+// that all eight sums come out in one vector.
+template <int EIGHTS>
+static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
+    const Features<EIGHTS> features(lam, k);
+    int64_t r = 0;
+    for (; r + 8 <= rows; r += 8, y += 8 * channels) {
+        const float *f = y + 1;
+        const __m512 a = features.squares(f, channels), b = features.squares(f + 2 * channels, channels);
+        const __m512 c = features.squares(f + 4 * channels, channels);
+        const __m512 d = features.squares(f + 6 * channels, channels);
+        const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        // In each quarter a sum for a, b, c and d; two quarters for each row of a pair.
+        const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+        alignas(64) float sums[16];
+        _mm512_store_ps(sums, _mm512_add_ps(all, _mm512_shuffle_f32x4(all, all, 0xb1)));
+        for (int p = 0; p < 4; p++) y[2 * p * channels] += sums[p], y[(2 * p + 1) * channels] += sums[8 + p];
+    }
+    for (; r < rows; r++, y += channels)
+        *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
+}
+
+// Neighboring neurons that fit one vector of 16 channels: loaded and stored together in the backward pass,
+// other lanes masked out.
 struct Segment {
     int64_t start;
-    __mmask16 lanes, ys, features;
-    __mmask16 inside[4];  // lanes whose neighbor at distance 1, 2, 4, 8 belongs to the same neuron
-    __m512 lam;           // zero for a y
-    __m512i y_of;         // the lane of each lane's y
-    int steps;            // how many of the four distances the longest neuron needs
+    __mmask16 lanes, features;
+    __m512 lam;    // zero for a y
+    __m512i y_of;  // the lane of each lane's y
 };
 
 // Empty where a neuron is wider than a vector: then the loops below do the work.
@@ -101,16 +190,10 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
         int width = 0;
         for (; i < b.count && width + b.size[i] <= 16; i++) {
             const int n = b.size[i];
-            s.ys |= 1 << width;
             for (int j = 0; j < n; j++) {
                 s.lanes |= 1 << (width + j);
                 y[width + j] = width;
                 if (j) s.features |= 1 << (width + j), l[width + j] = lam[b.offset[i] + j - 1];
-                for (int d = 0; d < 4; d++)
-                    if (j + (1 << d) < n) {
-                        s.inside[d] |= 1 << (width + j);
-                        if (s.steps < d + 1) s.steps = d + 1;
-                    }
             }
             width += n;
         }
@@ -120,29 +203,6 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
         all.push_back(s);
     }
     return all;
-}
-
-// Sums of each lane and those behind it in its neuron: a y, whose own term is zero, gets the sum over its features.
-template <int STEPS>
-static inline __m512 neuron_sums(__m512 t, const Segment s) {
-    const __m512i none = _mm512_setzero_si512();
-#define STEP(d)                                                                                                   \
-    if (STEPS > d)                                                                                                \
-        t = _mm512_add_ps(t, _mm512_castsi512_ps(_mm512_maskz_alignr_epi32(s.inside[d], none,                     \
-                                                                           _mm512_castps_si512(t), 1 << d)));
-    STEP(0) STEP(1) STEP(2) STEP(3)
-#undef STEP
-    return t;
-}
-
-template <int STEPS>
-static inline void eigen_forward_segment(float *x, const Segment s, int64_t rows, int64_t channels) {
-    for (x += s.start; rows > 0; rows--, x += channels) {
-        const __m512 v = _mm512_maskz_loadu_ps(s.lanes, x);
-        // Features alone: zero times an infinite y would be NaN.
-        const __m512 t = neuron_sums<STEPS>(_mm512_maskz_mul_ps(s.features, _mm512_mul_ps(s.lam, v), v), s);
-        _mm512_mask_storeu_ps(x, s.ys, _mm512_add_ps(v, t));
-    }
 }
 
 static inline void eigen_backward_segment(const float *g, const float *f, float *r, double *own, const Segment s,
@@ -168,23 +228,27 @@ static int64_t segment_rows(int64_t channels) {
     return rows < 32 ? 32 : rows;
 }
 
-static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, int64_t outer,
-                                  int64_t channels, int threads) {
-    const std::vector<Segment> all = segments(lam, b);
+static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, Finish finish,
+                                  int64_t outer, int64_t channels, int threads) {
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
-    if (all.empty()) return false;
+    for (int64_t m = 0; m < b.count; m++)
+        if (b.size[m] > 65) return false;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
         float *x = out + i * tile * channels;
         copy_tile(in, out, i * tile * channels, rows * channels);
-        for (const Segment &s : all) switch (s.steps) {
-                case 0: break;
-                case 1: eigen_forward_segment<1>(x, s, rows, channels); break;
-                case 2: eigen_forward_segment<2>(x, s, rows, channels); break;
-                case 3: eigen_forward_segment<3>(x, s, rows, channels); break;
-                default: eigen_forward_segment<4>(x, s, rows, channels);
-            }
+        for (int64_t m = 0; m < b.count; m++) {
+            const int k = b.size[m] - 1;
+            float *y = x + b.start[m];
+            const float *l = lam + b.offset[m];
+            if (k == 0) continue;
+            if (k <= 8) eigen_forward_neuron<1>(y, l, k, rows, channels);
+            else if (k <= 16) eigen_forward_neuron<2>(y, l, k, rows, channels);
+            else if (k <= 32) eigen_forward_neuron<4>(y, l, k, rows, channels);
+            else eigen_forward_neuron<8>(y, l, k, rows, channels);
+        }
+        finish_rows(x, finish, rows, channels);
     }
     return true;
 }
@@ -212,7 +276,7 @@ static bool eigen_backward_vectors(const float *grad, const float *out, const fl
 
 #else  // narrower machines: the loops below
 
-static bool eigen_forward_vectors(const float *, float *, const float *, Blocks, int64_t, int64_t, int) {
+static bool eigen_forward_vectors(const float *, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
     return false;
 }
 static bool eigen_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
@@ -247,9 +311,9 @@ static inline void add_sums(float *__restrict y, const float *__restrict t, int 
     }
 }
 
-static void eigen_forward_rows(const float *in, float *out, const float *lam, Blocks b, int64_t outer, int64_t channels,
-                               int threads) {
-    if (eigen_forward_vectors(in, out, lam, b, outer, channels, threads)) return;
+static void eigen_forward_rows(const float *in, float *out, const float *lam, Blocks b, Finish finish, int64_t outer,
+                               int64_t channels, int threads) {
+    if (eigen_forward_vectors(in, out, lam, b, finish, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -277,6 +341,7 @@ static void eigen_forward_rows(const float *in, float *out, const float *lam, Bl
                     default: add_sums<0>(y, f, k, rows, channels);
                 }
             }
+            finish_rows(x, finish, rows, channels);
         }
     }
 }
@@ -389,7 +454,8 @@ static void eigen_backward_rows(const float *grad, const float *out, const float
 
 // One group over pixels [p0, p0 + n): y_i = z_i + sum_j L_ij z_j^2. In place where z == y: all of a vector is read first.
 template <int S>
-static inline void shared_forward_group(const float *z, float *y, const float *L, int size, int64_t inner, int64_t n) {
+static inline void shared_forward_group(const float *z, float *y, const float *L, Finish f, int size, int64_t inner,
+                                        int64_t n) {
     const int s = S ? S : size;
     V square[S ? S : 1];
     std::vector<V> many(S ? 0 : s);
@@ -407,7 +473,10 @@ static inline void shared_forward_group(const float *z, float *y, const float *L
             int j = 0;
             for (; j + 1 < s; j += 2) a += l[j] * q[j], c += l[j + 1] * q[j + 1];
             if (j < s) a += l[j] * q[j];
-            store(y + i * inner + p, a + c);
+            a += c;
+            if (f.shift) a += f.shift[i];
+            if (f.relu) a = a < 0.0f ? V{} : a;
+            store(y + i * inner + p, a);
         }
     }
     for (; p < n; p++) {
@@ -415,28 +484,29 @@ static inline void shared_forward_group(const float *z, float *y, const float *L
         for (int i = 0; i < s; i++) {
             float a = z[i * inner + p];
             for (int j = 0; j < s; j++) a += L[i * s + j] * tail[j];
-            y[i * inner + p] = a;
+            y[i * inner + p] = f(a, i);
         }
     }
 }
 
-static void shared_forward_planes(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
-                                  int64_t inner, int threads) {
+static void shared_forward_planes(const float *z, float *y, const float *lam, Blocks b, Finish finish, int64_t outer,
+                                  int64_t channels, int64_t inner, int threads) {
     const int64_t jobs = outer * b.count;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t job = 0; job < jobs; job++) {
         const int64_t i = job % b.count, base = ((job / b.count) * channels + b.start[i]) * inner;
         const float *L = lam + b.offset[i];
+        const Finish f = {finish.shift ? finish.shift + b.start[i] : nullptr, finish.relu};
         switch (b.size[i]) {
-            case 4: shared_forward_group<4>(z + base, y + base, L, 4, inner, inner); break;
-            case 8: shared_forward_group<8>(z + base, y + base, L, 8, inner, inner); break;
-            case 16: shared_forward_group<16>(z + base, y + base, L, 16, inner, inner); break;
-            default: shared_forward_group<0>(z + base, y + base, L, b.size[i], inner, inner);
+            case 4: shared_forward_group<4>(z + base, y + base, L, f, 4, inner, inner); break;
+            case 8: shared_forward_group<8>(z + base, y + base, L, f, 8, inner, inner); break;
+            case 16: shared_forward_group<16>(z + base, y + base, L, f, 16, inner, inner); break;
+            default: shared_forward_group<0>(z + base, y + base, L, f, b.size[i], inner, inner);
         }
     }
 }
 
-#ifdef __AVX512F__
+#ifdef WIDE_VECTORS
 
 // Neighboring groups that fit one vector of 16 channels. Step d takes to each lane the d-th channel of its own group.
 struct Cluster {
@@ -500,10 +570,11 @@ struct Take {
     }
 };
 
-template <int STEPS, bool EVEN>
-static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const float *lam, Blocks b, int64_t rows,
-                                   int64_t channels) {
+template <int STEPS, bool EVEN, bool FINISH>
+static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const float *lam, Blocks b, Finish f,
+                                   int64_t rows, int64_t channels) {
     const Take<STEPS, EVEN> take(c);
+    const FinishVector finish(f, c.lanes, c.start);
     const __mmask16 lanes = c.lanes;
     __m512 m[STEPS];
     coefficients<STEPS>(c, lam, b, true, m);
@@ -511,7 +582,8 @@ static void shared_forward_cluster(const float *z, float *y, const Cluster &c, c
         const __m512 x = _mm512_maskz_loadu_ps(lanes, z), x2 = _mm512_mul_ps(x, x);
         __m512 sum[2] = {x, _mm512_setzero_ps()};
         for (int d = 0; d < STEPS; d++) sum[d & 1] = _mm512_fmadd_ps(m[d], take(d, x2), sum[d & 1]);
-        _mm512_mask_storeu_ps(y, lanes, _mm512_add_ps(sum[0], sum[1]));
+        const __m512 out = _mm512_add_ps(sum[0], sum[1]);
+        _mm512_mask_storeu_ps(y, lanes, FINISH ? finish(out) : out);
     }
 }
 
@@ -547,16 +619,16 @@ static void shared_backward_cluster(const float *grad, const float *z, float *re
     }
 }
 
-// The loop for a cluster: of four, eight or sixteen steps.
-#define WITH_STEPS(c, run, ...)                              \
-    if (c.steps <= 4 && c.even) run<4, true>(__VA_ARGS__);   \
-    else if (c.steps <= 4) run<4, false>(__VA_ARGS__);       \
-    else if (c.steps <= 8 && c.even) run<8, true>(__VA_ARGS__);  \
-    else if (c.steps <= 8) run<8, false>(__VA_ARGS__);       \
-    else if (c.even) run<16, true>(__VA_ARGS__);             \
-    else run<16, false>(__VA_ARGS__);
+// The loop for a cluster: of four, eight or sixteen steps. `...` are further template arguments.
+#define WITH_STEPS(c, run, arguments, ...)                                 \
+    if (c.steps <= 4 && c.even) run<4, true __VA_ARGS__> arguments;        \
+    else if (c.steps <= 4) run<4, false __VA_ARGS__> arguments;            \
+    else if (c.steps <= 8 && c.even) run<8, true __VA_ARGS__> arguments;   \
+    else if (c.steps <= 8) run<8, false __VA_ARGS__> arguments;            \
+    else if (c.even) run<16, true __VA_ARGS__> arguments;                  \
+    else run<16, false __VA_ARGS__> arguments;
 
-static bool shared_forward_vectors(const float *z, float *y, const float *lam, Blocks b, int64_t outer,
+static bool shared_forward_vectors(const float *z, float *y, const float *lam, Blocks b, Finish f, int64_t outer,
                                    int64_t channels, int threads) {
     const std::vector<Cluster> all = clusters(b);
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
@@ -565,7 +637,11 @@ static bool shared_forward_vectors(const float *z, float *y, const float *lam, B
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
         for (const Cluster &c : all) {
-            WITH_STEPS(c, shared_forward_cluster, z + at, y + at, c, lam, b, rows, channels)
+            if (f.any()) {
+                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, lam, b, f, rows, channels), , true)
+            } else {
+                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, lam, b, f, rows, channels), , false)
+            }
         }
     }
     return true;
@@ -584,7 +660,7 @@ static bool shared_backward_vectors(const float *grad, const float *z, const flo
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
             for (const Cluster &c : all) {
-                WITH_STEPS(c, shared_backward_cluster, grad + at, z + at, result + at, d, c, lam, b, rows, channels)
+                WITH_STEPS(c, shared_backward_cluster, (grad + at, z + at, result + at, d, c, lam, b, rows, channels))
             }
         }
 #pragma omp critical
@@ -595,7 +671,7 @@ static bool shared_backward_vectors(const float *grad, const float *z, const flo
 
 #else  // narrower machines: the loops below
 
-static bool shared_forward_vectors(const float *, float *, const float *, Blocks, int64_t, int64_t, int) {
+static bool shared_forward_vectors(const float *, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
     return false;
 }
 static bool shared_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
@@ -605,9 +681,9 @@ static bool shared_backward_vectors(const float *, const float *, const float *,
 
 #endif
 
-static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, int64_t outer, int64_t channels,
-                                int threads) {
-    if (shared_forward_vectors(z, y, lam, b, outer, channels, threads)) return;
+static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, Finish finish, int64_t outer,
+                                int64_t channels, int threads) {
+    if (shared_forward_vectors(z, y, lam, b, finish, outer, channels, threads)) return;
     // Columns of L, so that a group of eight outputs is one vector.
     std::vector<float> columns(b.eigenvalues);
     for (int64_t i = 0; i < b.count; i++) {
@@ -651,6 +727,7 @@ static void shared_forward_rows(const float *z, float *y, const float *lam, Bloc
                     }
                 }
             }
+            finish_rows(y + r0 * channels, finish, end - r0, channels);
         }
     }
 }
@@ -801,14 +878,15 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 extern "C" {
 
-int quadric_abi() { return 3; }
+int quadric_abi() { return 4; }
 
-void quadric_eigen_forward(const float *in, float *out, const float *lam, const int32_t *start, const int32_t *size,
-                           const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels,
-                           int64_t inner, int threads) {
+void quadric_eigen_forward(const float *in, float *out, const float *lam, const float *shift, const int32_t *start,
+                           const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
+                           int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    if (inner == 1) eigen_forward_rows(in, out, lam, b, outer, channels, threads);
-    else eigen_forward_planes(in, out, lam, b, outer, channels, inner, threads);
+    const Finish finish = {shift, relu != 0};
+    if (inner == 1) eigen_forward_rows(in, out, lam, b, finish, outer, channels, threads);
+    else eigen_forward_planes(in, out, lam, b, finish, outer, channels, inner, threads);
 }
 
 void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, double *dlam,
@@ -820,12 +898,13 @@ void quadric_eigen_backward(const float *grad, const float *out, const float *la
     else eigen_backward_planes(grad, out, lam, result, dlam, b, outer, channels, inner, threads);
 }
 
-void quadric_shared_forward(const float *z, float *y, const float *lam, const int32_t *start, const int32_t *size,
-                            const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels,
-                            int64_t inner, int threads) {
+void quadric_shared_forward(const float *z, float *y, const float *lam, const float *shift, const int32_t *start,
+                           const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
+                           int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    if (inner == 1) shared_forward_rows(z, y, lam, b, outer, channels, threads);
-    else shared_forward_planes(z, y, lam, b, outer, channels, inner, threads);
+    const Finish finish = {shift, relu != 0};
+    if (inner == 1) shared_forward_rows(z, y, lam, b, finish, outer, channels, threads);
+    else shared_forward_planes(z, y, lam, b, finish, outer, channels, inner, threads);
 }
 
 void quadric_shared_backward(const float *grad, const float *z, const float *lam, float *result, double *dlam,

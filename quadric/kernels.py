@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 3
+_ABI = 4
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -170,16 +171,21 @@ def _load(path: Path) -> ctypes.CDLL:
         raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
     if abi != _ABI:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
-    pointers = {
-        "quadric_eigen_forward": 6,
-        "quadric_eigen_backward": 8,
-        "quadric_shared_forward": 6,
-        "quadric_shared_backward": 8,
+    # How many pointers each takes, and how many flags; five sizes stand between them.
+    arguments = {
+        "quadric_eigen_forward": (7, 2),
+        "quadric_eigen_backward": (8, 1),
+        "quadric_shared_forward": (7, 2),
+        "quadric_shared_backward": (8, 1),
     }
-    for name, count in pointers.items():
+    for name, (pointers, flags) in arguments.items():
         function = getattr(library, name)
         function.restype = None
-        function.argtypes = [ctypes.c_void_p] * count + [ctypes.c_int64] * 5 + [ctypes.c_int]
+        function.argtypes = [
+            *[ctypes.c_void_p] * pointers,
+            *[ctypes.c_int64] * 5,
+            *[ctypes.c_int] * flags,
+        ]
     return library
 
 
@@ -197,14 +203,21 @@ def _check(library: ctypes.CDLL) -> None:
             shape = (1, len(z), pixels)
             lam = torch.tensor(values, dtype=torch.float32, device="cpu")
             linear = torch.tensor([[v] * pixels for v in z], dtype=torch.float32, device="cpu")
-            found = torch.zeros_like(linear)
-            _call(getattr(library, f"quadric_{kind}_forward"), [linear, found, lam], table, shape)
+            found, finished = torch.zeros_like(linear), torch.zeros_like(linear)
+            forward = getattr(library, f"quadric_{kind}_forward")
+            _call(forward, [linear, found, lam, None], table, shape, 0)
+            shift = torch.tensor([-3.0] * len(z), dtype=torch.float32, device="cpu")
+            _call(forward, [linear, finished, lam, shift], table, shape, 1)
             ones, result = torch.ones_like(linear), torch.zeros_like(linear)
             sums = torch.zeros(len(values), dtype=torch.float64, device="cpu")
             tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
             _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
-            got = [found[:, -1].tolist(), result[:, -1].tolist() + (sums / pixels).tolist()]
-            if got != [out, gradients]:
+            got = [
+                found[:, -1].tolist(),
+                finished[:, -1].tolist(),
+                result[:, -1].tolist() + (sums / pixels).tolist(),
+            ]
+            if got != [out, [max(v - 3, 0) for v in out], gradients]:
                 raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
 
 
@@ -286,16 +299,18 @@ def _channels_last(tensor: Tensor, dim: int) -> bool:
     return tensor.movedim(dim, -1).is_contiguous()
 
 
-def _call(function: object, tensors: list[Tensor], table: _Table, shape: Layout) -> None:
+def _call(
+    function: object, tensors: Sequence[Tensor | None], table: _Table, shape: Layout, *flags: int
+) -> None:
     threads = 1 if math.prod(shape) < _SMALL else torch.get_num_threads()
-    pointers = [t.data_ptr() for t in tensors]
-    function(*pointers, *table.arguments, *shape, threads)  # type: ignore[operator]
+    pointers = [t if t is None else t.data_ptr() for t in tensors]
+    function(*pointers, *table.arguments, *shape, *flags, threads)  # type: ignore[operator]
 
 
-def _float_vector(eigenvalues: Tensor) -> Tensor:
-    if eigenvalues.dtype == torch.float32 and eigenvalues.is_contiguous():
-        return eigenvalues
-    return eigenvalues.detach().float().contiguous()
+def _float_vector(values: Tensor) -> Tensor:
+    if values.dtype == torch.float32 and values.is_contiguous():
+        return values
+    return values.detach().float().contiguous()
 
 
 def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
@@ -306,7 +321,14 @@ def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def forward(
-    kind: str, linear: Tensor, result: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
+    kind: str,
+    linear: Tensor,
+    result: Tensor,
+    eigenvalues: Tensor,
+    table: _Table,
+    shape: Layout,
+    shift: Tensor | None = None,
+    relu: bool = False,
 ) -> None:
     """Writes the neuron's output into `result`, which may be `linear` itself.
 
@@ -317,11 +339,14 @@ def forward(
         eigenvalues: one flat vector.
         table: the blocks of channels.
         shape: the layout of `linear`.
+        shift: added to each channel behind the squares.
+        relu: whether a ReLU follows.
     """
     assert _state.library is not None
     lam = _float_vector(eigenvalues)
+    shift = None if shift is None else _float_vector(shift)
     function = getattr(_state.library, f"quadric_{kind}_forward")
-    _call(function, [linear, result, lam], table, shape)
+    _call(function, [linear, result, lam, shift], table, shape, int(relu))
 
 
 def backward(

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric import kernels
-from quadric._squares import EigenSquares, SharedSquares
+from quadric._squares import EigenSquares, Finish, SharedSquares
 
 NEURONS = {"eigen": EigenSquares, "shared": SharedSquares}
 SHAPES = [  # shape, channel dimension counted from the end
@@ -82,6 +82,47 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
     torch.testing.assert_close(grad_z.double(), z64.grad, rtol=1e-5, atol=1e-4)
     scale = float(lam64.grad.abs().max()) if lam64.numel() else 1.0
     torch.testing.assert_close(grad_lam.double(), lam64.grad, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.parametrize("rank", [1, 8, 9, 40])
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize(("shifted", "relu"), [(True, False), (False, True), (True, True)])
+def test_what_follows_the_squares(
+    shifted, relu, neuron, rank, shape, dim, channels_last, library, narrow_library, monkeypatch
+):
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = NEURONS[neuron](rank, dim)
+    out = in_format(torch.randn(shape), channels_last)
+    lam = torch.randn(squares.num_eigenvalues(shape[dim]))
+    shift = torch.randn(shape[dim]) if shifted else None
+    expected = squares.plain(out.double(), lam.double())
+    if shift is not None:
+        expected = expected + shift.double().reshape(-1, *(1,) * (-1 - dim))
+    if relu:
+        expected = expected.clamp_min(0)
+    squares.forward_(out, lam, Finish(shift, relu))
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_relu_keeps_nan_and_infinity(neuron, channels_last, library, narrow_library, monkeypatch):
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    out = in_format(torch.ones(2, 20, 3, 7), channels_last)
+    out[0, 0, 0, 0], out[1, 10, 1, 1] = float("nan"), float("inf")
+    squares = NEURONS[neuron](9, -3)
+    lam = torch.full((squares.num_eigenvalues(20),), 0.25)
+    expected = squares.plain(out, lam).relu()
+    squares.forward_(out, lam, Finish(None, True))
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    assert out.isnan().any()
+    assert out.isinf().any()
 
 
 @pytest.mark.parametrize("rank", [1, 4, 8, 9, 40])

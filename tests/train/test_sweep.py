@@ -127,10 +127,12 @@ def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
     # The pool may not yet watch the process that it started last. Then it learns of that one's
     # death only when the other has finished its run: one is done, and one failed.
     failed = [outcome for outcome in outcomes if outcome.kind == "failed"]
-    assert len(outcomes) == 2 and failed
+    assert len(outcomes) == 2
+    assert failed
     assert all("was killed, perhaps for want of memory" in outcome.text for outcome in failed)
     kinds = [outcome.kind for outcome in sweep(found)]
-    assert kinds.count("done") == len(failed) and kinds.count("skipped") == 2 - len(failed)
+    assert kinds.count("done") == len(failed)
+    assert kinds.count("skipped") == 2 - len(failed)
 
 
 def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
