@@ -607,7 +607,10 @@ def bench(
         "eigen,shared"
     ),
     paths: Annotated[
-        str, typer.Option(help="Of plain, kernels, compiled, straightforward.")
+        str,
+        typer.Option(
+            help="Of plain, kernels, compiled (networks for inference: -fused), straightforward."
+        ),
     ] = "plain,kernels",
     formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",
     dtypes: Annotated[str, typer.Option(help="Of float32, bf16.")] = "float32",

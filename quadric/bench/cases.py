@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from quadric import kernels, models
 from quadric.bench.straightforward import FORMULAS, Straightforward
 from quadric.conversion import convert_
+from quadric.fusing import fuse_
 from quadric.networks import build_network, is_factory
 from quadric.zoo import get_neuron, make_layer
 from quadric.zoo.layers import NeuronLayer
@@ -21,7 +22,18 @@ from quadric.zoo.layers import NeuronLayer
 ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120, 28, 16))
 """Channels, size and batch of the single 3x3 convolutions that are timed by default."""
 
-PATHS = ("plain", "kernels", "compiled", "straightforward")
+FUSED = "-fused"
+"""What the name of a path ends with on which BatchNorm is folded and activations are fused."""
+
+PATHS = (
+    "plain",
+    "kernels",
+    "compiled",
+    "straightforward",
+    "plain-fused",
+    "kernels-fused",
+    "compiled-fused",
+)
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -34,7 +46,8 @@ class Case:
         group: what it is compared within (a shape, a network).
         neuron: the registry name.
         rank: its rank, None for the neuron's default or a neuron without one.
-        path: "plain", "kernels", "compiled", or "straightforward" (one call a map; single layers).
+        path: "plain", "kernels", "compiled", or "straightforward" (one call a map; single layers);
+            the first three also with "-fused" (BatchNorm folded, activations fused; inference).
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).
         module: the network or layer.
@@ -62,7 +75,17 @@ class Case:
 
     def switch(self) -> None:
         """Puts the process on this case's path."""
-        kernels.use_kernels(self.path in ("kernels", "compiled"))
+        kernels.use_kernels(self.path.removesuffix(FUSED) in ("kernels", "compiled"))
+
+    @property
+    def for_inference(self) -> bool:
+        """Whether it is no longer a network that one would train."""
+        return self.path.endswith(FUSED)
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Compiled or not, fused or not: it is compared with a linear case of the same kind."""
+        return self.path.startswith("compiled"), self.for_inference
 
     def _context(self) -> torch.autocast:
         device = self.inputs[0].device.type
@@ -93,10 +116,10 @@ def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
     """The paths that make a difference: only eigen and shared have kernels, only neurons of several
     maps another way to write them.
     """
-    without = {"straightforward"} if neuron in ("eigen", "shared") else {"kernels"}
-    if neuron not in FORMULAS:
-        without.add("straightforward")
-    return [path for path in paths if path not in without] or ["plain"]
+    found = [path for path in paths if path != "straightforward" or neuron in FORMULAS]
+    if neuron not in ("eigen", "shared"):
+        found = [path.replace("kernels", "plain") for path in found]
+    return list(dict.fromkeys(found)) or ["plain"]
 
 
 def make_cases(
@@ -142,7 +165,10 @@ def make_cases(
                         )
                     if path == "straightforward":
                         module = Straightforward(cast(NeuronLayer, module))
-                    if path == "compiled":
+                    if path.endswith(FUSED):
+                        # A linear layer takes up its BatchNorm; its activation torch computes.
+                        fuse_(module.eval(), args)
+                    if path.startswith("compiled"):
                         module = torch.compile(module)  # type: ignore[assignment]
                     rank = chosen.get("rank")
                     cases.append(Case(group, neuron, rank, path, layout, dtype, module, args, {}))

@@ -11,6 +11,7 @@ from quadric.bench.cases import (
     ANCHOR_SHAPES,
     DTYPES,
     FORMATS,
+    FUSED,
     PATHS,
     layer_cases,
     network_cases,
@@ -67,13 +68,17 @@ def bench_command(
     if threads is not None:
         torch.set_num_threads(threads)
     note = None
-    if "kernels" in ways:
+    if any(way.startswith("kernels") for way in ways):
         note = "fused kernels are on, for float32 on the CPU"
         if not kernels.use_kernels(True):
             note = f"fused kernels are off: {kernels.reason()}"
-            ways = [way for way in ways if way != "kernels"] or ["plain"]
+            ways = list(dict.fromkeys(way.replace("kernels", "plain") for way in ways))
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
+    fused = next((way for way in ways if way.endswith(FUSED)), None)
+    if fused is not None and (suite or model is None):
+        rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
+        raise ValueError(f"paths may hold {fused} {rule}: leave it out")
     if suite and (model or shapes or ranks or input):
         raise ValueError("--suite says itself what is timed: leave out model, shapes, ranks, input")
     if suite:

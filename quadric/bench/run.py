@@ -81,7 +81,7 @@ class BenchReport:
             "the ratios within one turn;\n"
             "own format: training/inference against linear in the same one.\n"
             "memory: peak of a training step, by the allocator's own record. "
-            "Compiled is compared with compiled."
+            "Compiled is compared with compiled, fused with folded."
         )
         return "\n".join(lines)
 
@@ -94,7 +94,7 @@ def _label(row: dict[str, Any]) -> str:
 def spread(row: dict[str, Any]) -> str:
     """Least and greatest ratio over the rounds, training / inference."""
     return " / ".join(
-        f"{min(row[f'{kind}_rounds']):.3f}-{max(row[f'{kind}_rounds']):.3f}"
+        f"{min(rounds):.3f}-{max(rounds):.3f}" if (rounds := row[f"{kind}_rounds"]) else "-"
         for kind in ("training", "inference")
     )
 
@@ -142,7 +142,7 @@ def _run_group(
     prepare = {case.name: case.switch for case in cases}
     times: dict[str, list[dict[str, list[float]]]] = {"training": [], "inference": []}
     for _ in range(rounds):
-        training = {case.name: case.training_step for case in cases}
+        training = {case.name: case.training_step for case in cases if not case.for_inference}
         times["training"].append(interleaved(training, repeats, prepare, tick))
         inference = {case.name: case.forward for case in cases}
         times["inference"].append(interleaved(inference, INFERENCES * repeats, prepare, tick))
@@ -150,7 +150,8 @@ def _run_group(
     for case in cases:
         case.switch()
         case.clear()  # what is released within would count against the peak
-        peaks[case.name] = peak_bytes(case.training_step) if memory else None
+        measured = memory and not case.for_inference
+        peaks[case.name] = peak_bytes(case.training_step) if measured else None
     rows = []
     for case in cases:
         row: dict[str, Any] = {
@@ -162,34 +163,44 @@ def _run_group(
             "dtype": case.dtype,
             "peak_memory_bytes": peaks[case.name],
         }
-        # Compiled is measured against compiled, all else against the linear network as it is.
-        compiled = case.path == "compiled"
-        bases = [
-            c
-            for c in cases
-            if c.neuron == "linear" and c.dtype == case.dtype and (c.path == "compiled") == compiled
-        ]
-        own = [c for c in bases if c.format == case.format]
+        # Compiled is measured against compiled, fused against folded, all else against the linear
+        # network as it is.
+        alike = [c for c in cases if (c.kind, c.dtype) == (case.kind, case.dtype)]
+        bases = [c for c in alike if c.neuron == "linear"]
         for kind, all_rounds in times.items():
-            bests = [{name: min(runs) for name, runs in each.items()} for each in all_rounds]
-            best = {name: min(each[name] for each in bests) for name in bests[0]}
-            taken = [seconds for each in all_rounds for seconds in each[case.name]]
-            row[f"{kind}_seconds"] = best[case.name]
-            row[f"{kind}_median_seconds"] = statistics.median(taken)
-            row[kind] = _divided(best[case.name], [best[c.name] for c in bases])
-            row[f"{kind}_own"] = _divided(best[case.name], [best[c.name] for c in own])
-            for suffix, against in (("", bases), ("_own", own)):
-                row[f"{kind}{suffix}_rounds"] = [
-                    _divided(each[case.name], [each[c.name] for c in against]) for each in bests
-                ]
-            row[f"{kind}_turns"] = None
-            if bases:
-                base = min(bases, key=lambda c: best[c.name])
-                row[f"{kind}_turns"] = _median_of_turns(all_rounds, case.name, base.name)
+            row |= _ratios(kind, all_rounds, case, bases)
+        own = [c for c in bases if c.format == case.format]
         held = [peaks[c.name] for c in own]
         row["memory"] = _divided(peaks[case.name], [h for h in held if h])
         rows.append(row)
     return rows
+
+
+def _ratios(
+    kind: str, rounds: Sequence[dict[str, list[float]]], case: Case, bases: Sequence[Case]
+) -> dict[str, Any]:
+    """Times of a case and its ratios to the linear ones; empty for a training that nobody does."""
+    row: dict[str, Any] = {f"{kind}_seconds": None, f"{kind}_median_seconds": None}
+    row |= {f"{kind}{suffix}": None for suffix in ("", "_own", "_turns")}
+    row |= {f"{kind}{suffix}_rounds": [] for suffix in ("", "_own")}
+    if case.name not in rounds[0]:
+        return row
+    bests = [{name: min(runs) for name, runs in each.items()} for each in rounds]
+    best = {name: min(each[name] for each in bests) for name in bests[0]}
+    row[f"{kind}_seconds"] = best[case.name]
+    row[f"{kind}_median_seconds"] = statistics.median(
+        seconds for each in rounds for seconds in each[case.name]
+    )
+    own = [c for c in bases if c.format == case.format]
+    for suffix, against in (("", bases), ("_own", own)):
+        row[f"{kind}{suffix}"] = _divided(best[case.name], [best[c.name] for c in against])
+        row[f"{kind}{suffix}_rounds"] = [
+            _divided(each[case.name], [each[c.name] for c in against]) for each in bests
+        ]
+    if bases:
+        base = min(bases, key=lambda c: best[c.name])
+        row[f"{kind}_turns"] = _median_of_turns(rounds, case.name, base.name)
+    return row
 
 
 def _median_of_turns(rounds: Sequence[dict[str, list[float]]], name: str, base: str) -> float:

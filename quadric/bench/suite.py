@@ -1,12 +1,13 @@
 """The comparison by which the speed of the library is judged, in one command: `quadric bench
 --suite`.
 
-ResNet-20 on every path, a Transformer with and without dropout, and single convolutions on the
-kernels. The summary takes each neuron in its better memory format and compares it with the linear
-network in its own better one. A linear network with one bare pass over each convolution's output
-stands beside them: what the squares would cost at least if all they did was to touch the output
-once more. So do, for their memory, neurons that compute their linear map again instead of keeping
-an output: the shared one, and in a Transformer, where little else keeps it, the eigen one too.
+ResNet-20 on every path, for inference also with BatchNorm folded and activations fused, a
+Transformer with and without dropout, and single convolutions on the kernels. The summary takes each
+neuron in its better memory format and compares it with the linear network in its own better one. A
+linear network with one bare pass over each convolution's output stands beside them: what the
+squares would cost at least if all they did was to touch the output once more. So do, for their
+memory, neurons that compute their linear map again instead of keeping an output: the shared one,
+and in a Transformer, where little else keeps it, the eigen one too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from quadric._text import markdown_table, text_table
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
+    FUSED,
     Case,
     layer_cases,
     make_cases,
@@ -81,6 +83,8 @@ def suite_cases(
             "Transformer and the layers are timed on these"
         )
     images = network_cases(network, NEURONS, paths, batch=batch)
+    fused = [f"{path}{FUSED}" for path in paths]
+    images += network_cases(network, NEURONS, fused, ("channels_last",), batch=batch)
 
     def with_passes(neuron: str, options: dict[str, Any]) -> nn.Module:
         return with_bare_passes(build_network(network, "linear", None))
@@ -158,7 +162,11 @@ def _cell(rows: Sequence[dict[str, Any]], against: str = "") -> str:
         return ""
     texts = []
     for kind in (f"training{against}", f"inference{against}"):
-        best = min(rows, key=lambda row: row[kind])
+        timed = [row for row in rows if row[kind] is not None]
+        if not timed:
+            texts.append("-")
+            continue
+        best = min(timed, key=lambda row: row[kind])
         low, high = min(best[f"{kind}_rounds"]), max(best[f"{kind}_rounds"])
         texts.append(f"{best[kind]:.2f} ({low:.2f}-{high:.2f})")
     return " / ".join(texts)
@@ -174,11 +182,10 @@ def turns_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str
                 r for r in rows if (r["group"], r["path"], r["neuron"]) == (group, path, neuron)
             ]
             ratios = [
-                f"{min(row[f'{kind}_turns'] for row in found):.2f}"
+                [row[f"{kind}_turns"] for row in found if row[f"{kind}_turns"] is not None]
                 for kind in ("training", "inference")
-                if found
             ]
-            cells.append(" / ".join(ratios))
+            cells.append(" / ".join(f"{min(r):.2f}" if r else "-" for r in ratios if found))
         if any(cells):
             lines.append([group, path, *cells])
     return (markdown_table if markdown else text_table)(_HEADER, lines, "llrr")

@@ -6,12 +6,15 @@ import json
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from quadric import bench
 from quadric.bench.memory import peak_bytes
+from quadric.bench.plot import plot
 from quadric.bench.timing import interleaved
 from quadric.cli import app
+from quadric.fusing import FusedLayer
 
 
 def test_cases_take_turns():
@@ -50,6 +53,35 @@ def test_ratios_are_against_linear_of_the_same_kind():
     assert [row["memory"] for row in linear] == [1.0, 1.0]
     fan = next(row for row in report.rows if row["neuron"] == "fan")
     assert fan["memory"] > 1.2  # three maps keep more than one
+
+
+def test_a_fused_network_is_compared_with_a_folded_one(tmp_path):
+    paths = ("kernels", "plain-fused", "kernels-fused")
+    cases = bench.network_cases("resnet8", ("eigen", "fan"), paths, ("nchw",), batch=2)
+    assert [(c.neuron, c.path) for c in cases] == [
+        ("linear", "plain"),
+        ("linear", "plain-fused"),
+        ("eigen", "kernels"),
+        ("eigen", "plain-fused"),
+        ("eigen", "kernels-fused"),
+        ("fan", "plain"),
+        ("fan", "plain-fused"),
+    ]
+    kept = [any(isinstance(m, nn.BatchNorm2d) for m in c.module.modules()) for c in cases]
+    assert kept == [True, False, True, False, False, True, True]  # fan cannot take one up
+    assert any(isinstance(m, FusedLayer) for m in cases[3].module.modules())
+    report = bench.run(cases, repeats=1)
+    rows = {(row["neuron"], row["path"]): row for row in report.rows}
+    for path, base in (("kernels", "plain"), ("kernels-fused", "plain-fused")):
+        seconds = rows["eigen", path]["inference_seconds"]
+        ratio = seconds / rows["linear", base]["inference_seconds"]
+        assert rows["eigen", path]["inference"] == pytest.approx(ratio)
+    fused = rows["eigen", "kernels-fused"]
+    assert fused["training"] is fused["training_seconds"] is fused["memory"] is None
+    assert rows["eigen", "kernels"]["memory"] is not None
+    assert "fused with folded" in str(report)
+    plot(report, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
 def test_gradients_are_neither_added_up_nor_moved_to_another_layout():
@@ -115,6 +147,8 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--ranks", "0"], "ranks must be positive whole numbers"),
         (["--model", "no.such:net"], "input shape"),
         (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
+        (["--paths", "plain-fused"], "paths may hold plain-fused for a --model only"),
+        (["--suite", "--paths", "plain,plain-fused"], "--suite, which adds them itself"),
     ],
 )
 def test_bad_words_are_one_line(words, message):

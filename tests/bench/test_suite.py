@@ -24,9 +24,12 @@ def test_all_networks_are_timed_in_every_round():
     sequences = ["transformer, batch 1", "transformer without dropout, batch 1"]
     groups = {"resnet8, batch 2", *sequences, "conv 4x5x5, batch 2"}
     assert {row["group"] for row in report.rows} == groups
-    assert all(len(row["training_rounds"]) == 2 for row in report.rows)
+    for row in report.rows:
+        assert len(row["training_rounds"]) == (0 if row["path"] == "plain-fused" else 2)
+        assert len(row["inference_rounds"]) == 2
     lines = bench.summary(report.rows).splitlines()[2:]
     assert [line.split(", batch")[0] for line in lines] == [
+        "resnet8",
         "resnet8",
         "resnet8",
         "resnet8",
@@ -36,9 +39,12 @@ def test_all_networks_are_timed_in_every_round():
         "transformer without dropout",
         "conv 4x5x5",
     ]
-    assert BARE_PASS in lines[1]
-    assert all("plain, recompute" in lines[i] for i in (2, 4, 6))
-    assert lines[4].count("/") == 2  # both neurons
+    assert lines[1].split("plain-fused")[1].split()[:2] == ["-", "/"]  # inference alone
+    assert BARE_PASS in lines[2]
+    assert all("plain, recompute" in lines[i] for i in (3, 5, 7))
+    assert lines[5].count("/") == 2  # both neurons
+    fused = next(line for line in turns_summary(report.rows).splitlines() if "plain-fused" in line)
+    assert fused.count("- / ") == 2
     assert "Spread of the ratios over the rounds" in str(report)
 
 
