@@ -27,6 +27,7 @@ static inline float sum(V v) {
     return s;
 }
 
+static const int64_t FLOAT_ROWS = 256;  // so many rows are summed in float, more in double
 static const int64_t BLOCK = 512;  // pixels handled at once: a block of ten channels stays in the first cache
 
 struct Blocks {
@@ -205,10 +206,11 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
     return all;
 }
 
-static inline void eigen_backward_segment(const float *g, const float *f, float *r, double *own, const Segment s,
+// What the rows add to the gradients of the eigenvalues is added to `sums`.
+static inline void eigen_backward_segment(const float *g, const float *f, float *r, float *sums, const Segment &s,
                                           int64_t rows, int64_t channels) {
     const __m512 twice = _mm512_add_ps(s.lam, s.lam);
-    __m512 acc = _mm512_setzero_ps();
+    __m512 acc = _mm512_loadu_ps(sums);
     g += s.start, f += s.start, r += s.start;
     for (; rows > 0; rows--, g += channels, f += channels, r += channels) {
         const __m512 gv = _mm512_maskz_loadu_ps(s.lanes, g), x = _mm512_maskz_loadu_ps(s.features, f);
@@ -216,16 +218,22 @@ static inline void eigen_backward_segment(const float *g, const float *f, float 
         _mm512_mask_storeu_ps(r, s.lanes, _mm512_mask3_fmadd_ps(twice, gf, gv, s.features));
         acc = _mm512_fmadd_ps(gf, x, acc);
     }
-    alignas(64) float sums[16];
-    _mm512_store_ps(sums, acc);
-    for (int j = 0; j < 16; j++)
-        if (s.features >> j & 1) own[s.start + j] += sums[j];
+    _mm512_storeu_ps(sums, acc);
 }
 
-// Enough rows to make the sums of a tile worth their conversion to double, few enough to stay in the cache.
+// Adds short sums in float to those in double, one a channel, and starts anew.
+static void flush(std::vector<float> &sums, const std::vector<Segment> &all, std::vector<double> &own) {
+    for (size_t k = 0; k < all.size(); k++)
+        for (int j = 0; j < 16; j++)
+            if (all[k].features >> j & 1) own[all[k].start + j] += sums[16 * k + j];
+    sums.assign(sums.size(), 0.0f);
+}
+
+// As many rows as stay in the first cache, by eights. Where rows are long, few: each is a stream of its own for the
+// processor, which fetches ahead for some thirty of them.
 static int64_t segment_rows(int64_t channels) {
-    const int64_t rows = 4096 / channels;
-    return rows < 32 ? 32 : rows;
+    const int64_t rows = 4096 / channels / 8 * 8;
+    return rows < 8 ? 8 : rows;
 }
 
 static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, Finish finish,
@@ -261,12 +269,17 @@ static bool eigen_backward_vectors(const float *grad, const float *out, const fl
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(channels, 0.0);
+        std::vector<float> sums(16 * all.size(), 0.0f);
+        int64_t since = 0;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            for (const Segment &s : all)
-                eigen_backward_segment(grad + at, out + at, result + at, own.data(), s, rows, channels);
+            for (size_t k = 0; k < all.size(); k++)
+                eigen_backward_segment(grad + at, out + at, result + at, &sums[16 * k], all[k], rows, channels);
+            since += rows;
+            if (since >= FLOAT_ROWS) flush(sums, all, own), since = 0;
         }
+        flush(sums, all, own);
 #pragma omp critical
         for (int64_t m = 0; m < b.count; m++)
             for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
@@ -544,16 +557,22 @@ static std::vector<Cluster> clusters(Blocks b) {
     return all;
 }
 
-// Per step and lane i of a cluster, the eigenvalue L_ij (`columns`) or L_ji of the lane it takes from, j.
-template <int STEPS>
-static void coefficients(const Cluster &c, const float *lam, Blocks b, bool columns, __m512 *m) {
-    alignas(64) float l[STEPS][16] = {};
-    for (int64_t g = c.first; g < c.first + c.groups; g++) {
-        const int n = b.size[g], at = int(b.start[g] - c.start);
-        for (int i = 0; i < n; i++)
-            for (int d = 0; d < n; d++) l[d][at + i] = lam[b.offset[g] + (columns ? i * n + d : d * n + i)];
-    }
-    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l[d]);
+// One number for each step and lane of a cluster.
+struct alignas(64) Steps {
+    float of[16][16];
+};
+
+// The eigenvalue L_ij (`columns`) or L_ji of each lane i and the lane it takes from, j.
+static std::vector<Steps> coefficients(const std::vector<Cluster> &all, const float *lam, Blocks b, bool columns) {
+    std::vector<Steps> found(all.size());
+    for (size_t k = 0; k < all.size(); k++)
+        for (int64_t g = all[k].first; g < all[k].first + all[k].groups; g++) {
+            const int n = b.size[g], at = int(b.start[g] - all[k].start);
+            for (int i = 0; i < n; i++)
+                for (int d = 0; d < n; d++)
+                    found[k].of[d][at + i] = lam[b.offset[g] + (columns ? i * n + d : d * n + i)];
+        }
+    return found;
 }
 
 // A lane whose group has no d-th channel takes zero: its zero coefficient times an infinite number would be NaN. Where all
@@ -571,13 +590,13 @@ struct Take {
 };
 
 template <int STEPS, bool EVEN, bool FINISH>
-static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const float *lam, Blocks b, Finish f,
-                                   int64_t rows, int64_t channels) {
+static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const Steps &l, Finish f, int64_t rows,
+                                   int64_t channels) {
     const Take<STEPS, EVEN> take(c);
     const FinishVector finish(f, c.lanes, c.start);
     const __mmask16 lanes = c.lanes;
     __m512 m[STEPS];
-    coefficients<STEPS>(c, lam, b, true, m);
+    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l.of[d]);
     for (z += c.start, y += c.start; rows > 0; rows--, z += channels, y += channels) {
         const __m512 x = _mm512_maskz_loadu_ps(lanes, z), x2 = _mm512_mul_ps(x, x);
         __m512 sum[2] = {x, _mm512_setzero_ps()};
@@ -587,15 +606,14 @@ static void shared_forward_cluster(const float *z, float *y, const Cluster &c, c
     }
 }
 
-// What the rows add to the gradients of all eigenvalues is added to `dlam`.
+// What the rows add to the gradients of the eigenvalues is added to `sums`.
 template <int STEPS, bool EVEN>
-static void shared_backward_cluster(const float *grad, const float *z, float *result, double *dlam, const Cluster &c,
-                                    const float *lam, Blocks b, int64_t rows, int64_t channels) {
+static void shared_backward_cluster(const float *grad, const float *z, float *result, Steps &sums, const Cluster &c,
+                                    const Steps &l, int64_t rows, int64_t channels) {
     const Take<STEPS, EVEN> take(c);
     const __mmask16 lanes = c.lanes;
     __m512 m[STEPS], acc[STEPS];
-    coefficients<STEPS>(c, lam, b, false, m);
-    for (int d = 0; d < STEPS; d++) acc[d] = _mm512_setzero_ps();
+    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l.of[d]), acc[d] = _mm512_load_ps(sums.of[d]);
     grad += c.start, z += c.start, result += c.start;
     for (; rows > 0; rows--, grad += channels, z += channels, result += channels) {
         const __m512 g = _mm512_maskz_loadu_ps(lanes, grad), x = _mm512_maskz_loadu_ps(lanes, z);
@@ -609,14 +627,18 @@ static void shared_backward_cluster(const float *grad, const float *z, float *re
         const __m512 back = _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
         _mm512_mask_storeu_ps(result, lanes, back);
     }
-    for (int64_t g = c.first; g < c.first + c.groups; g++) {
-        const int n = b.size[g], at = int(b.start[g] - c.start);
-        for (int d = 0; d < n; d++) {
-            alignas(64) float sums[16];
-            _mm512_store_ps(sums, acc[d]);
-            for (int j = 0; j < n; j++) dlam[b.offset[g] + d * n + j] += sums[at + j];
+    for (int d = 0; d < STEPS; d++) _mm512_store_ps(sums.of[d], acc[d]);
+}
+
+// Adds short sums in float to those in double, and starts anew.
+static void flush(std::vector<Steps> &sums, const std::vector<Cluster> &all, Blocks b, double *dlam) {
+    for (size_t k = 0; k < all.size(); k++)
+        for (int64_t g = all[k].first; g < all[k].first + all[k].groups; g++) {
+            const int n = b.size[g], at = int(b.start[g] - all[k].start);
+            for (int d = 0; d < n; d++)
+                for (int j = 0; j < n; j++) dlam[b.offset[g] + d * n + j] += sums[k].of[d][at + j];
         }
-    }
+    std::memset(sums.data(), 0, sums.size() * sizeof(Steps));
 }
 
 // The loop for a cluster: of four, eight or sixteen steps. `...` are further template arguments.
@@ -633,14 +655,16 @@ static bool shared_forward_vectors(const float *z, float *y, const float *lam, B
     const std::vector<Cluster> all = clusters(b);
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
     if (all.empty()) return false;
+    const std::vector<Steps> l = coefficients(all, lam, b, true);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-        for (const Cluster &c : all) {
+        for (size_t k = 0; k < all.size(); k++) {
+            const Cluster &c = all[k];
             if (f.any()) {
-                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, lam, b, f, rows, channels), , true)
+                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, l[k], f, rows, channels), , true)
             } else {
-                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, lam, b, f, rows, channels), , false)
+                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, l[k], f, rows, channels), , false)
             }
         }
     }
@@ -652,17 +676,24 @@ static bool shared_backward_vectors(const float *grad, const float *z, const flo
     const std::vector<Cluster> all = clusters(b);
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
     if (all.empty()) return false;
+    const std::vector<Steps> l = coefficients(all, lam, b, false);
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(b.eigenvalues, 0.0);
-        double *d = own.data();
+        std::vector<Steps> sums(all.size());
+        int64_t since = 0;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            for (const Cluster &c : all) {
-                WITH_STEPS(c, shared_backward_cluster, (grad + at, z + at, result + at, d, c, lam, b, rows, channels))
+            for (size_t k = 0; k < all.size(); k++) {
+                const Cluster &c = all[k];
+                const float *g = grad + at, *x = z + at;
+                WITH_STEPS(c, shared_backward_cluster, (g, x, result + at, sums[k], c, l[k], rows, channels))
             }
+            since += rows;
+            if (since >= FLOAT_ROWS) flush(sums, all, b, own.data()), since = 0;
         }
+        flush(sums, all, b, own.data());
 #pragma omp critical
         for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
     }
