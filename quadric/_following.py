@@ -13,12 +13,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from quadric._targets import example_arguments, look_around, undisturbed, walk
+from quadric._targets import (
+    example_arguments,
+    look_around,
+    tensors_of,
+    undisturbed,
+    walk,
+)
+from quadric.nn import QuadraticLayer
 
 Types = tuple[type[nn.Module], ...]
+
+# Not looked into, whatever is asked for: a model that can be traced once can be traced again.
+_LEAVES: Types = (
+    QuadraticLayer,
+    _BatchNorm,
+    nn.Linear,
+    nn.modules.conv._ConvNd,
+    nn.Identity,
+    nn.ReLU,
+)
+
+
+class Leaf(nn.Module):
+    """A module of our own that is not looked into either."""
 
 
 @dataclass
@@ -66,10 +88,17 @@ def several_places(model: nn.Module) -> set[int]:
     return {key for key, times in count.items() if times != 1} | set(look_around(model).held)
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether something listens to a module's forward pass."""
-    tables = ("_forward_hooks", "_forward_pre_hooks")
-    return any(len(getattr(module, name)) for name in tables)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_touched(module: nn.Module) -> bool:
+    """Whether something listens to a module, or its forward was replaced."""
+    return "forward" in vars(module) or any(len(getattr(module, name)) for name in _HOOKS)
+
+
+def is_ours(module: nn.Module) -> bool:
+    """Whether its class is one of this library, and not a subclass that may compute more."""
+    return type(module).__module__.split(".")[0] == "quadric"
 
 
 def check_eval(model: nn.Module, purpose: str) -> None:
@@ -104,8 +133,30 @@ def find_pairs(
         example_inputs: its arguments, or None to rely on torch.fx alone.
         layers: whose outputs are read.
         readers: who may read them.
-        through: what may stand between the two and changes at most the output's own storage.
+        through: what may stand between the two and changes at most the output's own storage; no
+            subclasses.
     """
+    found = _found(model, places, example_inputs, layers, readers, through)
+    modules = dict(model.named_modules())
+    return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
+
+
+def _is_watched(pair: Pair, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a container that holds one of the two, and not the other, is listened to: what it is
+    given or returns would change."""
+    names = (pair.layer.name, pair.reader.name)
+    around = [{name[:i] for i, sign in enumerate(name) if sign == "."} for name in names]
+    return any(is_touched(modules[name]) for name in around[0] ^ around[1])
+
+
+def _found(
+    model: nn.Module,
+    places: Mapping[int, Place],
+    example_inputs: Any,
+    layers: Types,
+    readers: Types,
+    through: Types,
+) -> dict[int, Pair]:
     run = None
     if example_inputs is not None:
         run = _watched(model, places, example_inputs, layers, readers, through)
@@ -113,10 +164,11 @@ def find_pairs(
         pairs = _traced(model, places, layers, readers, through)
     except Exception as error:  # whatever a tracer meets in a user's forward
         if run is None:
+            text = (str(error).splitlines() or ["no message"])[0]
             raise ValueError(
                 "example_inputs are needed to see which layer a module follows, torch.fx cannot "
-                f"trace this model ({type(error).__name__}: {str(error).splitlines()[0]}): give "
-                "the arguments of model.forward"
+                f"trace this model ({type(error).__name__}: {text}): give the arguments of "
+                "model.forward"
             ) from error
         return run
     if run is None:
@@ -126,38 +178,42 @@ def find_pairs(
 
 
 class _Tracer(torch.fx.Tracer):
-    def __init__(self, leaves: Types) -> None:
-        super().__init__()
-        self.leaves = leaves
-
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, self.leaves) or super().is_leaf_module(m, module_qualified_name)
+        leaf = isinstance(m, (Leaf, *_LEAVES))
+        return leaf or super().is_leaf_module(m, module_qualified_name)
 
 
 def _traced(
     model: nn.Module, places: Mapping[int, Place], layers: Types, readers: Types, through: Types
 ) -> dict[int, Pair]:
     """By torch.fx, for every input that takes the traced path."""
-    graph = _Tracer((*layers, *readers, *through)).trace(model)
+    graph = _Tracer().trace(model)
     calls = [node for node in graph.nodes if node.op == "call_module"]
     of_node = {node: model.get_submodule(str(node.target)) for node in calls}
     times = Counter(id(module) for module in of_node.values())
+    for module in of_node.values():
+        # What a module that is not looked into calls: nobody knows how often.
+        times.update(id(inner) for inner in module.modules() if inner is not module)
     pairs: dict[int, Pair] = {}
     for node, reader in of_node.items():
         if not isinstance(reader, readers):
             continue
         before = _read_alone(node)
         between: list[nn.Module] = []
-        while isinstance(passed := of_node.get(before), through):  # type: ignore[call-overload]
+        while (passed := of_node.get(before)) is not None and _passes(passed, through):
             before = _read_alone(before)
             between += [] if isinstance(passed, nn.Identity) else [passed]
-        layer = of_node.get(before)  # type: ignore[call-overload]
+        layer = of_node.get(before)
         if not isinstance(layer, layers):
             continue
         known = id(layer) in places and id(reader) in places
         if known and times[id(layer)] == times[id(reader)] == 1:
             pairs[id(reader)] = Pair(places[id(layer)], places[id(reader)], between=tuple(between))
     return pairs
+
+
+def _passes(module: nn.Module | None, through: Types) -> bool:
+    return type(module) in through and module is not None and not is_touched(module)
 
 
 def _read_alone(node: Any) -> Any:
@@ -234,8 +290,10 @@ def _watched(
 
     kinds = (*layers, *readers, *through)
     handles: list[Any] = []
+    passed: list[nn.Module] = []
     for place in places.values():
         if isinstance(place.module, kinds):
+            passed += [place.module] if _passes(place.module, through) else []
             handles.append(place.module.register_forward_pre_hook(entered))
             handles.append(place.module.register_forward_hook(left))
     try:
@@ -249,13 +307,12 @@ def _watched(
     finally:
         for handle in handles:
             handle.remove()
-    for value in tree_iter(result):
-        if isinstance(value, Tensor):
-            noted.note(value, None)
+    for value in tensors_of(result):
+        noted.note(value, None)
     pairs: dict[int, Pair] = {}
     for key, output in before.items():
         reader = places[key].module
-        alone = all(one is reader or isinstance(one, through) for one in output.readers)
+        alone = all(any(one is known for known in (reader, *passed)) for one in output.readers)
         if alone and calls[key] == calls[id(output.layer)] == 1:
             between = dict.fromkeys(one for one in output.readers if one is not reader)
             pairs[key] = Pair(

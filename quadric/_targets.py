@@ -383,7 +383,7 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
             order.append(key)
         seen = calls.setdefault(key, ([], []))
         seen[0].extend(t for t in inputs if isinstance(t, Tensor))
-        seen[1].extend(_tensors(output))
+        seen[1].extend(tensors_of(output))
 
     handles = [target.module.register_forward_hook(watch) for target in targets]
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -400,7 +400,7 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:
             handle.remove()
-    outputs = {_storage(t) for t in _tensors(result)}
+    outputs = {_storage(t) for t in tensors_of(result)}
     by_id = {id(target.module): target for target in targets}
     makes = {key for key, (_, made) in calls.items() if any(_storage(t) in outputs for t in made)}
     called = [by_id[key] for key in order]
@@ -429,15 +429,16 @@ def _parallel_pointwise(
     return found
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in what a module returned: in sequences, mappings and dataclasses, too."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, (tuple, list)):
-        return [t for v in value for t in _tensors(v)]
+        return [t for v in value for t in tensors_of(v)]
     if isinstance(value, Mapping):
-        return [t for v in value.values() for t in _tensors(v)]
+        return [t for v in value.values() for t in tensors_of(v)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [t for v in vars(value).values() for t in _tensors(v)]
+        return [t for v in vars(value).values() for t in tensors_of(v)]
     return []
 
 

@@ -26,7 +26,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
-from quadric._following import Pair, check_eval, find_pairs, has_hooks, places_of, several_places
+from quadric._following import (
+    Leaf,
+    Pair,
+    check_eval,
+    find_pairs,
+    is_ours,
+    is_touched,
+    places_of,
+    several_places,
+)
 from quadric._squares import EigenSquares, SharedSquares
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
 from quadric.nn import QuadraticLayer
@@ -54,7 +63,10 @@ _SPATIAL: dict[type[nn.Module], int] = {
 }
 
 
-class ChannelShift(nn.Module):
+_KNOWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+
+
+class ChannelShift(Leaf):
     """Adds a constant to each channel: what is left of a BatchNorm behind a shared layer.
 
     Args:
@@ -167,12 +179,16 @@ def _obstacle(pair: Pair) -> str | None:
     if not isinstance(layer, (EigenLayer, NeuronLayer)) and type(layer) not in _SPATIAL:
         return f"{type(layer).__name__} is not a layer whose formula is known"
     for module in (layer, norm):
-        if has_hooks(module) or "forward" in vars(module):
+        if is_touched(module):
             return f"{type(module).__name__} has hooks, or a forward of its own"
         if parametrize.is_parametrized(module):
             return "a parameter of the layer is computed (a parametrization)"
     if "weight" not in layer._parameters:
         return "the weight of the layer is computed (weight or spectral norm)"
+    if not is_ours(layer) and type(layer) not in _SPATIAL:
+        return f"{type(layer).__name__} is a subclass that may compute something else"
+    if type(norm).forward not in _KNOWN_FORWARDS:
+        return f"{type(norm).__name__} is a subclass with a forward of its own"
     spatial = _spatial(layer)
     if pair.dims is None and spatial < 2:
         return (
@@ -380,5 +396,5 @@ def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
         report.shifts[pair.layer.name] = pair.reader.name
-    pair.reader.parent._modules[pair.reader.key] = replacement.eval()
+    pair.reader.put(replacement.eval())
     report.folded[pair.layer.name] = pair.reader.name

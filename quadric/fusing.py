@@ -15,11 +15,13 @@ from torch.nn.utils import parametrize
 
 from quadric._autograd import map_with_squares
 from quadric._following import (
+    Leaf,
     Pair,
     Place,
     check_eval,
     find_pairs,
-    has_hooks,
+    is_ours,
+    is_touched,
     places_of,
     several_places,
 )
@@ -33,25 +35,48 @@ from quadric.zoo import NeuronLayer
 from quadric.zoo.shared import Shared
 
 
-class FusedLayer(nn.Module):
+class FusedLayer(Leaf):
     """A quadratic layer that also adds a shift to each channel and computes a ReLU.
+
+    It has the geometry of the layer under torch's names, and is not one of the layers that
+    `convert_`, `cost` or `param_groups` know. Its eigenvalues have another name than the layer's,
+    of which they may be a multiple: a checkpoint of the trained network does not load by mistake.
 
     Args:
         layer: an eigen or a shared layer; its weight and bias are taken as they are.
         shift: one number for each channel, or None.
         relu: whether a ReLU follows.
+
+    Attributes:
+        neuron: the layer's.
+        rank: likewise.
+        linear_map: likewise.
+        squares: what is added to the map's output.
+        fused_eigenvalues: multiply the squares.
+        shift: is added behind them, or None.
+        relu: whether a ReLU comes last.
+
+    Shape:
+        As the layer's.
     """
 
     shift: Tensor | None
     weight: nn.Parameter
     bias: nn.Parameter | None
-    eigenvalues: nn.Parameter
+    fused_eigenvalues: nn.Parameter
 
     def __init__(self, layer: QuadraticLayer, shift: Tensor | None, relu: bool) -> None:
         super().__init__()
+        if shift is not None and shift.shape != (layer.num_outputs,):
+            raise ValueError(
+                f"shift must have one number for each of {layer.num_outputs} outputs, got the "
+                f"shape {tuple(shift.shape)}: give a vector"
+            )
         self.neuron, self.rank = layer.neuron, layer.rank
+        for name, value in layer.geometry().items():
+            setattr(self, name, value)
         self.linear_map: Map = layer.linear_map
-        self.squares, self.eigenvalues = _squares_of(layer)
+        self.squares, self.fused_eigenvalues = _squares_of(layer)
         own: Any = layer
         self.weight = own.weight
         self.register_parameter("bias", layer.bias)
@@ -68,7 +93,7 @@ class FusedLayer(nn.Module):
             linear_map.prepare(input),
             self.weight,
             self.bias,
-            self.eigenvalues,
+            self.fused_eigenvalues,
             finish=Finish(self.shift, self.relu),
         )
 
@@ -106,7 +131,7 @@ class FusionReport:
 
     def __str__(self) -> str:
         taken = sum(len(names) for names in self.fused.values())
-        return f"{self.folding}\n{len(self.fused)} layers took up {taken} modules behind them"
+        return f"{self.folding}\nfused: {len(self.fused)}, with {taken} modules behind them"
 
 
 def fuse_(model: nn.Module, example_inputs: Any = None) -> FusionReport:
@@ -115,12 +140,14 @@ def fuse_(model: nn.Module, example_inputs: Any = None) -> FusionReport:
 
     The model computes what it computed, up to the rounding of `fold_batchnorm_`, faster: without a
     pass of its own for a shift or a ReLU. It is for inference in torch, and no longer the network
-    that was trained: save and export that one. Only a `torch.nn.ReLU` that is called once is taken
-    up, behind a linear layer none.
+    that was trained: save, export and count that one. Only a `torch.nn.ReLU` that is called once is
+    taken up, behind a linear layer none. What a forward keeps of a layer's output on the side
+    (`self.last = self.conv(x)`) is kept behind the ReLU then.
 
     Args:
         model: in eval mode; changed in place.
-        example_inputs: a tensor, a tuple or a mapping, as for `fold_batchnorm_`.
+        example_inputs: a tensor, a tuple or a mapping, as for `fold_batchnorm_`. What a run with
+            them shows is held against what torch.fx says: give them if you can.
 
     Examples:
         >>> import quadric
@@ -154,7 +181,7 @@ def fuse_(model: nn.Module, example_inputs: Any = None) -> FusionReport:
             if not ({id(pair.layer.module), id(pair.reader.module)} & several)
             and _fits(pair.layer.module)
             and type(pair.reader.module) is kind
-            and not has_hooks(pair.reader.module)
+            and not is_touched(pair.reader.module)
         }
 
     shifts = behind(ChannelShift)
@@ -185,6 +212,6 @@ def _fits(layer: nn.Module) -> bool:
         return False
     if not (isinstance(layer, EigenLayer) or getattr(layer, "neuron", None) == "shared"):
         return False
-    if has_hooks(layer) or "forward" in vars(layer) or parametrize.is_parametrized(layer):
+    if is_touched(layer) or not is_ours(layer) or parametrize.is_parametrized(layer):
         return False
     return "weight" in layer._parameters  # else it is computed (weight or spectral norm)

@@ -27,7 +27,7 @@ static inline float sum(V v) {
     return s;
 }
 
-static const int64_t FLOAT_ROWS = 256;  // so many rows are summed in float, more in double
+static const int64_t FLOAT_ROWS = 256;  // after so many, with the tile they end in, sums in float go into those in double
 static const int64_t BLOCK = 512;  // pixels handled at once: a block of ten channels stays in the first cache
 
 struct Blocks {

@@ -191,18 +191,23 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL) -> None:
     """Small comparisons with arithmetic in the head, so that a broken build is never used."""
-    # One neuron of rank 2 and a linear channel; one group of two outputs.
+    # One neuron of rank 2 and a linear channel, and one of rank 9; one group of two outputs.
     eigen = _Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
+    wide = _Table((0,), (10,), (0,), 9), [1.0] * 9
     shared = _Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
-    expected: dict[str, tuple[_Table, list[float], list[float], list[float], list[float]]] = {
-        "eigen": (*eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
-        "shared": (*shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
-    }
-    for kind, (table, values, z, out, gradients) in expected.items():
-        for pixels in (1, 2):  # of one row of channels, and of planes
-            shape = (1, len(z), pixels)
+    _Numbers = list[float]
+    expected: list[tuple[str, _Table, _Numbers, _Numbers, _Numbers, _Numbers]] = [
+        ("eigen", *eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
+        ("eigen", *wide, [1.0] + [2.0] * 9, [37.0] + [2.0] * 9, [1.0] + [5.0] * 9 + [4.0] * 9),
+        ("shared", *shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
+    ]
+    for kind, table, values, z, out, gradients in expected:
+        # One row of channels, rows enough for the loops over several, and planes.
+        for rows, pixels in ((1, 1), (9, 1), (1, 2)):
+            shape = (rows, len(z), pixels)
             lam = torch.tensor(values, dtype=torch.float32, device="cpu")
-            linear = torch.tensor([[v] * pixels for v in z], dtype=torch.float32, device="cpu")
+            row = torch.tensor(z, dtype=torch.float32, device="cpu")
+            linear = row.reshape(1, -1, 1).repeat(rows, 1, pixels)
             found, finished = torch.zeros_like(linear), torch.zeros_like(linear)
             forward = getattr(library, f"quadric_{kind}_forward")
             _call(forward, [linear, found, lam, None], table, shape, 0)
@@ -212,12 +217,11 @@ def _check(library: ctypes.CDLL) -> None:
             sums = torch.zeros(len(values), dtype=torch.float64, device="cpu")
             tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
             _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
-            got = [
-                found[:, -1].tolist(),
-                finished[:, -1].tolist(),
-                result[:, -1].tolist() + (sums / pixels).tolist(),
-            ]
-            if got != [out, [max(v - 3, 0) for v in out], gradients]:
+            sums /= rows * pixels
+            got = [t[i, :, -1].tolist() for t in (found, finished) for i in range(rows)]
+            got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
+            after = [max(v - 3.0, 0.0) for v in out]
+            if got != [*[out] * rows, *[after] * rows, *[gradients] * rows]:
                 raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
 
 
@@ -307,7 +311,12 @@ def _call(
     function(*pointers, *table.arguments, *shape, *flags, threads)  # type: ignore[operator]
 
 
-def _float_vector(values: Tensor) -> Tensor:
+def _float_vector(values: Tensor, count: int) -> Tensor:
+    if values.numel() != count:  # the kernels would read on behind them
+        raise ValueError(
+            f"the kernels need {count} numbers for these channels, got {values.numel()}: give a "
+            "vector of that length"
+        )
     if values.dtype == torch.float32 and values.is_contiguous():
         return values
     return values.detach().float().contiguous()
@@ -343,8 +352,8 @@ def forward(
         relu: whether a ReLU follows.
     """
     assert _state.library is not None
-    lam = _float_vector(eigenvalues)
-    shift = None if shift is None else _float_vector(shift)
+    lam = _float_vector(eigenvalues, table.eigenvalues)
+    shift = None if shift is None else _float_vector(shift, shape[1])
     function = getattr(_state.library, f"quadric_{kind}_forward")
     _call(function, [linear, result, lam, shift], table, shape, int(relu))
 
@@ -363,7 +372,7 @@ def backward(
         shape: the layout of `kept`.
     """
     assert _state.library is not None
-    lam = _float_vector(eigenvalues)
+    lam = _float_vector(eigenvalues, table.eigenvalues)
     grad = _same_layout(grad, kept)
     result = torch.empty_like(kept)
     # The default device may be another one, whose pointer the kernels could not follow.

@@ -392,6 +392,8 @@ def test_a_batchnorm_of_another_size() -> None:
         (lambda m: m[1].register_forward_pre_hook(lambda *_: None), "hooks"),
         (lambda m: nn.utils.parametrizations.weight_norm(m[0]), "computed"),
         (lambda m: m.__setitem__(0, Doubled(3, 8, 3)), "not a layer whose formula"),
+        (lambda m: m.__setitem__(0, Shifted(3, 8, 3)), "a subclass that may compute"),
+        (lambda m: m.__setitem__(1, ShiftedNorm(8)), "a subclass with a forward of its own"),
         (lambda m: m.__setitem__(0, neuron_layer("fan", nn.Conv2d, 3, 8, 3)), "cannot take up"),
         (
             lambda m: m.__setitem__(1, nn.BatchNorm2d(8, track_running_stats=False)),
@@ -404,6 +406,16 @@ def test_what_is_not_a_plain_layer_is_kept(change: Any, reason: str) -> None:
     change(model)
     report = fold_and_compare(trained_(model), torch.randn(2, 3, 5, 5, dtype=F64))
     assert reason in report.kept["1"]
+
+
+class Shifted(quadric.QuadraticConv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) - 0.5
+
+
+class ShiftedNorm(nn.BatchNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) - 0.5
 
 
 class Doubled(nn.Conv2d):

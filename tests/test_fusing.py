@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_whole_network(neuron: str, examples: bool) -> None:
     relus = [name for name, m in model.named_modules() if isinstance(m, nn.ReLU)]
     assert relus == ["layer1.0.act2", "layer2.0.act2", "layer3.0.act2"]
     assert not [m for m in model.modules() if isinstance(m, ChannelShift)]
-    assert "layers took up" in str(report)
+    assert f"fused: {4 if neuron == 'eigen' else 9}, with" in str(report)
 
 
 class Operations(TorchDispatchMode):
@@ -164,7 +165,7 @@ def test_copies_move_and_print() -> None:
     model = trained_(nn.Sequential(conv("shared"), nn.BatchNorm2d(20), nn.ReLU()))
     fuse_(model)
     again = copy.deepcopy(model)
-    assert set(again.state_dict()) == {"0.weight", "0.bias", "0.eigenvalues", "0.shift"}
+    assert set(again.state_dict()) == {"0.weight", "0.bias", "0.fused_eigenvalues", "0.shift"}
     assert again.float()[0].shift.dtype == torch.float32
     text = "neuron=shared, rank=8, shift, relu"
     assert text in repr(model)
@@ -233,11 +234,30 @@ def test_a_network_that_was_folded_before(examples: bool) -> None:
     assert fuse_and_compare(model, X, examples=examples).fused == {"0": ("1", "2")}
 
 
-def test_other_layers_stay() -> None:
+class ShiftedConv(quadric.QuadraticConv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) - 0.5
+
+
+class Less(nn.Identity):
+    def forward(self, input: Tensor) -> Tensor:
+        return input - 0.5
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_other_layers_stay(examples: bool) -> None:
     hooked = conv()
     hooked.register_forward_hook(lambda *a: None)
+    backwards = conv()
+    backwards.register_full_backward_hook(lambda *a: None)
     listened = nn.ReLU()
     listened.register_forward_pre_hook(lambda *a: None)
+    replaced = nn.ReLU()
+    replaced.forward = torch.sigmoid  # type: ignore[method-assign]
+    identity = nn.Identity()
+    identity.register_forward_hook(lambda module, inputs, out: out - 0.5)
+    replaced_identity: Any = nn.Identity()
+    replaced_identity.forward = torch.neg
     computed = conv()
 
     class Twice(nn.Module):
@@ -248,6 +268,12 @@ def test_other_layers_stay() -> None:
     for parts in (
         [nn.Conv2d(3, 8, 3), nn.ReLU()],
         [hooked, nn.ReLU()],
+        [backwards, nn.ReLU()],
+        [ShiftedConv(3, 20, 3), nn.ReLU()],
+        [conv(), replaced],
+        [conv(), identity, nn.ReLU()],
+        [conv(), replaced_identity, nn.ReLU()],
+        [conv(), Less(), nn.ReLU()],
         [conv(), listened],
         [computed, nn.ReLU()],
         [conv("fan"), nn.ReLU()],
@@ -255,8 +281,117 @@ def test_other_layers_stay() -> None:
         [conv(), nn.Dropout(), nn.ReLU()],
     ):
         model = trained_(nn.Sequential(*parts))
-        assert fuse_and_compare(model, X).fused == {}
+        assert fuse_and_compare(model, X, examples=examples).fused == {}
         assert list(model) == parts
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_what_a_hook_on_a_container_sees_stays(examples: bool) -> None:
+    seen: list[Tensor] = []
+    model = trained_(nn.Sequential(nn.Sequential(conv(), nn.Identity()), nn.Sequential(nn.ReLU())))
+    handle = model[0].register_forward_hook(lambda module, inputs, out: seen.append(out))
+    assert fuse_and_compare(model, X, examples=examples).fused == {}
+    assert float(seen[-1].min()) < 0
+    handle.remove()
+    handle = model[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    assert fuse_and_compare(model, X, examples=examples).fused == {}
+    handle.remove()
+    model.register_forward_hook(lambda *a: None)  # sees what it saw
+    assert fuse_and_compare(model, X, examples=examples).fused == {"0.0": ("1.0",)}
+
+
+class Inside(nn.Module):
+    """A layer that a module of torch calls, too, which nobody looks into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 2, 20, activation="gelu", batch_first=True)
+        quadric.convert_(self.encoder)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.encoder.linear1(x)).sum() + self.encoder(x)
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_layer_that_is_called_out_of_sight_stays(examples: bool) -> None:
+    model = trained_(Inside())
+    x = torch.randn(2, 3, 4, dtype=F64)
+    assert fuse_and_compare(model, x, examples=examples).fused == {}
+
+
+@dataclass
+class Answer:
+    features: Tensor
+    out: Tensor
+
+
+class Returning(Untraceable):
+    """What a layer makes is handed out, in a container that only a dataclass is."""
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.conv(x) if bool(x.sum() < 1e9) else x
+        return Answer(out, self.relu(out))
+
+
+def test_an_output_in_a_dataclass_is_read() -> None:
+    model = trained_(Returning("eigen"))
+    assert fuse_(model, X).fused == {}
+
+
+class Careful(nn.Linear):
+    """torch.fx cannot look into it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if bool(input.shape[-1] != self.in_features):
+            raise ValueError
+        return super().forward(input)
+
+
+def test_nothing_is_left_half_done() -> None:
+    """What can be traced to fold a BatchNorm can be traced again to fuse."""
+    tail = [nn.Flatten(), Careful(20 * 4 * 3, 2)]
+    model = trained_(nn.Sequential(conv(), nn.BatchNorm2d(20), nn.ReLU(), *tail))
+    assert fuse_and_compare(model, X, examples=False).fused == {"0": ("2",)}
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_twice_is_as_good_as_once(examples: bool) -> None:
+    parts = [conv("shared"), nn.BatchNorm2d(20), nn.ReLU(), conv(inputs=20), nn.Sigmoid()]
+    model = trained_(nn.Sequential(*parts))
+    assert fuse_and_compare(model, X, examples=examples).fused == {"0": ("1", "2")}
+    assert fuse_and_compare(model, X, examples=examples).fused == {}
+
+
+def test_a_tracer_s_error_without_a_message() -> None:
+    class Silent(Untraceable):
+        def forward(self, x: Tensor) -> Tensor:
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match="NotImplementedError: no message"):
+        fuse_(trained_(Silent("eigen")))
+
+
+def test_it_has_the_layer_s_geometry_and_no_checkpoint_of_it() -> None:
+    layer = quadric.QuadraticConv2d(3, 20, 3, stride=2, rank=3, normalize=True)
+    model = nn.Sequential(layer, nn.ReLU()).eval()
+    state = model.state_dict()
+    fuse_(model)
+    fused: Any = model[0]
+    assert (fused.in_channels, fused.out_channels, fused.stride) == (3, 20, (2, 2))
+    with pytest.raises(RuntimeError, match="fused_eigenvalues"):
+        model.load_state_dict(state)
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_the_kernels_read_no_further_than_there_is() -> None:
+    layer = quadric.QuadraticConv2d(3, 20, 3)
+    with pytest.raises(ValueError, match="one number for each of 20 outputs"):
+        FusedLayer(layer, torch.randn(3), True)
+    fused = FusedLayer(layer, None, True)
+    fused.fused_eigenvalues = nn.Parameter(torch.randn(2))
+    with torch.no_grad(), pytest.raises(ValueError, match="need 18 numbers"):
+        fused(X.float())
 
 
 def test_a_functional_relu_stays() -> None:

@@ -76,7 +76,7 @@ def bench_command(
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
     fused = next((way for way in ways if way.endswith(FUSED)), None)
-    if fused is not None and (suite or model is None):
+    if fused is not None and (suite or model is None or ranks is not None):
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
         raise ValueError(f"paths may hold {fused} {rule}: leave it out")
     if suite and (model or shapes or ranks or input):
@@ -101,7 +101,8 @@ def bench_command(
 
     if note is not None:
         print(note, file=sys.stderr)
-    total = len(cases) * ((INFERENCES + 1) * repeats + 2) * rounds
+    trained = sum(not case.for_inference for case in cases)
+    total = (len(cases) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)
         return run(cases, repeats, memory, lambda: progress.advance(task), rounds)

@@ -3,7 +3,8 @@
 
 ResNet-20 on every path, for inference also with BatchNorm folded and activations fused, a
 Transformer with and without dropout, and single convolutions on the kernels. The summary takes each
-neuron in its better memory format and compares it with the linear network in its own better one. A
+neuron in its better memory format (fused: channels_last) and compares it with the linear network in
+its own better one. A
 linear network with one bare pass over each convolution's output stands beside them: what the
 squares would cost at least if all they did was to touch the output once more. So do, for their
 memory, neurons that compute their linear map again instead of keeping an output: the shared one,

@@ -148,6 +148,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--model", "no.such:net"], "input shape"),
         (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
         (["--paths", "plain-fused"], "paths may hold plain-fused for a --model only"),
+        (["--ranks", "1", "--model", "mlp", "--paths", "plain-fused"], "plain-fused for a --model"),
         (["--suite", "--paths", "plain,plain-fused"], "--suite, which adds them itself"),
     ],
 )
