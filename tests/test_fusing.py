@@ -394,6 +394,35 @@ def test_the_kernels_read_no_further_than_there_is() -> None:
         fused(X.float())
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.relu = conv("shared"), nn.BatchNorm2d(20), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x)))
+
+
+@pytest.mark.parametrize("examples", [False, True])
+@pytest.mark.parametrize("twice", ["conv", "bn", "relu"])
+def test_a_module_with_a_second_place_stays(twice: str, examples: bool) -> None:
+    """Whoever holds it there may call it one day. The shift stays, and so the ReLU behind it."""
+    model = trained_(Block())
+    quadric.folding.fold_batchnorm_(model)
+    model.again = getattr(model, twice)
+    report = fuse_and_compare(model, X, examples=examples)
+    assert report.fused == ({"conv": ("bn",)} if twice == "relu" else {})
+
+
+class Lower(nn.ReLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) - 0.5
+
+
+def test_a_subclass_of_a_relu_stays() -> None:
+    assert fuse_and_compare(trained_(nn.Sequential(conv(), Lower())), X).fused == {}
+
+
 def test_a_functional_relu_stays() -> None:
     class Functional(nn.Module):
         def __init__(self) -> None:
