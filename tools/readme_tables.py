@@ -109,7 +109,9 @@ def _table_fits(results: Path) -> str:
     return markdown_table(header, rows, "lrrrr")
 
 
-def _bench(file: str, table: Callable[..., str]) -> Callable[[Path], str]:
+def _bench(
+    file: str, table: Callable[..., str], times: str = "times are the best"
+) -> Callable[[Path], str]:
     """A table of `quadric bench`, with the machine it was made on."""
 
     def made(results: Path) -> str:
@@ -118,8 +120,8 @@ def _bench(file: str, table: Callable[..., str]) -> Callable[[Path], str]:
         torch_version = data["versions"]["torch"]
         rounds = f" in {data['rounds']} rounds" if data["rounds"] > 1 else ""
         note = (
-            f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; times are "
-            f"the best of {runs} runs{rounds}, taken in turn: `{data['command']}`."
+            f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; {times} of {runs} "
+            f"runs{rounds}, taken in turn: `{data['command']}`."
         )
         return f"{table(data['rows'], markdown=True)}\n\n{note}"
 
@@ -144,9 +146,8 @@ def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     lines = []
     for row in rows:
         if row["neuron"] != "linear":
-            texts = [
-                f"{row[f'training{s}']:.2f} / {row[f'inference{s}']:.2f}" for s in ("", "_turns")
-            ]
+            pairs = [(row[f"training{s}"], row[f"inference{s}"]) for s in ("", "_turns")]
+            texts = [" / ".join("-" if r is None else f"{r:.2f}" for r in pair) for pair in pairs]
             lines.append([row["group"], row["neuron"], row["path"], row["dtype"], *texts])
     header = ["network", "neuron", "path", "dtype", "best of many", "medians in turn"]
     return markdown_table(header, lines, "llllrr")
@@ -171,7 +172,7 @@ def _maps(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
 
 
 def _bound(results: Path) -> str:
-    """What the squares add to an inference of ResNet-20 beside the least that a pass could add."""
+    """What the squares add to ResNet-20 beside the least that a pass over all outputs adds."""
     data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
     sizes: list[int] = []
     with torch.device("meta"):
@@ -180,25 +181,37 @@ def _bound(results: Path) -> str:
         if isinstance(module, torch.nn.Conv2d):
             module.register_forward_hook(lambda _, inputs, out: sizes.append(4 * out.numel()))
     model(x)
-    moved = 2 * sum(sizes)
     rows = [
-        r for r in data["rows"] if r["group"].startswith("resnet20") and r["path"] != "compiled"
+        r
+        for r in data["rows"]
+        if r["group"].startswith("resnet20") and r["path"] in ("plain", "kernels")
     ]
     rows = [r for r in rows if r["format"] == "channels_last" and "recompute" not in r["neuron"]]
-    linear = next(r["inference_seconds"] for r in rows if r["neuron"] == "linear")
+    linear = next(r for r in rows if r["neuron"] == "linear")
     lines = []
     for row in rows:
-        if row["neuron"] != "linear":
-            more = row["inference_seconds"] - linear
-            name = (
-                row["neuron"] if row["neuron"] == BARE_PASS else f"{row['neuron']}, {row['path']}"
-            )
-            lines.append([name, f"{1e3 * more:.1f}", f"{moved / more / 1e9:.0f}"])
-    header = ["channels_last, batch 128", "added, ms", "GB/s"]
-    table = markdown_table(header, lines, "lrr")
+        if row["neuron"] == "linear":
+            continue
+        bare = row["neuron"] == BARE_PASS
+        cells = [row["neuron"] if bare else f"{row['neuron']}, {row['path']}"]
+        # Read and write; backward the gradient in and out, and of a square what was squared.
+        for kind, touched in (("inference", 2), ("training", 4 if bare else 5)):
+            more = row[f"{kind}_seconds"] - linear[f"{kind}_seconds"]
+            cells += [f"{1e3 * more:.1f}", f"{touched * sum(sizes) / more / 1e9:.0f}"]
+        lines.append(cells)
+    header = [
+        "channels_last, batch 128",
+        "inference: added, ms",
+        "GB/s",
+        "training: added, ms",
+        "GB/s",
+    ]
+    table = markdown_table(header, lines, "lrrrr")
     note = (
-        f"The outputs of all convolutions, read and written once, are {moved / 1e6:.0f} MB; an "
-        f"inference of the linear network takes {1e3 * linear:.0f} ms."
+        f"The outputs of all convolutions are {sum(sizes) / 1e6:.0f} MB: an inference reads and "
+        "writes them once more, a training step also reads the gradients and what was squared, and "
+        f"writes new gradients. The linear network takes {1e3 * linear['inference_seconds']:.0f} "
+        f"and {1e3 * linear['training_seconds']:.0f} ms."
     )
     return f"{table}\n\n{note}"
 
@@ -215,7 +228,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "bf16": _bench("bf16.json", _each_way),
     "layers": _bench("suite.json", _layers),
     "memory": _bench("suite.json", _memory),
-    "ranks": _bench("ranks.json", rank_summary),
+    "ranks": _bench("ranks.json", rank_summary, "medians"),
     "maps": _bench("maps.json", _maps),
     "bound": _bound,
 }

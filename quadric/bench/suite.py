@@ -209,13 +209,15 @@ def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> st
 
 
 def rank_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """Cost against rank, as ratios to the linear layer."""
+    """Cost against rank, as ratios to the linear layer: medians within one turn, because what
+    counts here is small differences.
+    """
     lines = []
     for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
         cells: list[object] = [rank]
         for neuron in NEURONS:
             row = next(r for r in rows if (r["neuron"], r["rank"]) == (neuron, rank))
-            cells += [f"{row[kind]:.2f}" for kind in ("training", "inference", "memory")]
+            cells += [f"{row[k]:.2f}" for k in ("training_turns", "inference_turns", "memory")]
         lines.append(cells)
     kinds = ("training", "inference", "memory")
     header = ["rank", *(f"{neuron}: {kind}" for neuron in NEURONS for kind in kinds)]

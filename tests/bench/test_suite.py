@@ -56,7 +56,9 @@ def test_memory_and_ranks_are_summed_up():
     assert ratios["linear"] == "1.000"
     assert float(ratios["shared, recompute"]) < float(ratios["shared"])
     ranks = bench.run(bench.rank_cases((1, 3), shape=(4, 4, 1), path="plain"), repeats=1).rows
-    assert [line.split()[0] for line in rank_summary(ranks).splitlines()[2:]] == ["1", "3"]
+    lines = rank_summary(ranks).splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["1", "3"]
+    assert lines[0].split()[1] == f"{ranks[1]['training_turns']:.2f}"
 
 
 def test_a_summary_takes_the_better_format_of_each():
