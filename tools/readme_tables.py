@@ -22,6 +22,7 @@ import torch
 
 from quadric import cost, models
 from quadric._text import markdown_table
+from quadric.bench.cases import make_transformer
 from quadric.bench.suite import (
     BARE_PASS,
     memory_summary,
@@ -30,6 +31,7 @@ from quadric.bench.suite import (
     turns_summary,
 )
 from quadric.demo.table import demo_table
+from quadric.nn import QuadraticLayer
 from quadric.zoo.table import neuron_table
 
 MINUS = "\N{MINUS SIGN}"
@@ -171,47 +173,60 @@ def _maps(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return markdown_table(header, table, "lllrr")
 
 
-def _bound(results: Path) -> str:
-    """What the squares add to ResNet-20 beside the least that a pass over all outputs adds."""
-    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
+def _outputs(model: torch.nn.Module, *inputs: torch.Tensor) -> int:
+    """The bytes of the outputs of all linear layers and convolutions of a float32 network."""
     sizes: list[int] = []
-    with torch.device("meta"):
-        model, x = models.create("resnet20"), torch.zeros(128, 3, 32, 32)
     for module in model.modules():
-        if isinstance(module, torch.nn.Conv2d):
+        if isinstance(module, (torch.nn.Conv2d, QuadraticLayer)):
             module.register_forward_hook(lambda _, inputs, out: sizes.append(4 * out.numel()))
-    model(x)
-    rows = [
-        r
-        for r in data["rows"]
-        if r["group"].startswith("resnet20") and r["path"] in ("plain", "kernels")
+    model(*inputs)
+    return sum(sizes)
+
+
+def _bound(results: Path) -> str:
+    """What the squares add beside the least that a pass over all outputs adds."""
+    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
+    with torch.device("meta"):
+        images = _outputs(models.create("resnet20"), torch.zeros(128, 3, 32, 32))
+        # Converted, so that its attention calls its projections as layers.
+        sequences = _outputs(
+            make_transformer("eigen", {}, 0.0), *(torch.zeros(25, 64, 512) for _ in range(2))
+        )
+    lines, notes = [], []
+    for name, size, layout in (
+        ("resnet20", images, "channels_last"),
+        ("transformer", sequences, ""),
+    ):
+        rows = [
+            r
+            for r in data["rows"]
+            if r["group"].startswith(f"{name}, ")
+            and r["path"] in ("plain", "kernels")
+            and r["format"] == layout
+            and "recompute" not in r["neuron"]
+        ]
+        linear = next(r for r in rows if r["neuron"] == "linear")
+        for row in rows:
+            if row["neuron"] == "linear":
+                continue
+            bare = row["neuron"] == BARE_PASS
+            cells = [name, row["neuron"] if bare else f"{row['neuron']}, {row['path']}"]
+            # Read and write; backward the gradient in and out, and of a square what was squared.
+            for kind, touched in (("inference", 2), ("training", 4 if bare else 5)):
+                more = row[f"{kind}_seconds"] - linear[f"{kind}_seconds"]
+                speed = f"{touched * size / more / 1e9:.0f}" if more > 0 else ""
+                cells += [f"{1e3 * more:.1f}", speed]
+            lines.append(cells)
+        seconds = [f"{1e3 * linear[f'{kind}_seconds']:.0f}" for kind in ("inference", "training")]
+        notes.append(f"{name}'s {size / 1e6:.0f} MB ({' and '.join(seconds)} ms)")
+    kinds = [
+        title for kind in ("inference", "training") for title in (f"{kind}: added, ms", "GB/s")
     ]
-    rows = [r for r in rows if r["format"] == "channels_last" and "recompute" not in r["neuron"]]
-    linear = next(r for r in rows if r["neuron"] == "linear")
-    lines = []
-    for row in rows:
-        if row["neuron"] == "linear":
-            continue
-        bare = row["neuron"] == BARE_PASS
-        cells = [row["neuron"] if bare else f"{row['neuron']}, {row['path']}"]
-        # Read and write; backward the gradient in and out, and of a square what was squared.
-        for kind, touched in (("inference", 2), ("training", 4 if bare else 5)):
-            more = row[f"{kind}_seconds"] - linear[f"{kind}_seconds"]
-            cells += [f"{1e3 * more:.1f}", f"{touched * sum(sizes) / more / 1e9:.0f}"]
-        lines.append(cells)
-    header = [
-        "channels_last, batch 128",
-        "inference: added, ms",
-        "GB/s",
-        "training: added, ms",
-        "GB/s",
-    ]
-    table = markdown_table(header, lines, "lrrrr")
+    table = markdown_table(["network", "path", *kinds], lines, "llrrrr")
     note = (
-        f"The outputs of all convolutions are {sum(sizes) / 1e6:.0f} MB: an inference reads and "
-        "writes them once more, a training step also reads the gradients and what was squared, and "
-        f"writes new gradients. The linear network takes {1e3 * linear['inference_seconds']:.0f} "
-        f"and {1e3 * linear['training_seconds']:.0f} ms."
+        "An inference reads and writes the outputs of all layers once more, a training step also "
+        "reads the gradients and what was squared, and writes new gradients. These outputs, and "
+        f"the times of the linear network: {', '.join(notes)}."
     )
     return f"{table}\n\n{note}"
 
