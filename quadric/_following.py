@@ -17,13 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from quadric._targets import (
-    example_arguments,
-    look_around,
-    tensors_of,
-    undisturbed,
-    walk,
-)
+from quadric._targets import look_around, run_examples, tensors_of, walk
 from quadric.nn import QuadraticLayer
 
 Types = tuple[type[nn.Module], ...]
@@ -72,6 +66,20 @@ class Pair:
     reader: Place
     dims: int | None = None
     between: tuple[nn.Module, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is looked for; the fields are those of `find_pairs`."""
+
+    places: Mapping[int, Place]
+    layers: Types
+    readers: Types
+    through: Types
+
+    def passes(self, module: nn.Module) -> bool:
+        """Whether a module may stand between the two."""
+        return type(module) in self.through and not is_touched(module)
 
 
 def places_of(model: nn.Module) -> dict[int, Place]:
@@ -136,7 +144,8 @@ def find_pairs(
         through: what may stand between the two and changes at most the output's own storage; no
             subclasses.
     """
-    found = _found(model, places, example_inputs, layers, readers, through)
+    wanted = _Wanted(places, layers, readers, through)
+    found = _found(model, example_inputs, wanted)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
 
@@ -149,19 +158,10 @@ def _is_watched(pair: Pair, modules: Mapping[str, nn.Module]) -> bool:
     return any(is_touched(modules[name]) for name in around[0] ^ around[1])
 
 
-def _found(
-    model: nn.Module,
-    places: Mapping[int, Place],
-    example_inputs: Any,
-    layers: Types,
-    readers: Types,
-    through: Types,
-) -> dict[int, Pair]:
-    run = None
-    if example_inputs is not None:
-        run = _watched(model, places, example_inputs, layers, readers, through)
+def _found(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int, Pair]:
+    run = None if example_inputs is None else _watched(model, example_inputs, wanted)
     try:
-        pairs = _traced(model, places, layers, readers, through)
+        pairs = _traced(model, wanted)
     except Exception as error:  # whatever a tracer meets in a user's forward
         if run is None:
             text = (str(error).splitlines() or ["no message"])[0]
@@ -183,10 +183,9 @@ class _Tracer(torch.fx.Tracer):
         return leaf or super().is_leaf_module(m, module_qualified_name)
 
 
-def _traced(
-    model: nn.Module, places: Mapping[int, Place], layers: Types, readers: Types, through: Types
-) -> dict[int, Pair]:
+def _traced(model: nn.Module, wanted: _Wanted) -> dict[int, Pair]:
     """By torch.fx, for every input that takes the traced path."""
+    places = wanted.places
     graph = _Tracer().trace(model)
     calls = [node for node in graph.nodes if node.op == "call_module"]
     of_node = {node: model.get_submodule(str(node.target)) for node in calls}
@@ -196,24 +195,20 @@ def _traced(
         times.update(id(inner) for inner in module.modules() if inner is not module)
     pairs: dict[int, Pair] = {}
     for node, reader in of_node.items():
-        if not isinstance(reader, readers):
+        if not isinstance(reader, wanted.readers):
             continue
         before = _read_alone(node)
         between: list[nn.Module] = []
-        while (passed := of_node.get(before)) is not None and _passes(passed, through):
+        while (passed := of_node.get(before)) is not None and wanted.passes(passed):
             before = _read_alone(before)
             between += [] if isinstance(passed, nn.Identity) else [passed]
         layer = of_node.get(before)
-        if not isinstance(layer, layers):
+        if not isinstance(layer, wanted.layers):
             continue
         known = id(layer) in places and id(reader) in places
         if known and times[id(layer)] == times[id(reader)] == 1:
             pairs[id(reader)] = Pair(places[id(layer)], places[id(reader)], between=tuple(between))
     return pairs
-
-
-def _passes(module: nn.Module | None, through: Types) -> bool:
-    return type(module) in through and module is not None and not is_touched(module)
 
 
 def _read_alone(node: Any) -> Any:
@@ -256,24 +251,16 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _watched(
-    model: nn.Module,
-    places: Mapping[int, Place],
-    example_inputs: Any,
-    layers: Types,
-    readers: Types,
-    through: Types,
-) -> dict[int, Pair]:
+def _watched(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int, Pair]:
     """By one run: the readers whose input is the whole output of a layer that nobody else reads."""
-    args, kwargs = example_arguments(example_inputs)
-    noted = _Readers()
+    places, noted = wanted.places, _Readers()
     calls: Counter[int] = Counter()
     before: dict[int, _Output] = {}
 
     def entered(module: nn.Module, inputs: Any) -> None:
         calls[id(module)] += 1
         first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
-        if isinstance(module, readers) and first is not None and len(inputs) == 1:
+        if isinstance(module, wanted.readers) and first is not None and len(inputs) == 1:
             output = noted.outputs.get(_storage(first))
             if output is not None and output.value is first:
                 before[id(module)] = output
@@ -281,29 +268,23 @@ def _watched(
 
     def left(module: nn.Module, inputs: Any, output: Any) -> None:
         noted.reader.pop()
-        if isinstance(module, readers) and isinstance(output, Tensor):
+        if isinstance(module, wanted.readers) and isinstance(output, Tensor):
             # Of a reader that works in place: who reads that storage from here on reads its output.
             noted.outputs.pop(_storage(output), None)
-        if isinstance(module, layers) and isinstance(output, Tensor):
+        if isinstance(module, wanted.layers) and isinstance(output, Tensor):
             # Kept alive, so that no other tensor gets its storage.
             noted.outputs[_storage(output)] = _Output(module, output)
 
-    kinds = (*layers, *readers, *through)
+    kinds = (*wanted.layers, *wanted.readers, *wanted.through)
     handles: list[Any] = []
     passed: list[nn.Module] = []
     for place in places.values():
         if isinstance(place.module, kinds):
-            passed += [place.module] if _passes(place.module, through) else []
+            passed += [place.module] if wanted.passes(place.module) else []
             handles.append(place.module.register_forward_pre_hook(entered))
             handles.append(place.module.register_forward_hook(left))
     try:
-        with undisturbed(model), torch.no_grad(), noted:
-            result = model(*args, **kwargs)
-    except Exception as error:
-        raise ValueError(
-            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of model.forward as a tensor, a tuple or a mapping"
-        ) from error
+        result = run_examples(model, example_inputs, noted)
     finally:
         for handle in handles:
             handle.remove()

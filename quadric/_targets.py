@@ -321,6 +321,29 @@ def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, A
     return (example_inputs,), {}
 
 
+def run_examples(
+    model: nn.Module,
+    example_inputs: Any,
+    watching: contextlib.AbstractContextManager[Any] | None = None,
+) -> Any:
+    """What the model returns for example inputs; it stays as it is.
+
+    Args:
+        model: the network.
+        example_inputs: a tensor, a tuple or a mapping.
+        watching: entered around the forward pass.
+    """
+    args, kwargs = example_arguments(example_inputs)
+    try:
+        with undisturbed(model), torch.no_grad(), watching or contextlib.nullcontext():
+            return model(*args, **kwargs)
+    except Exception as error:
+        raise ValueError(
+            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
+            "give the arguments of model.forward as a tensor, a tuple or a mapping"
+        ) from error
+
+
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Eval mode; afterwards training flags, buffers and the random state are as they were."""
@@ -373,7 +396,6 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
                 f"the layer {name!r} must have its parameters, got an uninitialized "
                 f"{type(module).__name__}: run one forward pass first"
             )
-    args, kwargs = example_arguments(example_inputs)
     calls: dict[int, tuple[list[Any], list[Any]]] = {}
     order: list[int] = []
 
@@ -389,13 +411,7 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # the fused path calls no submodule
     try:
-        with undisturbed(model), torch.no_grad():
-            result = model(*args, **kwargs)
-    except Exception as error:
-        raise ValueError(
-            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of model.forward as a tensor, a tuple or a mapping"
-        ) from error
+        result = run_examples(model, example_inputs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:

@@ -172,6 +172,8 @@ def fuse_(model: nn.Module, example_inputs: Any = None) -> FusionReport:
 
     def behind(kind: type[nn.Module], *through: type[nn.Module]) -> dict[int, Pair]:
         """The modules of a kind that a layer can take up, by the layer's id."""
+        if not any(type(place.module) is kind for place in places.values()):
+            return {}
         pairs = find_pairs(
             model, places, example_inputs, (QuadraticLayer,), (kind,), (nn.Identity, *through)
         )
