@@ -33,7 +33,7 @@ def _transforming() -> bool:
     return in_torch_func() or forward_ad._current_level >= 0
 
 
-def _batched(tensor: Tensor) -> bool:
+def is_batched(tensor: Tensor) -> bool:
     """Whether gradients are computed for many vectors at once (jacobian with vectorize=True)."""
     return torch._C._functorch.is_batchedtensor(tensor) or (
         torch._C._functorch.is_legacy_batchedtensor(tensor)
@@ -98,7 +98,7 @@ class _MapWithSquares(torch.autograd.Function):
         none = (None,) * 3
         squares: Squares = ctx.squares
         create_graph = torch.is_grad_enabled()
-        if create_graph or _batched(grad):
+        if create_graph or is_batched(grad):
             with torch.enable_grad():
                 linear = _again(ctx, input, weight)
                 if not linear.requires_grad:
@@ -128,6 +128,12 @@ def _again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
         return linear
 
 
+def is_autocast(input: Tensor) -> bool:
+    """Whether torch would cast the input of a linear map."""
+    device = input.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)  # meta has none to ask for
+
+
 def map_with_squares(
     linear_map: Map,
     squares: Squares,
@@ -152,38 +158,50 @@ def map_with_squares(
             layer for the eigen neuron, of the map for the shared one).
         finish: what follows the squares.
     """
-    device = input.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast to ask for
+    if is_autocast(input):
+        device = input.device.type
         # Cast here, not inside the torch call, so that what is kept for recomputing is what the
         # call keeps itself.
         dtype = torch.get_autocast_dtype(device)
         input, weight = _lower(input, dtype), _lower(weight, dtype)
         bias = _lower(bias, dtype) if bias is not None else None
         with torch.autocast(device, enabled=False):
-            return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute, finish)
-    return _run(linear_map, squares, input, weight, bias, eigenvalues, recompute, finish)
+            out = linear_map(input, weight, bias)
+            parts = (linear_map, input, weight, bias)
+            return add_to_map(out, squares, eigenvalues, parts, recompute, finish)
+    out = linear_map(input, weight, bias)
+    parts = (linear_map, input, weight, bias)
+    return add_to_map(out, squares, eigenvalues, parts, recompute, finish)
 
 
 def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
-def _run(
-    linear_map: Map,
+def add_to_map(
+    out: Tensor,
     squares: Squares,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
     eigenvalues: Tensor,
-    recompute: bool,
-    finish: Finish,
+    parts: tuple[Map, Tensor, Tensor, Tensor | None],
+    recompute: bool = False,
+    finish: Finish = NOTHING,
 ) -> Tensor:
-    out = linear_map(input, weight, bias)
+    """The squares of a linear map's output, which is overwritten.
+
+    Args:
+        out: the fresh output.
+        squares: which squares are added.
+        eigenvalues: one flat vector.
+        parts: the map, its input, weight and bias, to compute the output again.
+        recompute: do so in backward instead of keeping an output.
+        finish: what follows the squares.
+    """
     if has_operator(out, squares):
         return add_squares(out, eigenvalues, squares, finish)
     if needs_plain(out, eigenvalues):
         return finish(squares.plain(out, eigenvalues), squares.dim)
     if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):
+        linear_map, input, weight, bias = parts
         result: Tensor = _MapWithSquares.apply(  # type: ignore[no-untyped-call]
             out, eigenvalues, input, weight, (bias, linear_map, squares, recompute)
         )

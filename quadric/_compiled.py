@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadric import kernels
+from quadric import _norm, kernels
+from quadric._behind import Behind
 from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
+from quadric.kernels import Norm
 
 # torch.library.custom_op would do the same in one decorator each, and check every call for 40
 # microseconds: as long as the squares of a small layer take.
@@ -37,9 +39,14 @@ def _add(out: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
 
 
 def _add_(
-    out: Tensor, eigenvalues: Tensor, shift: Tensor | None, relu: bool, *settings: Any
+    out: Tensor,
+    eigenvalues: Tensor,
+    shift: Tensor | None,
+    relu: bool,
+    scale: Tensor | None,
+    *settings: Any,
 ) -> None:
-    _squares(*settings).forward_(out, eigenvalues, Finish(shift, relu))
+    _squares(*settings).forward_(out, eigenvalues, Finish(shift, relu, scale))
 
 
 def _gradients(
@@ -55,7 +62,7 @@ def _gradients(
 
 _LIBRARY.define(f"add_squares(Tensor out, Tensor eigenvalues, {_SETTINGS}) -> Tensor", tags=_TAGS)
 _LIBRARY.define(
-    "add_squares_(Tensor(a!) out, Tensor eigenvalues, Tensor? shift, bool relu, "
+    "add_squares_(Tensor(a!) out, Tensor eigenvalues, Tensor? shift, bool relu, Tensor? scale, "
     f"{_SETTINGS}) -> ()",
     tags=_TAGS,
 )
@@ -107,6 +114,118 @@ torch.library.register_autograd("quadric::add_squares", _back, setup_context=_ke
 torch.library.register_autograd("quadric::add_squares_backward", _no_second, lib=_LIBRARY)
 
 
+# ------------------------------------------------------------------------------------------------
+# With a BatchNorm and a ReLU behind the squares
+# ------------------------------------------------------------------------------------------------
+
+_NORM = "Tensor? weight, Tensor? bias, float eps, bool relu, bool of_batch"
+
+
+def _norm_squares(
+    z: Tensor,
+    eigenvalues: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    relu: bool,
+    of_batch: bool,
+    *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    norm = Norm(weight, bias, eps, relu, of_batch)
+    return _norm.forward(z, eigenvalues, _squares(*settings), norm, mean, var)
+
+
+def _norm_gradients(
+    grad: Tensor,
+    z: Tensor,
+    eigenvalues: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    relu: bool,
+    of_batch: bool,
+    *settings: Any,
+) -> _norm.Gradients:
+    norm = Norm(weight, bias, eps, relu, of_batch)
+    found = _norm.backward(grad, z, eigenvalues, _squares(*settings), norm, mean, var)
+    return kernels.same_layout(found[0], z), *found[1:]
+
+
+_LIBRARY.define(
+    f"norm_squares(Tensor z, Tensor eigenvalues, Tensor? mean, Tensor? var, {_NORM}, {_SETTINGS})"
+    " -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+_LIBRARY.define(
+    "norm_squares_backward(Tensor grad, Tensor z, Tensor eigenvalues, Tensor mean, Tensor var, "
+    f"{_NORM}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+_LIBRARY.impl("norm_squares", _norm_squares, "CPU")
+_LIBRARY.impl("norm_squares_backward", _norm_gradients, "CPU")
+
+
+def _out_and_statistics(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    one = z.new_empty(z.shape[1], dtype=torch.float64)
+    return torch.empty_like(z), one, torch.empty_like(one)
+
+
+def _like_all(grad: Tensor, z: Tensor, eigenvalues: Tensor, *rest: Any) -> _norm.Gradients:
+    one = z.new_empty(z.shape[1])
+    return torch.empty_like(z), torch.empty_like(eigenvalues), one, torch.empty_like(one)
+
+
+torch.library.register_fake("quadric::norm_squares", _out_and_statistics, lib=_LIBRARY)
+torch.library.register_fake("quadric::norm_squares_backward", _like_all, lib=_LIBRARY)
+
+
+def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    z, eigenvalues, _, _, weight, bias, *ctx.settings = inputs
+    _, mean, var = output
+    ctx.save_for_backward(z, eigenvalues, mean, var, weight, bias)
+
+
+def _back_norm(ctx: Any, grad: Tensor, *of_statistics: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    found = torch.ops.quadric.norm_squares_backward(grad, *tensors, *ctx.settings)
+    given = [None if t is None else g for t, g in zip(tensors[4:], found[2:], strict=True)]
+    return (*found[:2], None, None, *given, *(None,) * len(ctx.settings))
+
+
+torch.library.register_autograd(
+    "quadric::norm_squares", _back_norm, setup_context=_keep_norm, lib=_LIBRARY
+)
+torch.library.register_autograd("quadric::norm_squares_backward", _no_second, lib=_LIBRARY)
+
+
+def norm_squares(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behind) -> Tensor:
+    """Squares, BatchNorm and ReLU as operators. `z` is overwritten where nobody asks for gradients.
+
+    Args:
+        z: the linear map's output.
+        eigenvalues: one flat vector.
+        squares: which squares are added.
+        behind: what follows them.
+    """
+    settings = (squares.kind, squares.rank, squares.dim, squares.groups)
+    norm, (mean, var) = behind.settings, behind.statistics
+    if mean is not None and var is not None and not torch.is_grad_enabled():
+        return add_squares(z, eigenvalues, squares, _norm.finish(norm, mean, var))
+    numbers = (mean, var, norm.weight, norm.bias, norm.eps, norm.relu, norm.of_batch)
+    out: Tensor
+    out, mean, var = torch.ops.quadric.norm_squares(z, eigenvalues, *numbers, *settings)
+    with torch.no_grad():
+        behind.track(mean.detach(), var.detach(), z.numel() // z.shape[1])
+    return out
+
+
+# ------------------------------------------------------------------------------------------------
+
+
 def in_torch_func() -> bool:
     """Whether a torch.func transform is active, or being traced."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -134,10 +253,9 @@ def add_squares(
     """The sum with the squares, and what follows it, as an operator. `out` is overwritten where
     nobody asks for gradients.
     """
-    kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
-    settings = (kind, squares.rank, squares.dim, squares.groups)
+    settings = (squares.kind, squares.rank, squares.dim, squares.groups)
     if not torch.is_grad_enabled():
-        after = (finish.shift, finish.relu)
+        after = (finish.shift, finish.relu, finish.scale)
         torch.ops.quadric.add_squares_(out, eigenvalues, *after, *settings)
         return out
     result: Tensor = torch.ops.quadric.add_squares(out, eigenvalues, *settings)

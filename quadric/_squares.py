@@ -14,6 +14,7 @@ has to fit the dtype.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -61,19 +62,25 @@ class Finish:
     Attributes:
         shift: is added to each channel, or None.
         relu: whether a ReLU comes last.
+        scale: multiplies each channel first, or None.
     """
 
     shift: Tensor | None = None
     relu: bool = False
+    scale: Tensor | None = None
 
     def __call__(self, out: Tensor, dim: int) -> Tensor:
         """The formula, with `dim` the channel dimension counted from the end."""
+        if self.scale is not None:
+            out = out * _per_channel(self.scale.to(out.dtype), (-1,), -1 - dim)
         if self.shift is not None:
             out = out + _per_channel(self.shift.to(out.dtype), (-1,), -1 - dim)
         return out.relu() if self.relu else out
 
     def apply_(self, out: Tensor, dim: int) -> None:
         """The same in place."""
+        if self.scale is not None:
+            out.mul_(_per_channel(self.scale.to(out.dtype), (-1,), -1 - dim))
         if self.shift is not None:
             out.add_(_per_channel(self.shift.to(out.dtype), (-1,), -1 - dim))
         if self.relu:
@@ -94,6 +101,11 @@ class EigenSquares:
     rank: int
     dim: int = -1
     groups: int = 1
+    kind: ClassVar[str] = "eigen"
+
+    def table(self, channels: int) -> kernels.Table:
+        """The neurons as the kernels take them."""
+        return kernels.eigen_table(self.neuron_ranks(channels))
 
     def neuron_ranks(self, channels: int) -> tuple[int, ...]:
         """The rank of each neuron of a layer with `channels` outputs, in channel order."""
@@ -219,8 +231,8 @@ class EigenSquares:
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             result = torch.empty_like(out)
-            table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
-            kernels.forward("eigen", out, result, eigenvalues, table, shape)
+            table = self.table(out.shape[self.dim])
+            kernels.forward(self.kind, out, result, eigenvalues, table, shape)
             return result
         result = torch.empty_like(out).copy_(out)
         self.forward_(result, eigenvalues)
@@ -233,9 +245,9 @@ class EigenSquares:
         channels = out.shape[self.dim]
         shape = kernels.layout(out, self.dim)
         if shape is not None:
-            table = kernels.eigen_table(self.neuron_ranks(channels))
-            after = (finish.shift, finish.relu)
-            kernels.forward("eigen", out, out, eigenvalues, table, shape, *after)
+            table = self.table(channels)
+            after = (finish.shift, finish.relu, finish.scale)
+            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after)
             return
         if self.has_features(channels):
             self._add_(out, eigenvalues)
@@ -273,8 +285,8 @@ class EigenSquares:
             return grad, torch.zeros_like(eigenvalues)
         shape = kernels.layout(out, self.dim)
         if shape is not None:
-            table = kernels.eigen_table(self.neuron_ranks(out.shape[self.dim]))
-            return kernels.backward("eigen", grad, out, eigenvalues, table, shape)
+            table = self.table(out.shape[self.dim])
+            return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)
         if _dense.rows(out, self.dim) is not None:
             plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
@@ -339,6 +351,11 @@ class SharedSquares:
     rank: int
     dim: int = -1
     groups: int = 1
+    kind: ClassVar[str] = "shared"
+
+    def table(self, channels: int) -> kernels.Table:
+        """The groups as the kernels take them."""
+        return kernels.shared_table(self.group_sizes(channels))
 
     def group_sizes(self, channels: int) -> tuple[int, ...]:
         """The size of each group of outputs that share their features, in channel order."""
@@ -429,17 +446,17 @@ class SharedSquares:
         if shape is None:
             self._add_by_rows(out, eigenvalues, result)
         else:
-            table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-            kernels.forward("shared", out, result, eigenvalues, table, shape)
+            table = self.table(out.shape[self.dim])
+            kernels.forward(self.kind, out, result, eigenvalues, table, shape)
         return result
 
     def forward_(self, out: Tensor, eigenvalues: Tensor, finish: Finish = NOTHING) -> None:
         """Replaces `out` by its sum with the mixed squares, and what follows, in place."""
         shape = kernels.layout(out, self.dim)
         if shape is not None:
-            table = kernels.shared_table(self.group_sizes(out.shape[self.dim]))
-            after = (finish.shift, finish.relu)
-            kernels.forward("shared", out, out, eigenvalues, table, shape, *after)
+            table = self.table(out.shape[self.dim])
+            after = (finish.shift, finish.relu, finish.scale)
+            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after)
             return
         if _dense.rows(out, self.dim) is not None:
             self._add_by_rows(out, eigenvalues, out)
@@ -475,8 +492,8 @@ class SharedSquares:
         """
         shape = kernels.layout(linear, self.dim)
         if shape is not None:
-            table = kernels.shared_table(self.group_sizes(linear.shape[self.dim]))
-            return kernels.backward("shared", grad, linear, eigenvalues, table, shape)
+            table = self.table(linear.shape[self.dim])
+            return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)
         if _dense.rows(linear, self.dim) is not None:
             plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
             found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)

@@ -44,6 +44,7 @@ from quadric._targets import (
 )
 from quadric._text import text_table
 from quadric.attention import QuadraticMultiheadAttention
+from quadric.joining import separate_
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, get_neuron
 
@@ -624,6 +625,7 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
             f"layers use theirs ({_some(used, 5)}): give project=True to drop them"
         )
     built = [(target, build_linear(target)) for target in targets]
+    separate_(model)  # a linear layer computes nothing for the modules behind it
     Swap(model, built).do()
     return [target.name for target in targets]
 

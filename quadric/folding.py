@@ -37,6 +37,7 @@ from quadric._following import (
     several_places,
 )
 from quadric._squares import EigenSquares, SharedSquares
+from quadric.joining import separate_
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
@@ -142,6 +143,7 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
     if not norms:
         return report
     check_eval(model, "fold its BatchNorm")
+    separate_(model)
     found = find_pairs(model, places, example_inputs, _layer_types(), (_BatchNorm,))
     several = several_places(model)
     for norm in norms:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from quadric._autograd import map_with_squares
 from quadric._following import (
@@ -20,17 +19,16 @@ from quadric._following import (
     Place,
     check_eval,
     find_pairs,
-    is_ours,
     is_touched,
     places_of,
     several_places,
 )
 from quadric._squares import Finish, SharedSquares, Squares
 from quadric.folding import ChannelShift, FoldingReport, fold_batchnorm_
+from quadric.joining import fits
 from quadric.maps import Map
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
-from quadric.nn.layer import ConvTransposeGeometry
 from quadric.zoo import NeuronLayer
 from quadric.zoo.shared import Shared
 
@@ -181,7 +179,7 @@ def fuse_(model: nn.Module, example_inputs: Any = None) -> FusionReport:
             id(pair.layer.module): pair
             for pair in pairs.values()
             if not ({id(pair.layer.module), id(pair.reader.module)} & several)
-            and _fits(pair.layer.module)
+            and fits(pair.layer.module)
             and type(pair.reader.module) is kind
             and not is_touched(pair.reader.module)
         }
@@ -206,14 +204,3 @@ def _take_up(layer: Place, pairs: list[Pair], report: FusionReport) -> None:
     for place in behind:
         place.put(nn.Identity().eval())
     report.fused[layer.name] = tuple(place.name for place in behind)
-
-
-def _fits(layer: nn.Module) -> bool:
-    """Whether a layer has a fused form, and nothing looks into it."""
-    if isinstance(layer, ConvTransposeGeometry):  # it may be called with an output size
-        return False
-    if not (isinstance(layer, EigenLayer) or getattr(layer, "neuron", None) == "shared"):
-        return False
-    if is_touched(layer) or not is_ours(layer) or parametrize.is_parametrized(layer):
-        return False
-    return "weight" in layer._parameters  # else it is computed (weight or spectral norm)

@@ -5,8 +5,10 @@
 // for eigen a block is a neuron, y first and its features behind; for shared it is a group of outputs with a size x size
 // matrix of eigenvalues. No torch header is used: the library is built in a second or two and called through ctypes.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
@@ -35,12 +37,14 @@ struct Blocks {
     const int32_t *start, *size, *offset;
 };
 
-// What follows the squares in inference: a shift of each channel (or null), and a ReLU. NaN stays NaN.
+// What follows the squares: a scale and a shift of each channel (or null), and a ReLU. NaN stays NaN.
 struct Finish {
-    const float *shift;
+    const float *scale, *shift;
     bool relu;
-    bool any() const { return shift || relu; }
+    bool any() const { return scale || shift || relu; }
+    Finish from(int64_t channel) const { return {scale ? scale + channel : scale, shift ? shift + channel : shift, relu}; }
     float operator()(float v, int64_t channel) const {
+        if (scale) v *= scale[channel];
         if (shift) v += shift[channel];
         return relu && v < 0 ? 0.0f : v;
     }
@@ -53,14 +57,18 @@ static inline void relu(float *x, int64_t n) {
 // On n pixels of the planes of channels [first, first + count).
 static inline void finish_planes(float *x, Finish f, int64_t first, int count, int64_t inner, int64_t n) {
     for (int c = 0; c < count; c++, x += inner) {
-        if (f.shift)
-            for (int64_t i = 0; i < n; i++) x[i] += f.shift[first + c];
+        const float scale = f.scale ? f.scale[first + c] : 1.0f, shift = f.shift ? f.shift[first + c] : 0.0f;
+        if (f.scale || f.shift)
+            for (int64_t i = 0; i < n; i++) x[i] = x[i] * scale + shift;
         if (f.relu) relu(x, n);
     }
 }
 
 // On rows of all channels.
 static inline void finish_rows(float *x, Finish f, int64_t rows, int64_t channels) {
+    if (f.scale)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < channels; c++) x[r * channels + c] *= f.scale[c];
     if (f.shift)
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < channels; c++) x[r * channels + c] += f.shift[c];
@@ -117,13 +125,34 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
 
 // A `Finish` of up to 16 neighboring channels.
 struct FinishVector {
-    __m512 shift, least;
+    __m512 scale, shift, least;
     FinishVector(Finish f, __mmask16 lanes, int64_t start)
-        : shift(f.shift ? _mm512_maskz_loadu_ps(lanes, f.shift + start) : _mm512_setzero_ps()),
+        : scale(f.scale ? _mm512_maskz_loadu_ps(lanes, f.scale + start) : _mm512_set1_ps(1.0f)),
+          shift(f.shift ? _mm512_maskz_loadu_ps(lanes, f.shift + start) : _mm512_setzero_ps()),
           least(_mm512_set1_ps(f.relu ? 0.0f : -__builtin_inff())) {}
+    __m512 affine(__m512 v) const { return _mm512_fmadd_ps(v, scale, shift); }
     // The second operand of a maximum is what becomes of a NaN.
-    __m512 operator()(__m512 v) const { return _mm512_max_ps(least, _mm512_add_ps(v, shift)); }
+    __m512 operator()(__m512 v) const { return _mm512_max_ps(least, affine(v)); }
 };
+
+// The channels by sixteens: calls `run` with the first of them and the lanes that there are.
+template <class Run>
+static inline void by_sixteens(int64_t channels, Run run) {
+    for (int64_t c = 0; c < channels; c += 16) {
+        const int64_t left = channels - c;
+        run(c, left >= 16 ? __mmask16(0xffff) : __mmask16((1 << left) - 1));
+    }
+}
+
+static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
+    if (!f.any()) return;
+    by_sixteens(channels, [&](int64_t c, __mmask16 lanes) {
+        const FinishVector finish(f, lanes, c);
+        float *p = x + c;
+        for (int64_t r = 0; r < rows; r++, p += channels)
+            _mm512_mask_storeu_ps(p, lanes, finish(_mm512_maskz_loadu_ps(lanes, p)));
+    });
+}
 
 // The features of a neuron by eights: which lanes there are, and their eigenvalues, twice.
 template <int EIGHTS>
@@ -171,13 +200,13 @@ static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows
         *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
 }
 
-// Neighboring neurons that fit one vector of 16 channels: loaded and stored together in the backward pass,
-// other lanes masked out.
+// Neighboring neurons that fit one vector of 16 channels: loaded and stored together, other lanes masked out.
 struct Segment {
     int64_t start;
     __mmask16 lanes, features;
     __m512 lam;    // zero for a y
     __m512i y_of;  // the lane of each lane's y
+    int widest;    // channels of its widest neuron
 };
 
 // Empty where a neuron is wider than a vector: then the loops below do the work.
@@ -199,6 +228,8 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
             width += n;
         }
         if (width == 0) return {};
+        for (int64_t m = i - 1; m >= 0 && b.start[m] >= s.start; m--)
+            if (s.widest < b.size[m]) s.widest = b.size[m];
         s.lam = _mm512_load_ps(l);
         s.y_of = _mm512_load_si512(y);
         all.push_back(s);
@@ -206,28 +237,47 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
     return all;
 }
 
-// What the rows add to the gradients of the eigenvalues is added to `sums`.
-static inline void eigen_backward_segment(const float *g, const float *f, float *r, float *sums, const Segment &s,
-                                          int64_t rows, int64_t channels) {
-    const __m512 twice = _mm512_add_ps(s.lam, s.lam);
-    __m512 acc = _mm512_loadu_ps(sums);
-    g += s.start, f += s.start, r += s.start;
-    for (; rows > 0; rows--, g += channels, f += channels, r += channels) {
-        const __m512 gv = _mm512_maskz_loadu_ps(s.lanes, g), x = _mm512_maskz_loadu_ps(s.features, f);
-        const __m512 gf = _mm512_mul_ps(_mm512_permutexvar_ps(s.y_of, gv), x);
-        _mm512_mask_storeu_ps(r, s.lanes, _mm512_mask3_fmadd_ps(twice, gf, gv, s.features));
-        acc = _mm512_fmadd_ps(gf, x, acc);
-    }
-    _mm512_storeu_ps(sums, acc);
-}
+// A segment's arithmetic on one row. STEPS is how often the distance of what is added up has to double.
+template <int STEPS>
+struct EigenLanes {
+    const int64_t first;
+    const __mmask16 there, features, ys;
+    const __m512 lam, twice, zero;
+    const __m512i y_of;
+    __m512i from[STEPS];  // the lane that is 1, 2, 4 and 8 behind, in the second vector, of zeros, where the neuron ends
 
-// Adds short sums in float to those in double, one a channel, and starts anew.
-static void flush(std::vector<float> &sums, const std::vector<Segment> &all, std::vector<double> &own) {
-    for (size_t k = 0; k < all.size(); k++)
-        for (int j = 0; j < 16; j++)
-            if (all[k].features >> j & 1) own[all[k].start + j] += sums[16 * k + j];
-    sums.assign(sums.size(), 0.0f);
-}
+    explicit EigenLanes(const Segment &s)
+        : first(s.start), there(s.lanes), features(s.features), ys(s.lanes & ~s.features), lam(s.lam),
+          twice(_mm512_add_ps(s.lam, s.lam)), zero(_mm512_setzero_ps()), y_of(s.y_of) {
+        const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        for (int i = 0; i < STEPS; i++) {
+            const __m512i next = _mm512_add_epi32(lane, _mm512_set1_epi32(1 << i));
+            const __m512i other = _mm512_permutexvar_epi32(_mm512_and_si512(next, _mm512_set1_epi32(15)), s.y_of);
+            const __mmask16 same = _mm512_cmpeq_epi32_mask(other, s.y_of) & s.lanes & (s.lanes >> (1 << i));
+            from[i] = _mm512_mask_mov_epi32(_mm512_set1_epi32(16), same, next);
+        }
+    }
+    int64_t start() const { return first; }
+    __mmask16 lanes() const { return there; }
+    // The output with its squares.
+    __m512 mix(__m512 z) const {
+        const __m512 f = _mm512_maskz_mov_ps(features, z);
+        __m512 t = _mm512_mul_ps(_mm512_mul_ps(lam, f), f);
+        for (int i = 0; i < STEPS; i++) t = _mm512_add_ps(t, _mm512_permutex2var_ps(t, from[i], zero));
+        return _mm512_mask_add_ps(z, ys, z, t);
+    }
+    // What a row adds to the gradients of the eigenvalues.
+    struct Sums {
+        __m512 sum;
+        explicit Sums(const float *p) : sum(_mm512_loadu_ps(p)) {}
+        void store(float *p) const { _mm512_storeu_ps(p, sum); }
+    };
+    __m512 back(__m512 g, __m512 z, Sums &sums) const {
+        const __m512 f = _mm512_maskz_mov_ps(features, z), gf = _mm512_mul_ps(_mm512_permutexvar_ps(y_of, g), f);
+        sums.sum = _mm512_fmadd_ps(gf, f, sums.sum);
+        return _mm512_mask3_fmadd_ps(twice, gf, g, features);
+    }
+};
 
 // As many rows as stay in the first cache, by eights. Where rows are long, few: each is a stream of its own for the
 // processor, which fetches ahead for some thirty of them.
@@ -236,16 +286,84 @@ static int64_t segment_rows(int64_t channels) {
     return rows < 8 ? 8 : rows;
 }
 
-static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, Finish finish,
-                                  int64_t outer, int64_t channels, int threads) {
+// A neuron of either kind as a `Mixer`: made once a call, it has all tables. `forward` writes the outputs of some rows.
+// `with_lanes` calls a function with the arithmetic on one row of the k-th vector of channels, whose number of steps is
+// known at compile time. `Sums` adds up the gradients of the eigenvalues: short sums in float, which go into those in double.
+
+// Some rows by `with_lanes`.
+template <class Mixer>
+static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Finish f, int64_t rows, int64_t channels) {
+    for (size_t k = 0; k < mixer.all.size(); k++)
+        mixer.with_lanes(k, [&](const auto &lanes) {
+            const FinishVector finish(f, lanes.lanes(), lanes.start());
+            const float *x = z + lanes.start();
+            float *r = y + lanes.start();
+            if (f.any())
+                for (int64_t n = 0; n < rows; n++, x += channels, r += channels)
+                    _mm512_mask_storeu_ps(r, lanes.lanes(), finish(lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x))));
+            else
+                for (int64_t n = 0; n < rows; n++, x += channels, r += channels)
+                    _mm512_mask_storeu_ps(r, lanes.lanes(), lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)));
+        });
+}
+
+template <class Mixer>
+static void forward_tiles(const Mixer &mixer, const float *in, float *out, Finish finish, int64_t outer, int64_t channels,
+                          int threads) {
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
-    for (int64_t m = 0; m < b.count; m++)
-        if (b.size[m] > 65) return false;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tiles; i++) {
-        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-        float *x = out + i * tile * channels;
-        copy_tile(in, out, i * tile * channels, rows * channels);
+        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
+        mixer.forward(in + at, out + at, finish, rows);
+    }
+}
+
+template <class Mixer>
+static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
+                           int64_t outer, int64_t channels, int threads) {
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+#pragma omp parallel num_threads(threads)
+    {
+        typename Mixer::Sums sums(mixer);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
+            for (size_t k = 0; k < mixer.all.size(); k++)
+                mixer.with_lanes(k, [&](const auto &lanes) {
+                    typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
+                    const float *g = grad + at + lanes.start(), *x = kept + at + lanes.start();
+                    float *r = result + at + lanes.start();
+                    for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels) {
+                        const __m512 one = _mm512_maskz_loadu_ps(lanes.lanes(), g);
+                        const __m512 two = _mm512_maskz_loadu_ps(lanes.lanes(), x);
+                        _mm512_mask_storeu_ps(r, lanes.lanes(), lanes.back(one, two, own));
+                    }
+                    own.store(sums.of(k));
+                });
+            sums.count(rows);
+        }
+#pragma omp critical
+        sums.add_to(dlam);
+    }
+}
+
+struct EigenMixer {
+    const float *lam;
+    const Blocks b;
+    const int64_t channels;
+    const std::vector<Segment> all;  // empty where only `forward` can be
+
+    EigenMixer(const float *lam, Blocks b, int64_t channels) : lam(lam), b(b), channels(channels), all(segments(lam, b)) {}
+
+    bool has_forward() const {
+        for (int64_t m = 0; m < b.count; m++)
+            if (b.size[m] > 65) return false;
+        return true;
+    }
+    bool has_backward() const { return !all.empty(); }
+
+    void forward(const float *in, float *x, Finish finish, int64_t rows) const {
+        copy_tile(in, x, 0, rows * channels);
         for (int64_t m = 0; m < b.count; m++) {
             const int k = b.size[m] - 1;
             float *y = x + b.start[m];
@@ -256,35 +374,54 @@ static bool eigen_forward_vectors(const float *in, float *out, const float *lam,
             else if (k <= 32) eigen_forward_neuron<4>(y, l, k, rows, channels);
             else eigen_forward_neuron<8>(y, l, k, rows, channels);
         }
-        finish_rows(x, finish, rows, channels);
+        finish_tile(x, finish, rows, channels);
     }
-    return true;
+
+    template <class Run>
+    void with_lanes(size_t k, Run run) const {
+        if (all[k].widest <= 4) run(EigenLanes<2>(all[k]));
+        else if (all[k].widest <= 8) run(EigenLanes<3>(all[k]));
+        else run(EigenLanes<4>(all[k]));
+    }
+
+    struct Sums {
+        const EigenMixer &mixer;
+        std::vector<double> own;
+        std::vector<float> sums;
+        int64_t since = 0;
+        explicit Sums(const EigenMixer &m) : mixer(m), own(m.channels, 0.0), sums(16 * m.all.size(), 0.0f) {}
+        float *of(size_t k) { return &sums[16 * k]; }
+        void count(int64_t rows) {
+            if ((since += rows) >= FLOAT_ROWS) flush();
+        }
+        void flush() {
+            for (size_t k = 0; k < mixer.all.size(); k++)
+                for (int j = 0; j < 16; j++)
+                    if (mixer.all[k].features >> j & 1) own[mixer.all[k].start + j] += sums[16 * k + j];
+            sums.assign(sums.size(), 0.0f);
+            since = 0;
+        }
+        void add_to(double *dlam) {
+            flush();
+            const Blocks &b = mixer.b;
+            for (int64_t m = 0; m < b.count; m++)
+                for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
+        }
+    };
+};
+
+static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, Finish finish, int64_t outer,
+                                  int64_t channels, int threads) {
+    const EigenMixer mixer(lam, b, channels);
+    if (mixer.has_forward()) forward_tiles(mixer, in, out, finish, outer, channels, threads);
+    return mixer.has_forward();
 }
 
 static bool eigen_backward_vectors(const float *grad, const float *out, const float *lam, float *result, double *dlam,
                                    Blocks b, int64_t outer, int64_t channels, int threads) {
-    const std::vector<Segment> all = segments(lam, b);
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
-    if (all.empty()) return false;
-#pragma omp parallel num_threads(threads)
-    {
-        std::vector<double> own(channels, 0.0);
-        std::vector<float> sums(16 * all.size(), 0.0f);
-        int64_t since = 0;
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            for (size_t k = 0; k < all.size(); k++)
-                eigen_backward_segment(grad + at, out + at, result + at, &sums[16 * k], all[k], rows, channels);
-            since += rows;
-            if (since >= FLOAT_ROWS) flush(sums, all, own), since = 0;
-        }
-        flush(sums, all, own);
-#pragma omp critical
-        for (int64_t m = 0; m < b.count; m++)
-            for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
-    }
-    return true;
+    const EigenMixer mixer(lam, b, channels);
+    if (mixer.has_backward()) backward_tiles(mixer, grad, out, result, dlam, outer, channels, threads);
+    return mixer.has_backward();
 }
 
 #else  // narrower machines: the loops below
@@ -487,6 +624,7 @@ static inline void shared_forward_group(const float *z, float *y, const float *L
             for (; j + 1 < s; j += 2) a += l[j] * q[j], c += l[j + 1] * q[j + 1];
             if (j < s) a += l[j] * q[j];
             a += c;
+            if (f.scale) a *= f.scale[i];
             if (f.shift) a += f.shift[i];
             if (f.relu) a = a < 0.0f ? V{} : a;
             store(y + i * inner + p, a);
@@ -509,7 +647,7 @@ static void shared_forward_planes(const float *z, float *y, const float *lam, Bl
     for (int64_t job = 0; job < jobs; job++) {
         const int64_t i = job % b.count, base = ((job / b.count) * channels + b.start[i]) * inner;
         const float *L = lam + b.offset[i];
-        const Finish f = {finish.shift ? finish.shift + b.start[i] : nullptr, finish.relu};
+        const Finish f = finish.from(b.start[i]);
         switch (b.size[i]) {
             case 4: shared_forward_group<4>(z + base, y + base, L, f, 4, inner, inner); break;
             case 8: shared_forward_group<8>(z + base, y + base, L, f, 8, inner, inner); break;
@@ -589,115 +727,116 @@ struct Take {
     }
 };
 
-template <int STEPS, bool EVEN, bool FINISH>
-static void shared_forward_cluster(const float *z, float *y, const Cluster &c, const Steps &l, Finish f, int64_t rows,
-                                   int64_t channels) {
-    const Take<STEPS, EVEN> take(c);
-    const FinishVector finish(f, c.lanes, c.start);
-    const __mmask16 lanes = c.lanes;
-    __m512 m[STEPS];
-    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l.of[d]);
-    for (z += c.start, y += c.start; rows > 0; rows--, z += channels, y += channels) {
-        const __m512 x = _mm512_maskz_loadu_ps(lanes, z), x2 = _mm512_mul_ps(x, x);
-        __m512 sum[2] = {x, _mm512_setzero_ps()};
-        for (int d = 0; d < STEPS; d++) sum[d & 1] = _mm512_fmadd_ps(m[d], take(d, x2), sum[d & 1]);
-        const __m512 out = _mm512_add_ps(sum[0], sum[1]);
-        _mm512_mask_storeu_ps(y, lanes, FINISH ? finish(out) : out);
-    }
-}
-
-// What the rows add to the gradients of the eigenvalues is added to `sums`.
+// A cluster's arithmetic on one row.
 template <int STEPS, bool EVEN>
-static void shared_backward_cluster(const float *grad, const float *z, float *result, Steps &sums, const Cluster &c,
-                                    const Steps &l, int64_t rows, int64_t channels) {
-    const Take<STEPS, EVEN> take(c);
-    const __mmask16 lanes = c.lanes;
-    __m512 m[STEPS], acc[STEPS];
-    for (int d = 0; d < STEPS; d++) m[d] = _mm512_load_ps(l.of[d]), acc[d] = _mm512_load_ps(sums.of[d]);
-    grad += c.start, z += c.start, result += c.start;
-    for (; rows > 0; rows--, grad += channels, z += channels, result += channels) {
-        const __m512 g = _mm512_maskz_loadu_ps(lanes, grad), x = _mm512_maskz_loadu_ps(lanes, z);
+struct SharedLanes {
+    const Cluster &c;
+    const Take<STEPS, EVEN> take;
+    __m512 ahead[STEPS], behind[STEPS];
+
+    SharedLanes(const Cluster &cluster, const Steps &l, const Steps &transposed) : c(cluster), take(cluster) {
+        for (int d = 0; d < STEPS; d++) ahead[d] = _mm512_load_ps(l.of[d]), behind[d] = _mm512_load_ps(transposed.of[d]);
+    }
+    int64_t start() const { return c.start; }
+    __mmask16 lanes() const { return c.lanes; }
+    // The output with its squares.
+    __m512 mix(__m512 x) const {
+        const __m512 x2 = _mm512_mul_ps(x, x);
+        __m512 sum[2] = {x, _mm512_setzero_ps()};
+        for (int d = 0; d < STEPS; d++) sum[d & 1] = _mm512_fmadd_ps(ahead[d], take(d, x2), sum[d & 1]);
+        return _mm512_add_ps(sum[0], sum[1]);
+    }
+    // What a row adds to the gradients of the eigenvalues.
+    struct Sums {
+        __m512 of[STEPS];
+        explicit Sums(const float *p) {
+            for (int d = 0; d < STEPS; d++) of[d] = _mm512_load_ps(p + 16 * d);
+        }
+        void store(float *p) const {
+            for (int d = 0; d < STEPS; d++) _mm512_store_ps(p + 16 * d, of[d]);
+        }
+    };
+    __m512 back(__m512 g, __m512 x, Sums &sums) const {
         const __m512 x2 = _mm512_mul_ps(x, x);
         __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int d = 0; d < STEPS; d++) {
             const __m512 t = take(d, g);
-            sum[d & 1] = _mm512_fmadd_ps(m[d], t, sum[d & 1]);
-            acc[d] = _mm512_fmadd_ps(t, x2, acc[d]);
+            sum[d & 1] = _mm512_fmadd_ps(behind[d], t, sum[d & 1]);
+            sums.of[d] = _mm512_fmadd_ps(t, x2, sums.of[d]);
         }
-        const __m512 back = _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
-        _mm512_mask_storeu_ps(result, lanes, back);
+        return _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
     }
-    for (int d = 0; d < STEPS; d++) _mm512_store_ps(sums.of[d], acc[d]);
-}
+};
 
-// Adds short sums in float to those in double, and starts anew.
-static void flush(std::vector<Steps> &sums, const std::vector<Cluster> &all, Blocks b, double *dlam) {
-    for (size_t k = 0; k < all.size(); k++)
-        for (int64_t g = all[k].first; g < all[k].first + all[k].groups; g++) {
-            const int n = b.size[g], at = int(b.start[g] - all[k].start);
-            for (int d = 0; d < n; d++)
-                for (int j = 0; j < n; j++) dlam[b.offset[g] + d * n + j] += sums[k].of[d][at + j];
+struct SharedMixer {
+    const float *lam;
+    const Blocks b;
+    const int64_t channels;
+    const std::vector<Cluster> all;  // empty where a group is too wide
+    const std::vector<Steps> ahead, back;
+
+    SharedMixer(const float *lam, Blocks b, int64_t channels)
+        : lam(lam), b(b), channels(channels), all(clusters(b)), ahead(coefficients(all, lam, b, true)),
+          back(coefficients(all, lam, b, false)) {}
+
+    bool has_forward() const { return !all.empty(); }
+    bool has_backward() const { return !all.empty(); }
+
+    template <class Run>
+    void with_lanes(size_t k, Run run) const {
+        const Cluster &c = all[k];
+        if (c.steps <= 4 && c.even) run(SharedLanes<4, true>(c, ahead[k], back[k]));
+        else if (c.steps <= 4) run(SharedLanes<4, false>(c, ahead[k], back[k]));
+        else if (c.steps <= 8 && c.even) run(SharedLanes<8, true>(c, ahead[k], back[k]));
+        else if (c.steps <= 8) run(SharedLanes<8, false>(c, ahead[k], back[k]));
+        else if (c.even) run(SharedLanes<16, true>(c, ahead[k], back[k]));
+        else run(SharedLanes<16, false>(c, ahead[k], back[k]));
+    }
+
+    void forward(const float *z, float *y, Finish f, int64_t rows) const { mixed_rows(*this, z, y, f, rows, channels); }
+
+    struct Sums {
+        const SharedMixer &mixer;
+        std::vector<double> own;
+        std::vector<Steps> sums;
+        int64_t since = 0;
+        explicit Sums(const SharedMixer &m) : mixer(m), own(m.b.eigenvalues, 0.0), sums(m.all.size()) {}
+        float *of(size_t k) { return &sums[k].of[0][0]; }
+        void count(int64_t rows) {
+            if ((since += rows) >= FLOAT_ROWS) flush();
         }
-    std::memset(sums.data(), 0, sums.size() * sizeof(Steps));
-}
-
-// The loop for a cluster: of four, eight or sixteen steps. `...` are further template arguments.
-#define WITH_STEPS(c, run, arguments, ...)                                 \
-    if (c.steps <= 4 && c.even) run<4, true __VA_ARGS__> arguments;        \
-    else if (c.steps <= 4) run<4, false __VA_ARGS__> arguments;            \
-    else if (c.steps <= 8 && c.even) run<8, true __VA_ARGS__> arguments;   \
-    else if (c.steps <= 8) run<8, false __VA_ARGS__> arguments;            \
-    else if (c.even) run<16, true __VA_ARGS__> arguments;                  \
-    else run<16, false __VA_ARGS__> arguments;
+        void flush() {
+            const Blocks &b = mixer.b;
+            for (size_t k = 0; k < mixer.all.size(); k++) {
+                const Cluster &c = mixer.all[k];
+                for (int64_t g = c.first; g < c.first + c.groups; g++) {
+                    const int n = b.size[g], at = int(b.start[g] - c.start);
+                    for (int d = 0; d < n; d++)
+                        for (int j = 0; j < n; j++) own[b.offset[g] + d * n + j] += sums[k].of[d][at + j];
+                }
+            }
+            std::memset(sums.data(), 0, sums.size() * sizeof(Steps));
+            since = 0;
+        }
+        void add_to(double *dlam) {
+            flush();
+            for (size_t e = 0; e < own.size(); e++) dlam[e] += own[e];
+        }
+    };
+};
 
 static bool shared_forward_vectors(const float *z, float *y, const float *lam, Blocks b, Finish f, int64_t outer,
                                    int64_t channels, int threads) {
-    const std::vector<Cluster> all = clusters(b);
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
-    if (all.empty()) return false;
-    const std::vector<Steps> l = coefficients(all, lam, b, true);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < tiles; i++) {
-        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-        for (size_t k = 0; k < all.size(); k++) {
-            const Cluster &c = all[k];
-            if (f.any()) {
-                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, l[k], f, rows, channels), , true)
-            } else {
-                WITH_STEPS(c, shared_forward_cluster, (z + at, y + at, c, l[k], f, rows, channels), , false)
-            }
-        }
-    }
-    return true;
+    const SharedMixer mixer(lam, b, channels);
+    if (mixer.has_forward()) forward_tiles(mixer, z, y, f, outer, channels, threads);
+    return mixer.has_forward();
 }
 
 static bool shared_backward_vectors(const float *grad, const float *z, const float *lam, float *result, double *dlam,
                                     Blocks b, int64_t outer, int64_t channels, int threads) {
-    const std::vector<Cluster> all = clusters(b);
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
-    if (all.empty()) return false;
-    const std::vector<Steps> l = coefficients(all, lam, b, false);
-#pragma omp parallel num_threads(threads)
-    {
-        std::vector<double> own(b.eigenvalues, 0.0);
-        std::vector<Steps> sums(all.size());
-        int64_t since = 0;
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            for (size_t k = 0; k < all.size(); k++) {
-                const Cluster &c = all[k];
-                const float *g = grad + at, *x = z + at;
-                WITH_STEPS(c, shared_backward_cluster, (g, x, result + at, sums[k], c, l[k], rows, channels))
-            }
-            since += rows;
-            if (since >= FLOAT_ROWS) flush(sums, all, b, own.data()), since = 0;
-        }
-        flush(sums, all, b, own.data());
-#pragma omp critical
-        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
-    }
-    return true;
+    const SharedMixer mixer(lam, b, channels);
+    if (mixer.has_backward()) backward_tiles(mixer, grad, z, result, dlam, outer, channels, threads);
+    return mixer.has_backward();
 }
 
 #else  // narrower machines: the loops below
@@ -905,17 +1044,243 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
     }
 }
 
+// ---------------------------------------------------------------------------------------------- squares, BatchNorm, ReLU
+
+// What BatchNorm reads, x, is the output with its squares. It is never stored: each pass computes it anew, in registers, from
+// the linear map's output z. Training then moves no more memory than BatchNorm alone: z twice and the result once forward,
+// z and the gradient twice and the result once backward.
+
+#ifdef WIDE_VECTORS
+
+// Mean of each channel and the sum of squared distances from it.
+struct Moments {
+    std::vector<double> mean, squared;
+    int64_t count = 0;
+    explicit Moments(int64_t channels) : mean(channels, 0.0), squared(channels, 0.0) {}
+
+    void add(int64_t c, double other_mean, double other_squared, int64_t other_count) {
+        const double share = double(other_count) / double(count + other_count), apart = other_mean - mean[c];
+        mean[c] += apart * share;
+        squared[c] += other_squared + apart * apart * share * double(count);
+    }
+    void add(const Moments &other) {
+        if (other.count == 0) return;
+        for (size_t c = 0; c < mean.size(); c++) add(c, other.mean[c], other.squared[c], other.count);
+        count += other.count;
+    }
+};
+
+// Distances are taken from a guess of the mean, for the first tile its first row, else the mean of the tile before: no large
+// mean is ever subtracted from a square.
+template <class Mixer>
+static void moments(const Mixer &mixer, const float *z, double *mean, double *var, int64_t outer, int64_t channels,
+                    int threads) {
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    Moments all(channels);
+#pragma omp parallel num_threads(threads)
+    {
+        Moments own(channels);
+        std::vector<float> guess(channels);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            for (size_t k = 0; k < mixer.all.size(); k++)
+                mixer.with_lanes(k, [&](const auto &lanes) {
+                    const int64_t start = lanes.start();
+                    const float *x = z + i * tile * channels + start;
+                    const auto row = [&]() { return lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)); };
+                    if (own.count == 0) _mm512_mask_storeu_ps(&guess[start], lanes.lanes(), row());
+                    const __m512 from = _mm512_maskz_loadu_ps(lanes.lanes(), &guess[start]);
+                    __m512 sum = _mm512_setzero_ps(), squares = sum;
+                    for (int64_t n = 0; n < rows; n++, x += channels) {
+                        const __m512 apart = _mm512_sub_ps(row(), from);
+                        sum = _mm512_add_ps(sum, apart);
+                        squares = _mm512_fmadd_ps(apart, apart, squares);
+                    }
+                    alignas(64) float s[16], q[16];
+                    _mm512_store_ps(s, sum), _mm512_store_ps(q, squares);
+                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++) {
+                        const double d = double(s[j]) / double(rows), middle = guess[start + j] + d;
+                        own.add(start + j, middle, q[j] - d * s[j], rows);
+                        guess[start + j] = float(middle);
+                    }
+                });
+            own.count += rows;
+        }
+#pragma omp critical
+        all.add(own);
+    }
+    for (int64_t c = 0; c < channels; c++) mean[c] = all.mean[c], var[c] = all.squared[c] < 0 ? 0 : all.squared[c] / outer;
+}
+
+// What a BatchNorm is given, and the affine map of x that it makes of it.
+struct Norm {
+    const float *weight, *bias;  // or null
+    double *mean, *var;          // of each channel
+    double eps;
+    bool relu, of_batch;  // whether a ReLU follows, and whether the mean and the variance are those of these rows
+    std::vector<float> middle, scale, shift;
+
+    double inverse(int64_t c) const { return 1 / std::sqrt(var[c] + eps); }
+    void set(int64_t channels) {
+        for (int64_t c = 0; c < channels; c++) {
+            const double s = inverse(c) * (weight ? weight[c] : 1.0f);
+            middle.push_back(float(mean[c])), scale.push_back(float(s));
+            shift.push_back(float((bias ? bias[c] : 0.0f) - mean[c] * s));
+        }
+    }
+};
+
+template <class Mixer>
+static bool norm_forward(const Mixer &mixer, const float *z, float *out, Norm norm, int64_t outer, int64_t channels,
+                         int threads) {
+    if (!mixer.has_backward()) return false;
+    if (norm.of_batch) moments(mixer, z, norm.mean, norm.var, outer, channels, threads);
+    norm.set(channels);
+    forward_tiles(mixer, z, out, {norm.scale.data(), norm.shift.data(), norm.relu}, outer, channels, threads);
+    return true;
+}
+
+// The same of the channels of some lanes.
+struct NormVector {
+    __mmask16 lanes;
+    bool relu;
+    FinishVector finish;
+    __m512 mean;
+    NormVector(const Norm &n, __mmask16 lanes, int64_t start)
+        : lanes(lanes), relu(n.relu), finish({n.scale.data(), n.shift.data(), false}, lanes, start),
+          mean(_mm512_maskz_loadu_ps(lanes, &n.middle[start])) {}
+    // The gradient that the ReLU let through: not where its input was zero or less. NaN passes, as in torch.
+    __m512 open(const float *g, __m512 x) const {
+        if (!relu) return _mm512_maskz_loadu_ps(lanes, g);
+        const __mmask16 through = _mm512_cmp_ps_mask(finish.affine(x), _mm512_setzero_ps(), _CMP_NLE_UQ);
+        return _mm512_maskz_loadu_ps(lanes & through, g);
+    }
+};
+
+// Sums over all rows of the gradient g that the ReLU let through, and of g (x - mean), one behind the other.
+template <class Mixer>
+static void norm_sums(const Mixer &mixer, const float *grad, const float *z, const Norm &norm, double *sums, int64_t outer,
+                      int64_t channels, int threads) {
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    std::memset(sums, 0, 2 * channels * sizeof(double));
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<double> own(2 * channels, 0.0);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            for (size_t k = 0; k < mixer.all.size(); k++)
+                mixer.with_lanes(k, [&](const auto &lanes) {
+                    const int64_t start = lanes.start(), at = i * tile * channels + start;
+                    const NormVector vector(norm, lanes.lanes(), start);
+                    __m512 plain = _mm512_setzero_ps(), weighted = plain;
+                    const float *g = grad + at, *p = z + at;
+                    for (int64_t n = 0; n < rows; n++, g += channels, p += channels) {
+                        const __m512 x = lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), p)), t = vector.open(g, x);
+                        plain = _mm512_add_ps(plain, t);
+                        weighted = _mm512_fmadd_ps(t, _mm512_sub_ps(x, vector.mean), weighted);
+                    }
+                    alignas(64) float s[16], w[16];
+                    _mm512_store_ps(s, plain), _mm512_store_ps(w, weighted);
+                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++)
+                        own[start + j] += s[j], own[channels + start + j] += w[j];
+                });
+        }
+#pragma omp critical
+        for (int64_t c = 0; c < 2 * channels; c++) sums[c] += own[c];
+    }
+}
+
+// With g the gradient that the ReLU let through, s the scale and n rows, the gradient of x is
+// s g - s/n sum g - s/(n var) (x - mean) sum g (x - mean), the sums only where the statistics are those of these rows; then
+// comes that of the squares. Those of the bias and the weight are the sums themselves.
+template <class Mixer>
+static bool norm_backward(const Mixer &mixer, const float *grad, const float *z, Norm norm, float *result, double *dlam,
+                          double *dbias, int64_t outer, int64_t channels, int threads) {
+    if (!mixer.has_backward()) return false;
+    norm.set(channels);
+    norm_sums(mixer, grad, z, norm, dbias, outer, channels, threads);
+    std::vector<float> slope(channels, 0.0f), base(channels, 0.0f);
+    for (int64_t c = 0; c < channels; c++) {
+        const double inverse = norm.inverse(c), s = inverse * (norm.weight ? norm.weight[c] : 1.0f) / double(outer);
+        double &weighted = dbias[channels + c];
+        if (norm.of_batch) slope[c] = float(-s * inverse * inverse * weighted), base[c] = float(-s * dbias[c]);
+        weighted *= inverse;
+    }
+    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+#pragma omp parallel num_threads(threads)
+    {
+        typename Mixer::Sums sums(mixer);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++) {
+            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            for (size_t k = 0; k < mixer.all.size(); k++)
+                mixer.with_lanes(k, [&](const auto &lanes) {
+                    const int64_t start = lanes.start(), at = i * tile * channels + start;
+                    const __mmask16 there = lanes.lanes();
+                    const NormVector vector(norm, there, start);
+                    const __m512 m = _mm512_maskz_loadu_ps(there, &slope[start]);
+                    const __m512 d = _mm512_maskz_loadu_ps(there, &base[start]);
+                    typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
+                    const float *g = grad + at, *p = z + at;
+                    float *r = result + at;
+                    for (int64_t n = 0; n < rows; n++, g += channels, p += channels, r += channels) {
+                        const __m512 linear = _mm512_maskz_loadu_ps(there, p), x = lanes.mix(linear);
+                        const __m512 line = _mm512_fmadd_ps(m, _mm512_sub_ps(x, vector.mean), d);
+                        const __m512 of_x = _mm512_fmadd_ps(vector.finish.scale, vector.open(g, x), line);
+                        _mm512_mask_storeu_ps(r, there, lanes.back(of_x, linear, own));
+                    }
+                    own.store(sums.of(k));
+                });
+            sums.count(rows);
+        }
+#pragma omp critical
+        sums.add_to(dlam);
+    }
+    return true;
+}
+
+#else  // narrower machines: torch's BatchNorm behind the squares
+
+struct EigenMixer {
+    EigenMixer(const float *, Blocks, int64_t) {}
+};
+typedef EigenMixer SharedMixer;
+struct Norm {
+    const float *weight, *bias;
+    double *mean, *var, eps;
+    bool relu, of_batch;
+};
+static bool norm_forward(EigenMixer, const float *, float *, Norm, int64_t, int64_t, int) { return false; }
+static bool norm_backward(EigenMixer, const float *, const float *, Norm, float *, double *, double *, int64_t, int64_t,
+                          int) {
+    return false;
+}
+
+#endif
+
 // ---------------------------------------------------------------------------------------------- entry points
 
 extern "C" {
 
-int quadric_abi() { return 4; }
+int quadric_abi() { return 5; }
 
-void quadric_eigen_forward(const float *in, float *out, const float *lam, const float *shift, const int32_t *start,
+// Whether the kernels with a BatchNorm are here.
+int quadric_has_norm() {
+#ifdef WIDE_VECTORS
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+void quadric_eigen_forward(const float *in, float *out, const float *lam, const float *scale, const float *shift,
+                           const int32_t *start,
                            const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
                            int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    const Finish finish = {shift, relu != 0};
+    const Finish finish = {scale, shift, relu != 0};
     if (inner == 1) eigen_forward_rows(in, out, lam, b, finish, outer, channels, threads);
     else eigen_forward_planes(in, out, lam, b, finish, outer, channels, inner, threads);
 }
@@ -929,11 +1294,12 @@ void quadric_eigen_backward(const float *grad, const float *out, const float *la
     else eigen_backward_planes(grad, out, lam, result, dlam, b, outer, channels, inner, threads);
 }
 
-void quadric_shared_forward(const float *z, float *y, const float *lam, const float *shift, const int32_t *start,
+void quadric_shared_forward(const float *z, float *y, const float *lam, const float *scale, const float *shift,
+                           const int32_t *start,
                            const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
                            int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    const Finish finish = {shift, relu != 0};
+    const Finish finish = {scale, shift, relu != 0};
     if (inner == 1) shared_forward_rows(z, y, lam, b, finish, outer, channels, threads);
     else shared_forward_planes(z, y, lam, b, finish, outer, channels, inner, threads);
 }
@@ -946,4 +1312,31 @@ void quadric_shared_backward(const float *grad, const float *z, const float *lam
     if (inner == 1) shared_backward_rows(grad, z, lam, result, dlam, b, outer, channels, threads);
     else shared_backward_planes(grad, z, lam, result, dlam, b, outer, channels, inner, threads);
 }
+
+// These return whether they did it: not on narrower machines, nor where a neuron or group is wider than a vector. Only rows
+// of channels: there is no `inner`. Mean and variance are written where they are those of the batch, else read; `dbias` has
+// the gradients of the bias and behind them those of the weight.
+#define NORM_ENTRY(kind, Kind)                                                                                             \
+    int quadric_##kind##_norm_forward(const float *z, float *out, const float *lam, const float *weight,                  \
+                                      const float *bias, double *mean, double *var, const int32_t *start,                 \
+                                      const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues,      \
+                                      int64_t outer, int64_t channels, int64_t, double eps, int relu, int of_batch,        \
+                                      int threads) {                                                                       \
+        const Kind mixer(lam, {count, eigenvalues, start, size, offset}, channels);                                        \
+        const Norm norm = {weight, bias, mean, var, eps, relu != 0, of_batch != 0};                                        \
+        return norm_forward(mixer, z, out, norm, outer, channels, threads);                                                \
+    }                                                                                                                      \
+    int quadric_##kind##_norm_backward(const float *grad, const float *z, const float *lam, const float *weight,          \
+                                       const float *bias, double *mean, double *var, float *result, double *dlam,         \
+                                       double *dbias, const int32_t *start, const int32_t *size, const int32_t *offset,    \
+                                       int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels, int64_t,       \
+                                       double eps, int relu, int of_batch, int threads) {                                  \
+        const Kind mixer(lam, {count, eigenvalues, start, size, offset}, channels);                                        \
+        const Norm norm = {weight, bias, mean, var, eps, relu != 0, of_batch != 0};                                        \
+        std::memset(dlam, 0, eigenvalues * sizeof(double));                                                                \
+        return norm_backward(mixer, grad, z, norm, result, dlam, dbias, outer, channels, threads);                         \
+    }
+
+NORM_ENTRY(eigen, EigenMixer)
+NORM_ENTRY(shared, SharedMixer)
 }

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 4
+_ABI = 5
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -45,6 +45,9 @@ _FLAGS = (
 )
 _SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
+
+_VECTOR = 16
+"""Channels of the widest neuron or group that the kernels with a BatchNorm take."""
 
 
 @dataclass
@@ -173,30 +176,32 @@ def _load(path: Path) -> ctypes.CDLL:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
     # How many pointers each takes, and how many flags; five sizes stand between them.
     arguments = {
-        "quadric_eigen_forward": (7, 2),
-        "quadric_eigen_backward": (8, 1),
-        "quadric_shared_forward": (7, 2),
-        "quadric_shared_backward": (8, 1),
+        "forward": (8, 2),
+        "backward": (8, 1),
+        "norm_forward": (10, 3),
+        "norm_backward": (13, 3),
     }
     for name, (pointers, flags) in arguments.items():
-        function = getattr(library, name)
-        function.restype = None
-        function.argtypes = [
-            *[ctypes.c_void_p] * pointers,
-            *[ctypes.c_int64] * 5,
-            *[ctypes.c_int] * flags,
-        ]
+        for kind in ("eigen", "shared"):
+            function = getattr(library, f"quadric_{kind}_{name}")
+            function.restype = None if name in ("forward", "backward") else ctypes.c_int
+            function.argtypes = [
+                *[ctypes.c_void_p] * pointers,
+                *[ctypes.c_int64] * 5,
+                *[ctypes.c_double] * name.startswith("norm"),
+                *[ctypes.c_int] * flags,
+            ]
     return library
 
 
 def _check(library: ctypes.CDLL) -> None:
     """Small comparisons with arithmetic in the head, so that a broken build is never used."""
     # One neuron of rank 2 and a linear channel, and one of rank 9; one group of two outputs.
-    eigen = _Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
-    wide = _Table((0,), (10,), (0,), 9), [1.0] * 9
-    shared = _Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
+    eigen = Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
+    wide = Table((0,), (10,), (0,), 9), [1.0] * 9
+    shared = Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
     _Numbers = list[float]
-    expected: list[tuple[str, _Table, _Numbers, _Numbers, _Numbers, _Numbers]] = [
+    expected: list[tuple[str, Table, _Numbers, _Numbers, _Numbers, _Numbers]] = [
         ("eigen", *eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
         ("eigen", *wide, [1.0] + [2.0] * 9, [37.0] + [2.0] * 9, [1.0] + [5.0] * 9 + [4.0] * 9),
         ("shared", *shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
@@ -210,9 +215,10 @@ def _check(library: ctypes.CDLL) -> None:
             linear = row.reshape(1, -1, 1).repeat(rows, 1, pixels)
             found, finished = torch.zeros_like(linear), torch.zeros_like(linear)
             forward = getattr(library, f"quadric_{kind}_forward")
-            _call(forward, [linear, found, lam, None], table, shape, 0)
+            _call(forward, [linear, found, lam, None, None], table, shape, 0)
             shift = torch.tensor([-3.0] * len(z), dtype=torch.float32, device="cpu")
-            _call(forward, [linear, finished, lam, shift], table, shape, 1)
+            scale = torch.tensor([2.0] * len(z), dtype=torch.float32, device="cpu")
+            _call(forward, [linear, finished, lam, scale, shift], table, shape, 1)
             ones, result = torch.ones_like(linear), torch.zeros_like(linear)
             sums = torch.zeros(len(values), dtype=torch.float64, device="cpu")
             tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
@@ -220,13 +226,13 @@ def _check(library: ctypes.CDLL) -> None:
             sums /= rows * pixels
             got = [t[i, :, -1].tolist() for t in (found, finished) for i in range(rows)]
             got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
-            after = [max(v - 3.0, 0.0) for v in out]
+            after = [max(2.0 * v - 3.0, 0.0) for v in out]
             if got != [*[out] * rows, *[after] * rows, *[gradients] * rows]:
                 raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """Blocks of channels: first channel, number of channels, first eigenvalue of each."""
 
     start: tuple[int, ...]
@@ -248,25 +254,25 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=1024)
-def eigen_table(ranks: tuple[int, ...]) -> _Table:
+def eigen_table(ranks: tuple[int, ...]) -> Table:
     """Neurons of these ranks, one behind the other."""
     start, offset, channel, eigen = [], [], 0, 0
     for rank in ranks:
         start.append(channel)
         offset.append(eigen)
         channel, eigen = channel + rank + 1, eigen + rank
-    return _Table(tuple(start), tuple(r + 1 for r in ranks), tuple(offset), eigen)
+    return Table(tuple(start), tuple(r + 1 for r in ranks), tuple(offset), eigen)
 
 
 @functools.lru_cache(maxsize=1024)
-def shared_table(sizes: tuple[int, ...]) -> _Table:
+def shared_table(sizes: tuple[int, ...]) -> Table:
     """Groups of these sizes, one behind the other."""
     start, offset, channel, eigen = [], [], 0, 0
     for size in sizes:
         start.append(channel)
         offset.append(eigen)
         channel, eigen = channel + size, eigen + size * size
-    return _Table(tuple(start), sizes, tuple(offset), eigen)
+    return Table(tuple(start), sizes, tuple(offset), eigen)
 
 
 Layout = tuple[int, int, int]
@@ -304,11 +310,16 @@ def _channels_last(tensor: Tensor, dim: int) -> bool:
 
 
 def _call(
-    function: object, tensors: Sequence[Tensor | None], table: _Table, shape: Layout, *flags: int
-) -> None:
+    function: object,
+    tensors: Sequence[Tensor | None],
+    table: Table,
+    shape: Layout,
+    *flags: float,
+) -> object:
     threads = 1 if math.prod(shape) < _SMALL else torch.get_num_threads()
     pointers = [t if t is None else t.data_ptr() for t in tensors]
-    function(*pointers, *table.arguments, *shape, *flags, threads)  # type: ignore[operator]
+    done: object = function(*pointers, *table.arguments, *shape, *flags, threads)  # type: ignore[operator]
+    return done
 
 
 def _float_vector(values: Tensor, count: int) -> Tensor:
@@ -322,7 +333,7 @@ def _float_vector(values: Tensor, count: int) -> Tensor:
     return values.detach().float().contiguous()
 
 
-def _same_layout(tensor: Tensor, like: Tensor) -> Tensor:
+def same_layout(tensor: Tensor, like: Tensor) -> Tensor:
     """`tensor` in memory as `like` is, copied only where it is not."""
     if tensor.dtype == like.dtype and tensor.stride() == like.stride():
         return tensor
@@ -334,10 +345,11 @@ def forward(
     linear: Tensor,
     result: Tensor,
     eigenvalues: Tensor,
-    table: _Table,
+    table: Table,
     shape: Layout,
     shift: Tensor | None = None,
     relu: bool = False,
+    scale: Tensor | None = None,
 ) -> None:
     """Writes the neuron's output into `result`, which may be `linear` itself.
 
@@ -350,16 +362,18 @@ def forward(
         shape: the layout of `linear`.
         shift: added to each channel behind the squares.
         relu: whether a ReLU follows.
+        scale: multiplies each channel before the shift.
     """
     assert _state.library is not None
     lam = _float_vector(eigenvalues, table.eigenvalues)
     shift = None if shift is None else _float_vector(shift, shape[1])
+    scale = None if scale is None else _float_vector(scale, shape[1])
     function = getattr(_state.library, f"quadric_{kind}_forward")
-    _call(function, [linear, result, lam, shift], table, shape, int(relu))
+    _call(function, [linear, result, lam, scale, shift], table, shape, int(relu))
 
 
 def backward(
-    kind: str, grad: Tensor, kept: Tensor, eigenvalues: Tensor, table: _Table, shape: Layout
+    kind: str, grad: Tensor, kept: Tensor, eigenvalues: Tensor, table: Table, shape: Layout
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the linear map's output and of the eigenvalues.
 
@@ -373,10 +387,155 @@ def backward(
     """
     assert _state.library is not None
     lam = _float_vector(eigenvalues, table.eigenvalues)
-    grad = _same_layout(grad, kept)
+    grad = same_layout(grad, kept)
     result = torch.empty_like(kept)
     # The default device may be another one, whose pointer the kernels could not follow.
     sums = torch.empty(table.eigenvalues, dtype=torch.float64, device="cpu")
     function = getattr(_state.library, f"quadric_{kind}_backward")
     _call(function, [grad, kept, lam, result, sums], table, shape)
     return result, sums.to(eigenvalues.dtype)
+
+
+# ------------------------------------------------------------------------------------------------
+# With a BatchNorm and a ReLU behind the squares
+# ------------------------------------------------------------------------------------------------
+
+
+def has_norm(table: Table, shape: Layout) -> bool:
+    """Whether there are kernels with a BatchNorm for such an output: rows of channels, neurons that
+    fit a vector, and a processor that has it.
+
+    Args:
+        table: the blocks of channels.
+        shape: the layout of the output.
+    """
+    if _state.library is None or shape[2] != 1 or table.eigenvalues == 0:
+        return False
+    return max(table.size) <= _VECTOR and bool(_state.library.quadric_has_norm())
+
+
+def _doubles(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64, device="cpu")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A BatchNorm and what follows it.
+
+    Attributes:
+        weight: multiplies each channel, or None.
+        bias: is added to it, or None.
+        eps: is added to the variance.
+        relu: whether a ReLU follows.
+        of_batch: whether mean and variance are those of the batch, and not given.
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    relu: bool
+    of_batch: bool
+
+    @property
+    def flags(self) -> tuple[float, int, int]:
+        """As the kernels take them."""
+        return self.eps, int(self.relu), int(self.of_batch)
+
+    def vectors(self, channels: int) -> list[Tensor | None]:
+        """Likewise weight and bias."""
+        both = (self.weight, self.bias)
+        return [None if v is None else _float_vector(v, channels) for v in both]
+
+
+def _call_norm(
+    kind: str,
+    name: str,
+    tensors: Sequence[Tensor | None],
+    table: Table,
+    shape: Layout,
+    norm: Norm,
+) -> None:
+    function = getattr(_state.library, f"quadric_{kind}_{name}")
+    if not _call(function, tensors, table, shape, *norm.flags):
+        raise RuntimeError(f"there is no kernel {name} for these channels: ask has_norm first")
+
+
+def _statistics(values: Tensor, channels: int) -> Tensor:
+    if values.shape != (channels,):
+        raise ValueError(
+            f"mean and variance must have one number for each of {channels} channels, got the "
+            f"shape {tuple(values.shape)}: give vectors"
+        )
+    return values.detach().to("cpu", torch.float64).contiguous()
+
+
+def norm_forward(
+    kind: str,
+    linear: Tensor,
+    result: Tensor,
+    eigenvalues: Tensor,
+    table: Table,
+    shape: Layout,
+    norm: Norm,
+    mean: Tensor | None = None,
+    var: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Writes the neuron's output behind BatchNorm and ReLU into `result`, which may be `linear`.
+
+    Args:
+        kind: "eigen" or "shared".
+        linear: the linear map's output.
+        result: a tensor of the same layout.
+        eigenvalues: one flat vector.
+        table: the blocks of channels.
+        shape: the layout of `linear`.
+        norm: what follows the squares.
+        mean: of each channel, unless those of the batch are asked for.
+        var: likewise its (biased) variance.
+
+    Returns:
+        Mean and variance, in float64.
+    """
+    lam = _float_vector(eigenvalues, table.eigenvalues)
+    if norm.of_batch or mean is None or var is None:
+        mean, var = _doubles(shape[1]), _doubles(shape[1])
+    else:
+        mean, var = _statistics(mean, shape[1]), _statistics(var, shape[1])
+    tensors = [linear, result, lam, *norm.vectors(shape[1]), mean, var]
+    _call_norm(kind, "norm_forward", tensors, table, shape, norm)
+    return mean, var
+
+
+def norm_backward(
+    kind: str,
+    grad: Tensor,
+    linear: Tensor,
+    eigenvalues: Tensor,
+    table: Table,
+    shape: Layout,
+    norm: Norm,
+    mean: Tensor,
+    var: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the linear map's output, the eigenvalues, and BatchNorm's weight and bias.
+
+    Args:
+        kind: "eigen" or "shared".
+        grad: the gradient of the ReLU's output.
+        linear: the linear map's output.
+        eigenvalues: one flat vector.
+        table: the blocks of channels.
+        shape: the layout of `linear`.
+        norm: what follows the squares.
+        mean: what `norm_forward` returned.
+        var: likewise.
+    """
+    lam = _float_vector(eigenvalues, table.eigenvalues)
+    grad = same_layout(grad, linear)
+    result, sums = torch.empty_like(linear), _doubles(table.eigenvalues)
+    own = _doubles(2, shape[1])
+    statistics = (_statistics(mean, shape[1]), _statistics(var, shape[1]))
+    tensors = [grad, linear, lam, *norm.vectors(shape[1]), *statistics, result, sums, own]
+    _call_norm(kind, "norm_backward", tensors, table, shape, norm)
+    bias, weight = own.float()
+    return result, sums.to(eigenvalues.dtype), weight, bias

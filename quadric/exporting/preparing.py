@@ -28,6 +28,7 @@ from quadric.exporting.checking import (
 )
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.folding import ChannelShift, FoldingReport, fold_batchnorm_
+from quadric.joining import separate_
 from quadric.nn import QuadraticLayer
 
 
@@ -38,7 +39,9 @@ def copied(model: nn.Module) -> nn.Module:
         inner = model._modules.get("module")
     if inner is not None:
         return copied(inner)
-    return copy.deepcopy(model).cpu().eval()
+    own = copy.deepcopy(model).cpu().eval()
+    separate_(own)  # what a layer computes for others is in no file
+    return own
 
 
 def prepared(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric import functional as QF
+from quadric._joined import map_with_norm
 from quadric._squares import EigenSquares
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
 from quadric.maps import Map
@@ -117,6 +118,17 @@ class EigenLayer(QuadraticLayer):
         return self._forward(self.linear_map, input)
 
     def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
+        if self.behind is not None:
+            linear_map.check(input, self.weight)
+            return map_with_norm(
+                linear_map,
+                self._squares,
+                linear_map.prepare(input),
+                self.weight,
+                self.bias,
+                self.effective_eigenvalues(),
+                self.behind,
+            )
         return QF.quadratic_map(
             linear_map,
             input,

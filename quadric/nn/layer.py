@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from quadric._behind import Behind
 from quadric.functional import check_groups
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
 
@@ -38,6 +39,8 @@ class QuadraticLayer(nn.Module):
     # The torch layer was stored with a transposed weight (transformers' Conv1D), and so are its
     # checkpoints.
     transposed_checkpoint: bool = False
+    # BatchNorm and ReLU that the layer computes for the modules behind it (`quadric.joining`).
+    behind: Behind | None = None
 
     @property
     def linear_map(self) -> Map:

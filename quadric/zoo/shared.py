@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from quadric._autograd import map_with_squares
+from quadric._joined import map_with_norm
 from quadric._squares import SharedSquares
 from quadric.functional import check_rank
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
@@ -60,15 +61,11 @@ class Shared(Rule):
         eigenvalues_(layer.parameter("eigenvalues"), start)
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        return map_with_squares(
-            layer.linear_map,
-            self._squares(layer),
-            input,
-            layer.weight,
-            layer.bias,
-            layer.parameter("eigenvalues"),
-            self.recompute,
-        )
+        parts = (layer.weight, layer.bias, layer.parameter("eigenvalues"))
+        squares = self._squares(layer)
+        if layer.behind is not None:
+            return map_with_norm(layer.linear_map, squares, input, *parts, layer.behind)
+        return map_with_squares(layer.linear_map, squares, input, *parts, self.recompute)
 
     def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
         out = layer.linear_map(input, layer.weight, layer.bias)

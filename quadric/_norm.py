@@ -1,0 +1,147 @@
+"""Squares, BatchNorm and ReLU as one step of a training or an inference: forward and backward as
+plain functions.
+
+BatchNorm reads the output with its squares, x. With the kernels x is never stored: each pass over
+memory computes it anew from the linear map's output z, so that the squares cost arithmetic and no
+memory. Where there is no kernel the same formulas run on whole tensors. Statistics are in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quadric import kernels
+from quadric._squares import EigenSquares, Finish, Squares
+from quadric.kernels import Norm
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of the linear map's output, the eigenvalues, and BatchNorm's weight and bias."""
+
+
+def _affine(norm: Norm, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One over the standard deviation, and the scale and shift of each channel, in float64."""
+    inverse = (var.double() + norm.eps).rsqrt()
+    scale = inverse if norm.weight is None else inverse * norm.weight
+    shift = mean * -scale
+    return inverse, scale, shift if norm.bias is None else shift + norm.bias
+
+
+def finish(norm: Norm, mean: Tensor, var: Tensor) -> Finish:
+    """BatchNorm and ReLU as what follows the squares in inference."""
+    _, scale, shift = _affine(norm, mean, var)
+    return Finish(shift.float(), norm.relu, scale.float())
+
+
+def _spread(values: Tensor, like: Tensor) -> Tensor:
+    """One number for each channel, in the shape and dtype of (batch, channels, ...)."""
+    return values.to(like.dtype).reshape(-1, *(1,) * (like.dim() - 2))
+
+
+def _over(tensor: Tensor) -> list[int]:
+    return [dim for dim in range(tensor.dim()) if dim != 1]
+
+
+def _layout(z: Tensor, squares: Squares) -> kernels.Layout | None:
+    """The layout of z if there are kernels for squares and BatchNorm together, else None."""
+    shape = kernels.layout(z, squares.dim)
+    if shape is None or not kernels.has_norm(squares.table(shape[1]), shape):
+        return None
+    return shape
+
+
+def has_kernels(z: Tensor, squares: Squares) -> bool:
+    """Whether the output of a linear map never needs to be stored with its squares."""
+    return _layout(z, squares) is not None
+
+
+def forward(
+    z: Tensor,
+    eigenvalues: Tensor,
+    squares: Squares,
+    norm: Norm,
+    mean: Tensor | None = None,
+    var: Tensor | None = None,
+    *,
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output behind squares, BatchNorm and ReLU, outside autograd.
+
+    Args:
+        z: the linear map's output, (batch, channels, ...).
+        eigenvalues: one flat vector.
+        squares: which squares are added.
+        norm: what follows.
+        mean: of each channel, unless the batch's own is asked for.
+        var: likewise its (biased) variance.
+        in_place: whether z may be overwritten.
+
+    Returns:
+        The output, mean and variance.
+    """
+    shape = _layout(z, squares)
+    if shape is not None:
+        result = z if in_place else torch.empty_like(z)
+        arguments = (squares.kind, z, result, eigenvalues, squares.table(shape[1]), shape)
+        return (result, *kernels.norm_forward(*arguments, norm, mean, var))
+    result = z if in_place else torch.empty_like(z).copy_(z)
+    if norm.of_batch or mean is None or var is None:
+        squares.forward_(result, eigenvalues)
+        var, mean = torch.var_mean(result.double(), _over(result), correction=0)
+        finish(norm, mean, var).apply_(result, squares.dim)
+        return result, mean, var
+    squares.forward_(result, eigenvalues, finish(norm, mean, var))
+    return result, mean.double(), var.double()
+
+
+def backward(
+    grad: Tensor,
+    z: Tensor,
+    eigenvalues: Tensor,
+    squares: Squares,
+    norm: Norm,
+    mean: Tensor,
+    var: Tensor,
+) -> Gradients:
+    """The gradients of `forward`, whose mean and variance are given.
+
+    With g the gradient that the ReLU let through, s the scale and n numbers in a channel, that of
+    BatchNorm's input is s g - s/n sum g - s/(n var) (x - mean) sum g (x - mean); the sums are there
+    only if mean and variance are those of the batch.
+    """
+    shape = _layout(z, squares)
+    if shape is not None:
+        arguments = (squares.kind, grad, z, eigenvalues, squares.table(shape[1]), shape)
+        return kernels.norm_backward(*arguments, norm, mean, var)
+    inverse, scale, shift = _affine(norm, mean, var)
+    x = squares.forward(z, eigenvalues)
+    if norm.relu:
+        grad = torch.where(x * _spread(scale, x) + _spread(shift, x) <= 0, 0, grad)
+    apart, dims = x - _spread(mean, x), _over(x)
+    total, weighted = grad.double().sum(dims), (grad * apart).double().sum(dims)
+    back = grad * _spread(scale, x)
+    if norm.of_batch:
+        share = -scale / (z.numel() // z.shape[1])
+        slope = share * inverse.square() * weighted
+        back = back + apart * _spread(slope, x) + _spread(share * total, x)
+    kept = x if isinstance(squares, EigenSquares) else z
+    of_z, of_eigenvalues = squares.backward(back, kept, eigenvalues, True)
+    assert of_eigenvalues is not None
+    return of_z, of_eigenvalues, (weighted * inverse).to(z.dtype), total.to(z.dtype)
+
+
+def plain(
+    z: Tensor, eigenvalues: Tensor, squares: Squares, norm: Norm, mean: Tensor, var: Tensor
+) -> Tensor:
+    """The formula: differentiable to any order. Given mean and variance count unless the batch's
+    own are asked for.
+    """
+    x = squares.plain(z, eigenvalues)
+    if norm.of_batch:
+        var, mean = torch.var_mean(x, _over(x), correction=0)
+    inverse = (var.to(x.dtype) + norm.eps).rsqrt()
+    scale = inverse if norm.weight is None else inverse * norm.weight
+    out = (x - _spread(mean, x)) * _spread(scale, x)
+    if norm.bias is not None:
+        out = out + _spread(norm.bias, x)
+    return out.relu() if norm.relu else out
