@@ -15,6 +15,7 @@ from quadric import kernels, models
 from quadric.bench.straightforward import FORMULAS, Straightforward
 from quadric.conversion import convert_
 from quadric.fusing import fuse_
+from quadric.joining import join_
 from quadric.networks import build_network, is_factory
 from quadric.zoo import get_neuron, make_layer
 from quadric.zoo.layers import NeuronLayer
@@ -25,6 +26,9 @@ ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120,
 FUSED = "-fused"
 """What the name of a path ends with on which BatchNorm is folded and activations are fused."""
 
+JOINED = "-joined"
+"""What the name of a path ends with on which layers compute the BatchNorm and ReLU behind them."""
+
 PATHS = (
     "plain",
     "kernels",
@@ -33,6 +37,8 @@ PATHS = (
     "plain-fused",
     "kernels-fused",
     "compiled-fused",
+    "kernels-joined",
+    "compiled-joined",
 )
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -47,7 +53,8 @@ class Case:
         neuron: the registry name.
         rank: its rank, None for the neuron's default or a neuron without one.
         path: "plain", "kernels", "compiled", or "straightforward" (one call a map; single layers);
-            the first three also with "-fused" (BatchNorm folded, activations fused; inference).
+            the first three also with "-fused" (BatchNorm folded, activations fused; inference),
+            kernels and compiled with "-joined" (layers compute the BatchNorm and ReLU behind).
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).
         module: the network or layer.
@@ -75,7 +82,7 @@ class Case:
 
     def switch(self) -> None:
         """Puts the process on this case's path."""
-        kernels.use_kernels(self.path.removesuffix(FUSED) in ("kernels", "compiled"))
+        kernels.use_kernels(self.path.split("-")[0] in ("kernels", "compiled"))
 
     @property
     def for_inference(self) -> bool:
@@ -118,7 +125,7 @@ def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
     """
     found = [path for path in paths if path != "straightforward" or neuron in FORMULAS]
     if neuron not in ("eigen", "shared"):
-        found = [path.replace("kernels", "plain") for path in found]
+        found = [path.replace("kernels", "plain").removesuffix(JOINED) for path in found]
     return list(dict.fromkeys(found)) or ["plain"]
 
 
@@ -168,6 +175,8 @@ def make_cases(
                     if path.endswith(FUSED):
                         # A linear layer takes up its BatchNorm; its activation torch computes.
                         fuse_(module.eval(), args)
+                    if path.endswith(JOINED):
+                        join_(module, args)
                     if path.startswith("compiled"):
                         module = torch.compile(module)  # type: ignore[assignment]
                     rank = chosen.get("rank")

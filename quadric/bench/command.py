@@ -12,6 +12,7 @@ from quadric.bench.cases import (
     DTYPES,
     FORMATS,
     FUSED,
+    JOINED,
     PATHS,
     layer_cases,
     network_cases,
@@ -72,10 +73,11 @@ def bench_command(
         note = "fused kernels are on, for float32 on the CPU"
         if not kernels.use_kernels(True):
             note = f"fused kernels are off: {kernels.reason()}"
-            ways = list(dict.fromkeys(way.replace("kernels", "plain") for way in ways))
+            plain = (way.replace("kernels", "plain").removesuffix(JOINED) for way in ways)
+            ways = list(dict.fromkeys(plain))
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
-    fused = next((way for way in ways if way.endswith(FUSED)), None)
+    fused = next((way for way in ways if way.endswith((FUSED, JOINED))), None)
     if fused is not None and (suite or model is None or ranks is not None):
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
         raise ValueError(f"paths may hold {fused} {rule}: leave it out")

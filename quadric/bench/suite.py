@@ -14,6 +14,7 @@ and in a Transformer, where little else keeps it, the eigen one too.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from quadric._text import markdown_table, text_table
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
     FUSED,
+    JOINED,
     Case,
     layer_cases,
     make_cases,
@@ -86,6 +88,10 @@ def suite_cases(
     images = network_cases(network, NEURONS, paths, batch=batch)
     fused = [f"{path}{FUSED}" for path in paths]
     images += network_cases(network, NEURONS, fused, ("channels_last",), batch=batch)
+    joined = [f"{path}{JOINED}" for path in paths if path in ("kernels", "compiled")]
+    if joined:
+        more = network_cases(network, NEURONS, joined, ("channels_last",), batch=batch)
+        images += [case for case in more if case.neuron != "linear"]  # which is there already
 
     def with_passes(neuron: str, options: dict[str, Any]) -> nn.Module:
         return with_bare_passes(build_network(network, "linear", None))
@@ -197,13 +203,16 @@ def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> st
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [r for r in rows if r["group"] == group and r["peak_memory_bytes"]]
-        eager = [r for r in mine if r["path"] != "compiled"]
-        for neuron in ("linear", *NEURONS, *(f"{n}{RECOMPUTED}" for n in NEURONS)):
-            found = [r for r in eager if r["neuron"] == neuron]
+        eager = [r for r in mine if not r["path"].startswith("compiled")]
+        names = ("linear", *NEURONS, *(f"{n}{RECOMPUTED}" for n in NEURONS))
+        for neuron, joined in itertools.product(names, (False, True)):
+            own = [r for r in eager if r["neuron"] == neuron]
+            found = [r for r in own if r["path"].endswith(JOINED) == joined]
             if found:
                 best = min(found, key=lambda row: row["memory"])
                 size = f"{best['peak_memory_bytes'] / 2**20:,.1f}"
-                lines.append([group, neuron, size, f"{best['memory']:.3f}"])
+                name = f"{neuron}, joined" if joined else neuron
+                lines.append([group, name, size, f"{best['memory']:.3f}"])
     header = ["network", "neuron", "peak, MiB", "of linear's"]
     return (markdown_table if markdown else text_table)(header, lines, "llrr")
 
