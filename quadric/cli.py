@@ -609,7 +609,8 @@ def bench(
     paths: Annotated[
         str,
         typer.Option(
-            help="Of plain, kernels, compiled (networks for inference: -fused), straightforward."
+            help="Of plain, kernels, compiled (networks: also -joined, for inference -fused), "
+            "straightforward."
         ),
     ] = "plain,kernels",
     formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",

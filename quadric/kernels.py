@@ -227,8 +227,38 @@ def _check(library: ctypes.CDLL) -> None:
             got = [t[i, :, -1].tolist() for t in (found, finished) for i in range(rows)]
             got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
             after = [max(2.0 * v - 3.0, 0.0) for v in out]
-            if got != [*[out] * rows, *[after] * rows, *[gradients] * rows]:
+            wanted = [*[out] * rows, *[after] * rows, *[gradients] * rows]
+            if pixels == 1 and library.quadric_has_norm():
+                got += _with_norm(library, kind, table, linear, lam)
+                wanted += [after, [2.0 * g for g in gradients], [*[rows] * len(z)]]
+                wanted += [[rows * v for v in out], [v / 2 for v in out], [v * v / 4 for v in out]]
+            if got != wanted:
                 raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
+
+
+def _with_norm(
+    library: ctypes.CDLL, kind: str, table: Table, linear: Tensor, lam: Tensor
+) -> list[list[float]]:
+    """For the self-test, 2 x - 3 as a BatchNorm behind equal rows: the output, the gradients of all
+    inputs, and mean and variance of two rows, one of them zero.
+    """
+    rows, channels, _ = shape = (len(linear), linear.shape[1], 1)
+    numbers = torch.tensor([2.0, -3.0], dtype=torch.float32, device="cpu")
+    weight, bias = numbers[:, None].repeat(1, channels)
+    mean, var = torch.zeros_like(weight, dtype=torch.float64), torch.ones_like(bias).double()
+    out, result = torch.zeros_like(linear), torch.zeros_like(linear)
+    sums = torch.zeros(len(lam), dtype=torch.float64, device="cpu")
+    own = torch.zeros(2, channels, dtype=torch.float64, device="cpu")
+    forward = getattr(library, f"quadric_{kind}_norm_forward")
+    backward = getattr(library, f"quadric_{kind}_norm_backward")
+    norm = (lam, weight, bias, mean, var)
+    _call(forward, [linear, out, *norm], table, shape, 0.0, 1, 0)
+    tensors = [torch.ones_like(linear), linear, *norm, result, sums, own]
+    _call(backward, tensors, table, shape, 0.0, 1, 0)
+    two = torch.stack([linear[0], torch.zeros_like(linear[0])])
+    _call(forward, [two, torch.zeros_like(two), *norm], table, (2, channels, 1), 1.0, 1, 1)
+    gradients = result[-1, :, 0].tolist() + (sums / rows).tolist()
+    return [out[-1, :, 0].tolist(), gradients, *own.tolist(), mean.tolist(), var.tolist()]
 
 
 @dataclass(frozen=True)

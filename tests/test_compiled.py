@@ -59,7 +59,7 @@ def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
     expected = squares.plain(out.double(), lam.double())
     torch.testing.assert_close(add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
     plain = [t.detach() for t in arguments[:2]]
-    for after in ((None, False), (torch.randn(26), True)):
+    for after in ((None, False, None), (torch.randn(26), True, torch.randn(26))):
         add_ = torch.ops.quadric.add_squares_.default
         torch.library.opcheck(add_, (*plain, *after, *arguments[2:]))
     backward = torch.ops.quadric.add_squares_backward.default

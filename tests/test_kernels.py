@@ -89,9 +89,22 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("rank", [1, 8, 9, 40])
 @pytest.mark.parametrize("neuron", NEURONS)
-@pytest.mark.parametrize(("shifted", "relu"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("scaled", "shifted", "relu"),
+    [(False, True, False), (False, False, True), (True, True, True), (True, False, False)],
+)
 def test_what_follows_the_squares(
-    shifted, relu, neuron, rank, shape, dim, channels_last, library, narrow_library, monkeypatch
+    scaled,
+    shifted,
+    relu,
+    neuron,
+    rank,
+    shape,
+    dim,
+    channels_last,
+    library,
+    narrow_library,
+    monkeypatch,
 ):
     if library == "narrow":
         monkeypatch.setattr(kernels._state, "library", narrow_library)
@@ -99,12 +112,15 @@ def test_what_follows_the_squares(
     out = in_format(torch.randn(shape), channels_last)
     lam = torch.randn(squares.num_eigenvalues(shape[dim]))
     shift = torch.randn(shape[dim]) if shifted else None
+    scale = torch.randn(shape[dim]) if scaled else None
     expected = squares.plain(out.double(), lam.double())
+    if scale is not None:
+        expected = expected * scale.double().reshape(-1, *(1,) * (-1 - dim))
     if shift is not None:
         expected = expected + shift.double().reshape(-1, *(1,) * (-1 - dim))
     if relu:
         expected = expected.clamp_min(0)
-    squares.forward_(out, lam, Finish(shift, relu))
+    squares.forward_(out, lam, Finish(shift, relu, scale))
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -241,12 +257,15 @@ def test_awkward_inputs_run_the_plain_path(neuron):
     assert kernels.layout(torch.empty(2, 3, device="meta"), -1) is None
 
 
-@pytest.mark.parametrize(
-    "name", [f"quadric_{k}_{way}" for k in NEURONS for way in ("forward", "backward")]
-)
+WAYS = ("forward", "backward", "norm_forward", "norm_backward")
+
+
+@pytest.mark.parametrize("name", [f"quadric_{k}_{way}" for k in NEURONS for way in WAYS])
 def test_a_library_that_computes_something_else_is_never_used(name):
     real = kernels._state.library
-    names = [f"quadric_{k}_{way}" for k in NEURONS for way in ("forward", "backward")]
+    if "norm" in name and not real.quadric_has_norm():
+        pytest.skip("this processor has no kernels with a BatchNorm")
+    names = ["quadric_has_norm", *(f"quadric_{k}_{way}" for k in NEURONS for way in WAYS)]
     fake = types.SimpleNamespace(**{each: getattr(real, each) for each in names})
     kernels._check(fake)
     setattr(fake, name, lambda *args: None)

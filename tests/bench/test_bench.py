@@ -10,8 +10,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from quadric import bench
+from quadric._behind import JoinedReLU
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
+from quadric.bench.suite import memory_summary
 from quadric.bench.timing import interleaved
 from quadric.cli import app
 from quadric.fusing import FusedLayer
@@ -84,6 +86,27 @@ def test_a_fused_network_is_compared_with_a_folded_one(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_joined_network_is_compared_with_the_linear_one_as_it_is():
+    paths = ("kernels-joined", "compiled-joined")
+    cases = bench.network_cases("resnet8", ("eigen", "fan"), paths, ("channels_last",), batch=2)
+    assert [(c.neuron, c.path) for c in cases] == [
+        ("linear", "plain"),
+        ("linear", "compiled"),
+        ("eigen", "kernels-joined"),
+        ("eigen", "compiled-joined"),
+        ("fan", "plain"),
+        ("fan", "compiled"),
+    ]
+    joined = [any(isinstance(m, JoinedReLU) for m in c.module.modules()) for c in cases]
+    assert joined == [False, False, True, True, False, False]
+    assert [c.kind for c in cases[2:4]] == [(False, False), (True, False)]
+    report = bench.run([cases[0], cases[2]], repeats=1)
+    assert report.rows[1]["training"] is not None
+    assert report.rows[1]["memory"] is not None
+    assert "eigen, joined" in memory_summary(report.rows)
+
+
 def test_gradients_are_neither_added_up_nor_moved_to_another_layout():
     for case in bench.layer_cases(("eigen",), ((4, 5, 2),), ("plain",)):
         case.training_step()
@@ -150,6 +173,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--paths", "plain-fused"], "paths may hold plain-fused for a --model only"),
         (["--ranks", "1", "--model", "mlp", "--paths", "plain-fused"], "plain-fused for a --model"),
         (["--suite", "--paths", "plain,plain-fused"], "--suite, which adds them itself"),
+        (["--paths", "kernels-joined"], "kernels-joined for a --model only"),
     ],
 )
 def test_bad_words_are_one_line(words, message):

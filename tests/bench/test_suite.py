@@ -48,6 +48,18 @@ def test_all_networks_are_timed_in_every_round():
     assert "Spread of the ratios over the rounds" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_joined_networks_are_added_without_another_linear_one():
+    paths = ("plain", "kernels", "compiled")
+    cases = bench.suite_cases(paths, "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
+    images = [case for case in cases if case.group.startswith("resnet8")]
+    names = [case.name for case in images]
+    assert len(names) == len(set(names))
+    joined = [(c.neuron, c.path, c.format) for c in images if c.path.endswith("-joined")]
+    expected = [(n, f"{p}-joined", "channels_last") for n in ("eigen", "shared") for p in paths[1:]]
+    assert joined == expected
+
+
 def test_memory_and_ranks_are_summed_up():
     cases = bench.suite_cases(("plain",), "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
     rows = bench.run([c for c in cases if c.group.startswith("resnet8")], repeats=1).rows
