@@ -6,7 +6,8 @@ that they pass on what they are given. The layer holds a `Behind`, which knows t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,35 +17,43 @@ from quadric import kernels
 from quadric.kernels import Norm
 
 
-class JoinedBatchNorm1d(nn.BatchNorm1d):
-    """A BatchNorm that the layer in front computes."""
+class _Joined(nn.Module):
+    """A module that passes on what it is given as long as a layer in front computes it.
+
+    Attributes:
+        behind: what that layer has of it.
+    """
+
+    behind: Behind | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        return input
+        if self.behind is not None and self.behind.is_claimed:
+            return input
+        return self.computed(input)
+
+    def computed(self, input: Tensor) -> Tensor:
+        """What torch's own module returns."""
+        result: Tensor = super().forward(input)  # type: ignore[misc]
+        return result
 
 
-class JoinedBatchNorm2d(nn.BatchNorm2d):
+class JoinedBatchNorm1d(_Joined, nn.BatchNorm1d):
     """A BatchNorm that the layer in front computes."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input
 
-
-class JoinedBatchNorm3d(nn.BatchNorm3d):
+class JoinedBatchNorm2d(_Joined, nn.BatchNorm2d):
     """A BatchNorm that the layer in front computes."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input
+
+class JoinedBatchNorm3d(_Joined, nn.BatchNorm3d):
+    """A BatchNorm that the layer in front computes."""
 
 
-class JoinedReLU(nn.ReLU):
+class JoinedReLU(_Joined, nn.ReLU):
     """A ReLU that the layer in front computes."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input
 
-
-JOINED: dict[type[nn.Module], type[nn.Module]] = {
+JOINED: dict[type[nn.Module], type[_Joined]] = {
     nn.BatchNorm1d: JoinedBatchNorm1d,
     nn.BatchNorm2d: JoinedBatchNorm2d,
     nn.BatchNorm3d: JoinedBatchNorm3d,
@@ -57,12 +66,24 @@ class Behind:
     """What a layer computes behind its squares.
 
     Attributes:
+        layer: the layer, whose attribute `behind` this is.
         norm: a joined BatchNorm.
         relu: a joined ReLU, or None.
     """
 
+    layer: nn.Module = field(repr=False)
     norm: _BatchNorm
     relu: nn.ReLU | None = None
+
+    @property
+    def modules(self) -> list[Any]:
+        """What the layer computes."""
+        return [self.norm] if self.relu is None else [self.norm, self.relu]
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the layer still computes them."""
+        return self.layer.behind is self
 
     @property
     def settings(self) -> Norm:
@@ -84,8 +105,8 @@ class Behind:
 
     def follow(self, out: Tensor) -> Tensor:
         """Both by torch, behind a layer's output."""
-        plain = type(self.norm).__mro__[1]
-        result: Tensor = plain.forward(self.norm, out)  # type: ignore[attr-defined]
+        assert isinstance(self.norm, _Joined)
+        result = self.norm.computed(out)
         return result if self.relu is None else result.relu()
 
     def takes(self, z: Tensor, channel_dim: int) -> bool:
@@ -99,9 +120,11 @@ class Behind:
         norm = self.norm
         if not kernels.active() or z.dtype != torch.float32 or z.device.type != "cpu":
             return False
-        own = [t for t in (norm.weight, norm.bias, norm.running_mean) if t is not None]
-        if any(t.dtype != torch.float32 or type(t) not in (Tensor, nn.Parameter) for t in own):
+        own = [norm.weight, norm.bias, norm.running_mean, norm.running_var]
+        plain = (Tensor, nn.Parameter)
+        if any(t is not None and (t.dtype != z.dtype or type(t) not in plain) for t in own):
             return False
+        norm._check_input_dim(z)  # torch's own refusal
         if z.dim() + channel_dim != 1 or z.shape[1] != norm.num_features or z.numel() == 0:
             return False
         return not self.of_batch or z.numel() > z.shape[1]
@@ -115,13 +138,15 @@ class Behind:
             count: numbers in a channel.
         """
         norm = self.norm
-        if not norm.training or norm.running_mean is None or norm.running_var is None:
+        if not norm.training or not norm.track_running_stats:
             return
-        factor = norm.momentum
+        if norm.running_mean is None or norm.running_var is None:
+            return
+        factor: float | Tensor = 0.0 if norm.momentum is None else norm.momentum
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
-            if factor is None:
-                factor = 1.0 / float(norm.num_batches_tracked)
-        factor = 0.0 if factor is None else factor
-        norm.running_mean.mul_(1 - factor).add_(mean, alpha=factor)
-        norm.running_var.mul_(1 - factor).add_(var, alpha=factor * count / (count - 1))
+            if norm.momentum is None:
+                factor = 1.0 / norm.num_batches_tracked
+        # Not as the `alpha` of the sum: torch.compile would keep the value it has in a graph.
+        norm.running_mean.mul_(1 - factor).add_(mean * factor)
+        norm.running_var.mul_(1 - factor).add_(var * (count / (count - 1)) * factor)

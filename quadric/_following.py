@@ -76,6 +76,7 @@ class _Wanted:
     layers: Types
     readers: Types
     through: Types
+    training: bool
 
     def passes(self, module: nn.Module) -> bool:
         """Whether a module may stand between the two."""
@@ -132,6 +133,7 @@ def find_pairs(
     layers: Types,
     readers: Types,
     through: Types = (),
+    training: bool = False,
 ) -> dict[int, Pair]:
     """The pairs by the id of the reader.
 
@@ -143,8 +145,9 @@ def find_pairs(
         readers: who may read them.
         through: what may stand between the two and changes at most the output's own storage; no
             subclasses.
+        training: whether the example inputs run in train mode.
     """
-    wanted = _Wanted(places, layers, readers, through)
+    wanted = _Wanted(places, layers, readers, through, training)
     found = _found(model, example_inputs, wanted)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
@@ -284,7 +287,7 @@ def _watched(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int
             handles.append(place.module.register_forward_pre_hook(entered))
             handles.append(place.module.register_forward_hook(left))
     try:
-        result = run_examples(model, example_inputs, noted)
+        result = run_examples(model, example_inputs, noted, wanted.training)
     finally:
         for handle in handles:
             handle.remove()

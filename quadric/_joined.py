@@ -76,19 +76,21 @@ def _with_norm(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behind)
     if not behind.takes(z, squares.dim):
         return None
     if has_operator(z, squares):
+        if not _norm.has_kernels(z.shape[1], squares):
+            return None  # the compiler does better
         return norm_squares(z, eigenvalues, squares, behind)
     if needs_plain(z, eigenvalues):
         return None
     norm = behind.settings
     inputs = (z, eigenvalues, norm.weight, norm.bias)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        if not _norm.has_kernels(z, squares):
+        if not _norm.is_served(z, squares):
             return None
         result: Tensor = _SquaresAndNorm.apply(  # type: ignore[no-untyped-call]
             *inputs, (squares, behind)
         )
         return result
-    if norm.of_batch and not _norm.has_kernels(z, squares):
+    if norm.of_batch and not _norm.is_served(z, squares):
         return None
     _, mean, var = _norm.forward(z, eigenvalues, squares, norm, *behind.statistics, in_place=True)
     behind.track(mean, var, z.numel() // z.shape[1])

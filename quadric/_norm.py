@@ -45,13 +45,18 @@ def _over(tensor: Tensor) -> list[int]:
 def _layout(z: Tensor, squares: Squares) -> kernels.Layout | None:
     """The layout of z if there are kernels for squares and BatchNorm together, else None."""
     shape = kernels.layout(z, squares.dim)
-    if shape is None or not kernels.has_norm(squares.table(shape[1]), shape):
+    if shape is None or shape[2] != 1 or not has_kernels(shape[1], squares):
         return None
     return shape
 
 
-def has_kernels(z: Tensor, squares: Squares) -> bool:
-    """Whether the output of a linear map never needs to be stored with its squares."""
+def has_kernels(channels: int, squares: Squares) -> bool:
+    """Whether there are kernels for squares and BatchNorm together, of outputs in rows."""
+    return squares.num_eigenvalues(channels) > 0 and kernels.has_norm(squares.widest(channels))
+
+
+def is_served(z: Tensor, squares: Squares) -> bool:
+    """Whether this output never needs to be stored with its squares."""
     return _layout(z, squares) is not None
 
 
@@ -87,9 +92,9 @@ def forward(
     result = z if in_place else torch.empty_like(z).copy_(z)
     if norm.of_batch or mean is None or var is None:
         squares.forward_(result, eigenvalues)
-        var, mean = torch.var_mean(result.double(), _over(result), correction=0)
+        var, mean = torch.var_mean(result, _over(result), correction=0)
         finish(norm, mean, var).apply_(result, squares.dim)
-        return result, mean, var
+        return result, mean.double(), var.double()
     squares.forward_(result, eigenvalues, finish(norm, mean, var))
     return result, mean.double(), var.double()
 
@@ -106,8 +111,8 @@ def backward(
     """The gradients of `forward`, whose mean and variance are given.
 
     With g the gradient that the ReLU let through, s the scale and n numbers in a channel, that of
-    BatchNorm's input is s g - s/n sum g - s/(n var) (x - mean) sum g (x - mean); the sums are there
-    only if mean and variance are those of the batch.
+    BatchNorm's input is s g - s/n sum g - s/(n (var + eps)) (x - mean) sum g (x - mean); the sums
+    are there only if mean and variance are those of the batch.
     """
     shape = _layout(z, squares)
     if shape is not None:
@@ -118,7 +123,7 @@ def backward(
     if norm.relu:
         grad = torch.where(x * _spread(scale, x) + _spread(shift, x) <= 0, 0, grad)
     apart, dims = x - _spread(mean, x), _over(x)
-    total, weighted = grad.double().sum(dims), (grad * apart).double().sum(dims)
+    total, weighted = grad.sum(dims).double(), (grad * apart).sum(dims).double()
     back = grad * _spread(scale, x)
     if norm.of_batch:
         share = -scale / (z.numel() // z.shape[1])

@@ -103,6 +103,10 @@ class EigenSquares:
     groups: int = 1
     kind: ClassVar[str] = "eigen"
 
+    def widest(self, channels: int) -> int:
+        """The number of channels of the widest neuron."""
+        return min(self.rank + 1, channels // self.groups)
+
     def table(self, channels: int) -> kernels.Table:
         """The neurons as the kernels take them."""
         return kernels.eigen_table(self.neuron_ranks(channels))
@@ -352,6 +356,10 @@ class SharedSquares:
     dim: int = -1
     groups: int = 1
     kind: ClassVar[str] = "shared"
+
+    def widest(self, channels: int) -> int:
+        """The number of channels of the widest group."""
+        return min(self.rank, channels // self.groups)
 
     def table(self, channels: int) -> kernels.Table:
         """The groups as the kernels take them."""

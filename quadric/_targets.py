@@ -325,6 +325,7 @@ def run_examples(
     model: nn.Module,
     example_inputs: Any,
     watching: contextlib.AbstractContextManager[Any] | None = None,
+    training: bool = False,
 ) -> Any:
     """What the model returns for example inputs; it stays as it is.
 
@@ -332,10 +333,11 @@ def run_examples(
         model: the network.
         example_inputs: a tensor, a tuple or a mapping.
         watching: entered around the forward pass.
+        training: whether it runs in train mode.
     """
     args, kwargs = example_arguments(example_inputs)
     try:
-        with undisturbed(model), torch.no_grad(), watching or contextlib.nullcontext():
+        with undisturbed(model, training), torch.no_grad(), watching or contextlib.nullcontext():
             return model(*args, **kwargs)
     except Exception as error:
         raise ValueError(
@@ -345,8 +347,10 @@ def run_examples(
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode; afterwards training flags, buffers and the random state are as they were."""
+def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
+    """Eval or train mode; afterwards training flags, buffers and the random state are as they
+    were.
+    """
     flags = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -356,7 +360,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     ]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
-        model.eval()
+        model.train(training)
         with torch.random.fork_rng(devices=sorted(d or 0 for d in devices)):
             yield
     finally:

@@ -568,8 +568,8 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
     """Makes a quadratic model linear again, in place: the inverse of `convert_`.
 
     Layers whose squares have weight zero become the torch layers they were, with the same parameter
-    objects. A layer with squares in use is refused, or, on request, loses them. An error leaves the
-    model as it was.
+    objects. A layer with squares in use is refused, or, on request, loses them. Joined layers
+    (`joining`) are separated. An error leaves the model as it was.
 
     Args:
         model: a model with quadratic layers.

@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric import _operators
 from quadric._text import markdown_table, text_table
+from quadric.joining import separated
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
 from quadric.nn.layer import ConvTransposeGeometry
@@ -650,6 +651,13 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         model = model.module
     tensors = _check(model, example_inputs, keyword_inputs)
+    with separated(model):
+        return _counted(model, example_inputs, keyword_inputs, tensors)
+
+
+def _counted(
+    model: nn.Module, example_inputs: Any, keyword_inputs: Any, tensors: list[Tensor]
+) -> CostReport:
     note, device = "", torch.device("meta")
     try:
         counter = _run(model, example_inputs, keyword_inputs, device)

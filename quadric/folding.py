@@ -117,7 +117,8 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
 
     The model computes what it computed, up to rounding, in eval mode. It is for inference: it is no
     longer the network that was trained. A BatchNorm is folded only where it alone reads the
-    layer's output; each one that stays is reported with its reason.
+    layer's output; each one that stays is reported with its reason. Joined layers (`joining`) are
+    separated first.
 
     Args:
         model: in eval mode; changed in place.

@@ -32,6 +32,7 @@ from quadric._following import (
     places_of,
     several_places,
 )
+from quadric._targets import undisturbed
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
 from quadric.nn.layer import ConvTransposeGeometry
@@ -68,14 +69,17 @@ def join_(model: nn.Module, example_inputs: Any = None) -> JoiningReport:
     The network computes what it computed, in train and in eval mode, up to rounding: faster where
     the kernels serve, and with `shared` layers in less memory. Parameters, statistics, names and
     checkpoints stay what they are. What is joined is a `torch.nn` BatchNorm and a `torch.nn.ReLU`,
-    each called once, nothing else reading what stands between them. Hooks that are put on them
-    afterwards see what the layer returns, which is behind the ReLU.
+    each called once, nothing else reading what stands between them.
+
+    Modules that are joined belong together: call `separate_` before one of them is replaced, copied
+    alone or converted (SyncBatchNorm), and before the network is given to DataParallel. Hooks that
+    are put on them afterwards see what the layer returns, which is behind the ReLU.
 
     Args:
         model: changed in place.
-        example_inputs: a tensor, a tuple or a mapping: the arguments of a forward pass. They are
-            needed for networks that torch.fx cannot trace; what a run with them shows is held
-            against what torch.fx says.
+        example_inputs: a tensor, a tuple or a mapping: the arguments of a forward pass, in train
+            mode, too. They are needed for networks that torch.fx cannot trace; what a run with
+            them shows is held against what torch.fx says.
 
     Examples:
         >>> import quadric
@@ -119,14 +123,11 @@ def join_(model: nn.Module, example_inputs: Any = None) -> JoiningReport:
 
 
 def _join(pair: Pair, relu: Pair | None, report: JoiningReport) -> None:
-    behind = [pair.reader, *([] if relu is None else [relu.reader])]
-    for place in behind:
-        # The same module, parameters, buffers and all, which from now on passes on what it gets.
-        place.module.__class__ = JOINED[type(place.module)]
+    places = [pair.reader, *([] if relu is None else [relu.reader])]
     activation = None if relu is None else cast(nn.ReLU, relu.reader.module)
     layer = cast(QuadraticLayer, pair.layer.module)
-    layer.behind = Behind(cast(_BatchNorm, pair.reader.module), activation)
-    report.joined[pair.layer.name] = tuple(place.name for place in behind)
+    _claim(Behind(layer, cast(_BatchNorm, pair.reader.module), activation))
+    report.joined[pair.layer.name] = tuple(place.name for place in places)
 
 
 def _is_free(place: Place, several: set[int], kind: type[nn.Module]) -> bool:
@@ -187,28 +188,17 @@ def _pairs(
 ) -> dict[int, Pair]:
     """The pairs that there are in train mode and in eval mode, by the id of the reader."""
     found = []
-    with _modes(model) as modes:
-        for _ in modes:
-            found.append(find_pairs(model, places, example_inputs, layers, readers, (nn.Identity,)))
+    for training in (True, False):
+        with undisturbed(model, training):
+            found.append(
+                find_pairs(model, places, example_inputs, layers, readers, (nn.Identity,), training)
+            )
     first, second = found
-    return {key: pair for key, pair in first.items() if key in second}
-
-
-@contextlib.contextmanager
-def _modes(model: nn.Module) -> Iterator[Iterator[bool]]:
-    """Both modes of a model, which is left in the ones that its modules had."""
-    flags = [(module, module.training) for module in model.modules()]
-
-    def both() -> Iterator[bool]:
-        for training in (True, False):
-            model.train(training)
-            yield training
-
-    try:
-        yield both()
-    finally:
-        for module, training in flags:
-            module.training = training
+    return {
+        key: pair
+        for key, pair in first.items()
+        if key in second and second[key].layer is pair.layer
+    }
 
 
 def separate_(model: nn.Module) -> list[str]:
@@ -220,12 +210,45 @@ def separate_(model: nn.Module) -> list[str]:
     Returns:
         The names of the layers that were joined.
     """
-    names = []
-    for name, module in model.named_modules():
-        if isinstance(module, QuadraticLayer) and module.behind is not None:
-            module.behind = None
-            names.append(name)
-        plain = _PLAIN.get(type(module))
-        if plain is not None:
-            module.__class__ = plain
-    return names
+    joined = _joined(model)
+    for behind in joined.values():
+        _release(behind)
+    return list(joined)
+
+
+@contextlib.contextmanager
+def separated(model: nn.Module) -> Iterator[None]:
+    """Has all modules of a model compute themselves for a while."""
+    joined = _joined(model)
+    separate_(model)
+    try:
+        yield
+    finally:
+        for behind in joined.values():
+            _claim(behind)
+
+
+def _joined(model: nn.Module) -> dict[str, Behind]:
+    """The layers that are joined, and to what."""
+    named = model.named_modules()
+    layers = {name: layer for name, layer in named if isinstance(layer, QuadraticLayer)}
+    return {name: la.behind for name, la in layers.items() if la.behind is not None}
+
+
+def _claim(behind: Behind) -> None:
+    """Lets a layer compute the modules behind it."""
+    layer = cast(QuadraticLayer, behind.layer)
+    layer.behind = behind
+    for module in behind.modules:
+        # The same module, parameters, buffers and all, which from now on passes on what it gets.
+        module.__class__ = JOINED.get(type(module), type(module))
+        module.behind = behind
+
+
+def _release(behind: Behind) -> None:
+    """Undoes it."""
+    cast(QuadraticLayer, behind.layer).behind = None
+    for module in behind.modules:
+        # A class that was made of a joined one (a parametrization) stays, and computes now.
+        module.__class__ = _PLAIN.get(type(module), type(module))
+        module.behind = None

@@ -135,23 +135,15 @@ struct FinishVector {
     __m512 operator()(__m512 v) const { return _mm512_max_ps(least, affine(v)); }
 };
 
-// The channels by sixteens: calls `run` with the first of them and the lanes that there are.
-template <class Run>
-static inline void by_sixteens(int64_t channels, Run run) {
-    for (int64_t c = 0; c < channels; c += 16) {
-        const int64_t left = channels - c;
-        run(c, left >= 16 ? __mmask16(0xffff) : __mmask16((1 << left) - 1));
-    }
-}
-
 static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
     if (!f.any()) return;
-    by_sixteens(channels, [&](int64_t c, __mmask16 lanes) {
+    for (int64_t c = 0; c < channels; c += 16) {
+        const __mmask16 lanes = channels - c >= 16 ? 0xffff : (1 << (channels - c)) - 1;
         const FinishVector finish(f, lanes, c);
         float *p = x + c;
         for (int64_t r = 0; r < rows; r++, p += channels)
             _mm512_mask_storeu_ps(p, lanes, finish(_mm512_maskz_loadu_ps(lanes, p)));
-    });
+    }
 }
 
 // The features of a neuron by eights: which lanes there are, and their eigenvalues, twice.
@@ -1070,8 +1062,8 @@ struct Moments {
     }
 };
 
-// Distances are taken from a guess of the mean, for the first tile its first row, else the mean of the tile before: no large
-// mean is ever subtracted from a square.
+// Distances are taken from a guess of the mean, for the first tile its first row, else the mean of the tile before. Where
+// the guess was so far off that it hides the spread (the first row was an outlier), the tile is gone through again.
 template <class Mixer>
 static void moments(const Mixer &mixer, const float *z, double *mean, double *var, int64_t outer, int64_t channels,
                     int threads) {
@@ -1090,20 +1082,29 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
                     const float *x = z + i * tile * channels + start;
                     const auto row = [&]() { return lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)); };
                     if (own.count == 0) _mm512_mask_storeu_ps(&guess[start], lanes.lanes(), row());
-                    const __m512 from = _mm512_maskz_loadu_ps(lanes.lanes(), &guess[start]);
-                    __m512 sum = _mm512_setzero_ps(), squares = sum;
-                    for (int64_t n = 0; n < rows; n++, x += channels) {
-                        const __m512 apart = _mm512_sub_ps(row(), from);
-                        sum = _mm512_add_ps(sum, apart);
-                        squares = _mm512_fmadd_ps(apart, apart, squares);
+                    double middle[16], squared[16];
+                    bool hidden = false;
+                    for (int turn = 0; turn < 2; turn++) {
+                        const __m512 from = _mm512_maskz_loadu_ps(lanes.lanes(), &guess[start]);
+                        __m512 sum = _mm512_setzero_ps(), squares = sum;
+                        x = z + i * tile * channels + start;
+                        for (int64_t n = 0; n < rows; n++, x += channels) {
+                            const __m512 apart = _mm512_sub_ps(row(), from);
+                            sum = _mm512_add_ps(sum, apart);
+                            squares = _mm512_fmadd_ps(apart, apart, squares);
+                        }
+                        alignas(64) float s[16], q[16];
+                        _mm512_store_ps(s, sum), _mm512_store_ps(q, squares);
+                        hidden = false;
+                        for (int j = 0; j < 16 && lanes.lanes() >> j; j++) {
+                            const double d = double(s[j]) / double(rows);
+                            middle[j] = guess[start + j] + d, squared[j] = q[j] - d * s[j];
+                            hidden = hidden || squared[j] < q[j] / 16;
+                            guess[start + j] = float(middle[j]);
+                        }
+                        if (!hidden) break;
                     }
-                    alignas(64) float s[16], q[16];
-                    _mm512_store_ps(s, sum), _mm512_store_ps(q, squares);
-                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++) {
-                        const double d = double(s[j]) / double(rows), middle = guess[start + j] + d;
-                        own.add(start + j, middle, q[j] - d * s[j], rows);
-                        guess[start + j] = float(middle);
-                    }
+                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++) own.add(start + j, middle[j], squared[j], rows);
                 });
             own.count += rows;
         }
@@ -1193,8 +1194,10 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
 }
 
 // With g the gradient that the ReLU let through, s the scale and n rows, the gradient of x is
-// s g - s/n sum g - s/(n var) (x - mean) sum g (x - mean), the sums only where the statistics are those of these rows; then
-// comes that of the squares. Those of the bias and the weight are the sums themselves.
+// s g - s/n sum g - s/(n (var + eps)) (x - mean) sum g (x - mean), the sums only where the statistics are those of these
+// rows; then comes that of the squares. Those of the bias and the weight are the sums themselves. What the ReLU let through
+// is computed anew, for eigen neurons with the squares added up in another order than in the forward pass: an output may
+// pass for zero here, or the other way around, where it is zero up to rounding.
 template <class Mixer>
 static bool norm_backward(const Mixer &mixer, const float *grad, const float *z, Norm norm, float *result, double *dlam,
                           double *dbias, int64_t outer, int64_t channels, int threads) {
@@ -1227,8 +1230,10 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
                     float *r = result + at;
                     for (int64_t n = 0; n < rows; n++, g += channels, p += channels, r += channels) {
                         const __m512 linear = _mm512_maskz_loadu_ps(there, p), x = lanes.mix(linear);
-                        const __m512 line = _mm512_fmadd_ps(m, _mm512_sub_ps(x, vector.mean), d);
-                        const __m512 of_x = _mm512_fmadd_ps(vector.finish.scale, vector.open(g, x), line);
+                        __m512 of_x = _mm512_mul_ps(vector.finish.scale, vector.open(g, x));
+                        // Not zero times x else, which may be infinite.
+                        if (norm.of_batch)
+                            of_x = _mm512_add_ps(of_x, _mm512_fmadd_ps(m, _mm512_sub_ps(x, vector.mean), d));
                         _mm512_mask_storeu_ps(r, there, lanes.back(of_x, linear, own));
                     }
                     own.store(sums.of(k));

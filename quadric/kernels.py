@@ -53,6 +53,7 @@ _VECTOR = 16
 @dataclass
 class _State:
     library: ctypes.CDLL | None = None
+    has_norm: bool = False
     enabled: bool = False
     reason: str | None = "not switched on: call quadric.use_kernels(True)"
 
@@ -77,6 +78,7 @@ def use_kernels(enabled: bool = True) -> bool:
         try:
             _state.library = _load(_build())
             _check(_state.library)
+            _state.has_norm = bool(_state.library.quadric_has_norm())
         except Exception as error:  # a fast path must never be the reason that nothing runs
             _state.library, _state.enabled = None, False
             _state.reason = f"{error}"
@@ -431,17 +433,14 @@ def backward(
 # ------------------------------------------------------------------------------------------------
 
 
-def has_norm(table: Table, shape: Layout) -> bool:
-    """Whether there are kernels with a BatchNorm for such an output: rows of channels, neurons that
-    fit a vector, and a processor that has it.
+def has_norm(widest: int) -> bool:
+    """Whether there are kernels with a BatchNorm for rows of channels: neurons that fit a vector,
+    and a processor that has it.
 
     Args:
-        table: the blocks of channels.
-        shape: the layout of the output.
+        widest: the number of channels of the widest neuron or group.
     """
-    if _state.library is None or shape[2] != 1 or table.eigenvalues == 0:
-        return False
-    return max(table.size) <= _VECTOR and bool(_state.library.quadric_has_norm())
+    return _state.enabled and _state.has_norm and widest <= _VECTOR
 
 
 def _doubles(*shape: int) -> Tensor:

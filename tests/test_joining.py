@@ -65,8 +65,7 @@ def block(
 
 
 def has_norm() -> bool:
-    assert kernels._state.library is not None
-    return bool(kernels._state.library.quadric_has_norm())
+    return kernels.has_norm(1)
 
 
 class Operators(TorchDispatchMode):
@@ -200,6 +199,56 @@ def test_a_large_mean_does_not_cancel(neuron: str) -> None:
     # Float32 leaves little of a spread that is a thousandth of its mean, and torch no more than we.
     assert (model(x) - truth).abs().max() < 4 * separate + 1e-6
     assert separate < 0.1
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("outputs", [2, 4, 20])
+@pytest.mark.parametrize("place", [0, -1])
+def test_an_outlier_does_not_hide_the_spread(neuron: str, outputs: int, place: int) -> None:
+    model = block(neuron, outputs, (4096, 6), options={"rank": 3})
+    nn.init.normal_(model[0].eigenvalues, std=0.01)
+    x = torch.randn(4096, 6)
+    x[place] *= 1000
+    truth = copy.deepcopy(model).double()
+    expected = truth(x.double())
+    join_(model)
+    torch.testing.assert_close(model(x).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        model[1].running_var.double(), truth[1].running_var, rtol=1e-4, atol=0
+    )
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_an_infinite_output_that_the_relu_cuts(neuron: str) -> None:
+    model = block(neuron, 4, (3, 2), options={"rank": 2}).eval()
+    model[0].bias.data[0] = -float("inf") if neuron == "eigen" else -1e18
+    model[0].eigenvalues.data.fill_(-0.1)
+    x = torch.randn(3, 2, requires_grad=True)
+    other = copy.deepcopy(model)
+    join_(model)
+    for net in (model, other):
+        net[1].weight.data.fill_(1.0)
+    (expected,) = torch.autograd.grad(other(x).sum(), x)
+    (found,) = torch.autograd.grad(model(x).sum(), x)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert neuron == "shared" or expected.isfinite().all()
+
+
+def test_statistics_that_are_no_longer_tracked() -> None:
+    model = block("eigen")
+    join_(model)
+    before = copy.deepcopy(model.state_dict())
+    model[1].track_running_stats = False
+    model(rows_of((5, 3, 9, 7)))
+    for name, value in model[1].state_dict().items():
+        assert torch.equal(value, before[f"1.{name}"])
+
+
+def test_a_norm_for_another_kind_of_input_refuses_as_before() -> None:
+    model = nn.Sequential(neuron_layer("eigen", nn.Linear, 5, 8), nn.BatchNorm2d(8))
+    join_(model)
+    with pytest.raises(ValueError, match="expected 4D input"):
+        model(torch.randn(4, 5))
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
@@ -449,6 +498,46 @@ def test_separate_undoes_it() -> None:
     assert operators.has_torch_s()
 
 
+@pytest.mark.parametrize("part", ["body", "tail"])
+def test_separating_a_part_separates_its_layers(part: str) -> None:
+    conv, norm, relu = block("eigen")
+    model = nn.ModuleDict({"body": nn.Sequential(conv), "tail": nn.Sequential(norm, relu)})
+    net, x = nn.Sequential(*model.values()), rows_of((5, 3, 9, 7))
+    net.eval()
+    with torch.no_grad():
+        expected = net(x)
+        assert join_(net).joined == {"0.0": ("1.0", "1.1")}
+        assert separate_(model[part]) == (["0"] if part == "body" else [])
+        torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-4)
+    assert (type(norm) is nn.BatchNorm2d) == (part == "body")
+
+
+def test_a_parametrized_norm_is_still_computed() -> None:
+    class Halved(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight / 2
+
+    model, x = block("eigen").eval(), rows_of((5, 3, 9, 7))
+    other = copy.deepcopy(model)
+    join_(model)
+    for net in (model, other):
+        torch.nn.utils.parametrize.register_parametrization(net[1], "weight", Halved())
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        x = x.contiguous(memory_format=memory_format)
+        torch.testing.assert_close(model(x), other(x), rtol=1e-4, atol=1e-4)
+    separate_(model)
+    torch.testing.assert_close(model(x), other(x), rtol=1e-4, atol=1e-4)
+
+
+def test_cost_is_that_of_the_separate_network() -> None:
+    model, x = block("eigen"), rows_of((2, 3, 9, 7))
+    expected = str(quadric.cost(model, x))
+    join_(model)
+    assert str(quadric.cost(model, x)) == expected
+    assert model[0].behind is not None
+    assert is_joined(model, x)
+
+
 def test_joining_twice_is_joining_once() -> None:
     model = block("eigen")
     assert join_(model).joined
@@ -533,6 +622,44 @@ def test_a_compiled_network(neuron: str, channels_last: bool) -> None:
         torch.testing.assert_close(compiled(x), other(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiled_cumulative_average() -> None:
+    """torch.compile keeps a number that changes in its graph where it is the `alpha` of a sum."""
+    torch._dynamo.reset()
+    model = block("eigen", 12, momentum=None)
+    other = copy.deepcopy(model)
+    join_(model)
+    compiled = torch.compile(model, fullgraph=True)
+    for step in range(4):
+        x = rows_of((5, 3, 9, 7)) + step
+        compiled(x)
+        other(x)
+        for one, two in zip(model.buffers(), other.buffers(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+
+
+class Targets:
+    """A backend that keeps the names in the graphs it is given and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.names += [str(node.target) for node in graph.graph.nodes]
+        return graph.forward
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_compiler_is_left_what_there_is_no_kernel_for(wide: bool) -> None:
+    torch._dynamo.reset()
+    model = block("eigen", 40, options={"rank": 20 if wide else 9})
+    join_(model)
+    targets = Targets()
+    torch.compile(model, backend=targets, fullgraph=True)(rows_of((5, 3, 9, 7)))
+    assert any("norm_squares" in name for name in targets.names) == (has_norm() and not wide)
+    assert any("batch_norm" in name for name in targets.names) == (wide or not has_norm())
+
+
 def test_another_batch_compiles_no_more_than_the_linear_network() -> None:
     counts = []
     linear = nn.Sequential(nn.Conv2d(3, 20, 3), nn.BatchNorm2d(20), nn.ReLU())
@@ -584,6 +711,63 @@ def test_what_is_read_twice_in_any_mode_stays(both: bool, training: bool, exampl
     assert report.joined == {}
     assert "does not alone read" in report.kept["norm"]
     assert model.training == training
+
+
+class Switching(nn.Module):
+    """Another layer in front of its BatchNorm, or another BatchNorm in front of its ReLU, in each
+    mode.
+    """
+
+    def __init__(self, layers: bool) -> None:
+        super().__init__()
+        self.layers = layers
+        self.one, self.norm, self.relu = block("eigen")
+        self.two, self.other, _ = block("eigen")
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layers:
+            out: Tensor = self.norm(self.one(x) if self.training else self.two(x))
+            return out
+        one, two = self.norm(self.one(x)), self.other(self.two(x))
+        sum: Tensor = self.relu(one) + two if self.training else one + self.relu(two)
+        return sum
+
+
+@pytest.mark.parametrize("layers", [True, False])
+@pytest.mark.parametrize("examples", [True, False])
+def test_what_is_another_in_each_mode_stays(layers: bool, examples: bool) -> None:
+    model, x = Switching(layers), rows_of((5, 3, 9, 7))
+    others = {mode: copy.deepcopy(model).train(mode)(x) for mode in (True, False)}
+    joined = join_(model, x if examples else None).joined
+    assert joined == ({} if layers else {"one": ("norm",), "two": ("other",)})
+    for mode, expected in others.items():
+        found = copy.deepcopy(model).train(mode)(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class Untraceable(nn.Module):
+    """torch.fx cannot trace it, and what it reads twice it reads in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu = block("eigen")
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.conv(x)
+        if float(x.sum()) > 1e9:
+            return z
+        out = self.relu(self.norm(z))
+        return (out, z) if self.training else out
+
+
+def test_a_network_that_cannot_be_traced_runs_in_both_modes() -> None:
+    model, x = Untraceable(), rows_of((5, 3, 9, 7))
+    with pytest.raises(ValueError, match="example_inputs are needed"):
+        join_(model)
+    before = copy.deepcopy(model.state_dict())
+    assert join_(model, x).joined == {}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])  # the run in train mode left no trace
 
 
 def untouched(change: str) -> nn.Sequential:
