@@ -6,7 +6,7 @@ that they pass on what they are given. The layer holds a `Behind`, which knows t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,9 +27,7 @@ class _Joined(nn.Module):
     behind: Behind | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.behind is not None and self.behind.is_claimed:
-            return input
-        return self.computed(input)
+        return input if self.behind is not None else self.computed(input)
 
     def computed(self, input: Tensor) -> Tensor:
         """What torch's own module returns."""
@@ -66,12 +64,10 @@ class Behind:
     """What a layer computes behind its squares.
 
     Attributes:
-        layer: the layer, whose attribute `behind` this is.
         norm: a joined BatchNorm.
         relu: a joined ReLU, or None.
     """
 
-    layer: nn.Module = field(repr=False)
     norm: _BatchNorm
     relu: nn.ReLU | None = None
 
@@ -79,11 +75,6 @@ class Behind:
     def modules(self) -> list[Any]:
         """What the layer computes."""
         return [self.norm] if self.relu is None else [self.norm, self.relu]
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether the layer still computes them."""
-        return self.layer.behind is self
 
     @property
     def settings(self) -> Norm:

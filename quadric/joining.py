@@ -126,7 +126,7 @@ def _join(pair: Pair, relu: Pair | None, report: JoiningReport) -> None:
     places = [pair.reader, *([] if relu is None else [relu.reader])]
     activation = None if relu is None else cast(nn.ReLU, relu.reader.module)
     layer = cast(QuadraticLayer, pair.layer.module)
-    _claim(Behind(layer, cast(_BatchNorm, pair.reader.module), activation))
+    _claim(layer, Behind(cast(_BatchNorm, pair.reader.module), activation))
     report.joined[pair.layer.name] = tuple(place.name for place in places)
 
 
@@ -211,8 +211,8 @@ def separate_(model: nn.Module) -> list[str]:
         The names of the layers that were joined.
     """
     joined = _joined(model)
-    for behind in joined.values():
-        _release(behind)
+    for layer, behind in joined.values():
+        _release(layer, behind)
     return list(joined)
 
 
@@ -224,20 +224,19 @@ def separated(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for behind in joined.values():
-            _claim(behind)
+        for layer, behind in joined.values():
+            _claim(layer, behind)
 
 
-def _joined(model: nn.Module) -> dict[str, Behind]:
-    """The layers that are joined, and to what."""
+def _joined(model: nn.Module) -> dict[str, tuple[QuadraticLayer, Behind]]:
+    """The layers that are joined, and to what, by their names."""
     named = model.named_modules()
-    layers = {name: layer for name, layer in named if isinstance(layer, QuadraticLayer)}
-    return {name: la.behind for name, la in layers.items() if la.behind is not None}
+    layers = [(name, layer) for name, layer in named if isinstance(layer, QuadraticLayer)]
+    return {name: (one, one.behind) for name, one in layers if one.behind is not None}
 
 
-def _claim(behind: Behind) -> None:
+def _claim(layer: QuadraticLayer, behind: Behind) -> None:
     """Lets a layer compute the modules behind it."""
-    layer = cast(QuadraticLayer, behind.layer)
     layer.behind = behind
     for module in behind.modules:
         # The same module, parameters, buffers and all, which from now on passes on what it gets.
@@ -245,9 +244,9 @@ def _claim(behind: Behind) -> None:
         module.behind = behind
 
 
-def _release(behind: Behind) -> None:
+def _release(layer: QuadraticLayer, behind: Behind) -> None:
     """Undoes it."""
-    cast(QuadraticLayer, behind.layer).behind = None
+    layer.behind = None
     for module in behind.modules:
         # A class that was made of a joined one (a parametrization) stays, and computes now.
         module.__class__ = _PLAIN.get(type(module), type(module))

@@ -36,6 +36,16 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype | None = N
     torch.testing.assert_close(actual.double(), expected.double(), rtol=rtol, atol=atol)
 
 
+def need_kernels() -> None:
+    """Switches the kernels on; where there is a compiler, that they cannot be built is a failure."""
+    if quadric.use_kernels(True):
+        return
+    reason = str(quadric.kernels.reason())
+    if reason.startswith("no C++ compiler"):
+        pytest.skip(f"no kernels on this machine: {reason}")
+    pytest.fail(f"the kernels must be active where there is a compiler: {reason}")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kernels", action="store_true", help="run on the fused kernels")
 

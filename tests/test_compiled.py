@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import quadric
-from quadric import kernels
 from quadric._squares import EigenSquares, SharedSquares, Squares
-from tests.conftest import assert_close
+from tests.conftest import assert_close, need_kernels
 
 SQUARES: dict[str, Squares] = {
     "eigen": EigenSquares(9),
@@ -25,8 +24,7 @@ SQUARES: dict[str, Squares] = {
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    if not quadric.use_kernels(True):
-        pytest.skip(f"no kernels on this machine: {kernels.reason()}")
+    need_kernels()
     yield
     quadric.use_kernels(False)
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import quadric
 from quadric.folding import ChannelShift
 from quadric.fusing import FusedLayer, fuse_
+from tests.conftest import need_kernels
 from tests.nn.cases import CASES, IDS, Case
 from tests.test_folding import NORMS, neuron_layer, trained_
 
@@ -97,8 +98,7 @@ class Operations(TorchDispatchMode):
 
 @pytest.fixture
 def _kernels() -> Iterator[None]:
-    if not quadric.use_kernels(True):
-        pytest.skip(f"no kernels on this machine: {quadric.kernels.reason()}")
+    need_kernels()
     yield
     quadric.use_kernels(False)
 

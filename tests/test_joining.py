@@ -18,6 +18,7 @@ from quadric import kernels
 from quadric.folding import fold_batchnorm_
 from quadric.fusing import fuse_
 from quadric.joining import join_, separate_
+from tests.conftest import need_kernels
 from tests.nn.test_memory import saved_storages
 from tests.test_folding import NORMS, neuron_layer
 
@@ -27,8 +28,7 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @pytest.fixture(autouse=True)
 def _kernels() -> Iterator[None]:
-    if not quadric.use_kernels(True):
-        pytest.skip(f"no kernels on this machine: {kernels.reason()}")
+    need_kernels()
     yield
     quadric.use_kernels(False)
 
@@ -232,6 +232,16 @@ def test_an_infinite_output_that_the_relu_cuts(neuron: str) -> None:
     (found,) = torch.autograd.grad(model(x).sum(), x)
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert neuron == "shared" or expected.isfinite().all()
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_nothing_goes_back_through_a_relu_at_zero(neuron: str) -> None:
+    model = block(neuron)
+    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model[1].bias)
+    join_(model)
+    model(rows_of((5, 3, 9, 7))).sum().backward()
+    assert not any(p.grad is None or p.grad.any() for p in model.parameters())
 
 
 def test_statistics_that_are_no_longer_tracked() -> None:
@@ -570,11 +580,12 @@ def test_revert_separates_first() -> None:
     torch.testing.assert_close(model(x), expected)
 
 
-def test_an_export_is_of_the_separate_network(tmp_path: Any) -> None:
+@pytest.mark.parametrize("fold", [True, False])
+def test_an_export_is_of_the_separate_network(tmp_path: Any, fold: bool) -> None:
     pytest.importorskip("onnx")
     model = block("eigen").eval()
     join_(model)
-    quadric.export_onnx(model, tmp_path / "model.onnx", rows_of((1, 3, 9, 7)))
+    quadric.export_onnx(model, tmp_path / "model.onnx", rows_of((1, 3, 9, 7)), fold=fold)
     assert model[0].behind is not None  # the model itself stays as it was
 
 

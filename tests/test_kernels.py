@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import quadric
 from quadric import kernels
 from quadric._squares import EigenSquares, Finish, SharedSquares
+from tests.conftest import need_kernels
 
 NEURONS = {"eigen": EigenSquares, "shared": SharedSquares}
 SHAPES = [  # shape, channel dimension counted from the end
@@ -32,8 +33,7 @@ SHAPES = [  # shape, channel dimension counted from the end
 
 @pytest.fixture(autouse=True)
 def _kernels():
-    if not quadric.use_kernels(True):
-        pytest.skip(f"no kernels on this machine: {kernels.reason()}")
+    need_kernels()
     yield
     quadric.use_kernels(False)
 
