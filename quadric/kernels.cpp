@@ -14,6 +14,8 @@
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #include <immintrin.h>
 #define WIDE_VECTORS
+// For what a loop over a few rows calls: a call, and what it captures going through memory, took a third of the time.
+#define ALWAYS_INLINE __attribute__((always_inline))
 #endif
 
 typedef float V __attribute__((vector_size(64)));   // 16 floats; narrower machines split it
@@ -201,6 +203,21 @@ struct Segment {
     int widest;    // channels of its widest neuron
 };
 
+// For each lane the one that is 1, 2, 4 and 8 behind; one of a second vector, of zeros, where the neuron has ended. Not in a
+// `Segment`, of which some loops need many at once in the first cache.
+struct Reach {
+    __m512i from[4];
+    explicit Reach(const Segment &s) {
+        alignas(64) int32_t y[16], lanes[16];
+        _mm512_store_si512(y, s.y_of);
+        for (int i = 0; i < 4; i++) {
+            for (int lane = 0, next = 1 << i; lane < 16; lane++, next++)
+                lanes[lane] = next < 16 && s.lanes >> next & 1 && y[next] == y[lane] ? next : 16;
+            from[i] = _mm512_load_si512(lanes);
+        }
+    }
+};
+
 // Empty where a neuron is wider than a vector: then the loops below do the work.
 static std::vector<Segment> segments(const float *lam, Blocks b) {
     std::vector<Segment> all;
@@ -236,18 +253,12 @@ struct EigenLanes {
     const __mmask16 there, features, ys;
     const __m512 lam, twice, zero;
     const __m512i y_of;
-    __m512i from[STEPS];  // the lane that is 1, 2, 4 and 8 behind, in the second vector, of zeros, where the neuron ends
+    __m512i from[STEPS];
 
-    explicit EigenLanes(const Segment &s)
+    EigenLanes(const Segment &s, const Reach &reach)
         : first(s.start), there(s.lanes), features(s.features), ys(s.lanes & ~s.features), lam(s.lam),
           twice(_mm512_add_ps(s.lam, s.lam)), zero(_mm512_setzero_ps()), y_of(s.y_of) {
-        const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        for (int i = 0; i < STEPS; i++) {
-            const __m512i next = _mm512_add_epi32(lane, _mm512_set1_epi32(1 << i));
-            const __m512i other = _mm512_permutexvar_epi32(_mm512_and_si512(next, _mm512_set1_epi32(15)), s.y_of);
-            const __mmask16 same = _mm512_cmpeq_epi32_mask(other, s.y_of) & s.lanes & (s.lanes >> (1 << i));
-            from[i] = _mm512_mask_mov_epi32(_mm512_set1_epi32(16), same, next);
-        }
+        for (int i = 0; i < STEPS; i++) from[i] = reach.from[i];
     }
     int64_t start() const { return first; }
     __mmask16 lanes() const { return there; }
@@ -286,7 +297,7 @@ static int64_t segment_rows(int64_t channels) {
 template <class Mixer>
 static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Finish f, int64_t rows, int64_t channels) {
     for (size_t k = 0; k < mixer.all.size(); k++)
-        mixer.with_lanes(k, [&](const auto &lanes) {
+        mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
             const FinishVector finish(f, lanes.lanes(), lanes.start());
             const float *x = z + lanes.start();
             float *r = y + lanes.start();
@@ -321,7 +332,7 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
             for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) {
+                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
                     const float *g = grad + at + lanes.start(), *x = kept + at + lanes.start();
                     float *r = result + at + lanes.start();
@@ -344,8 +355,10 @@ struct EigenMixer {
     const Blocks b;
     const int64_t channels;
     const std::vector<Segment> all;  // empty where only `forward` can be
+    const std::vector<Reach> reach;
 
-    EigenMixer(const float *lam, Blocks b, int64_t channels) : lam(lam), b(b), channels(channels), all(segments(lam, b)) {}
+    EigenMixer(const float *lam, Blocks b, int64_t channels)
+        : lam(lam), b(b), channels(channels), all(segments(lam, b)), reach(all.begin(), all.end()) {}
 
     bool has_forward() const {
         for (int64_t m = 0; m < b.count; m++)
@@ -370,10 +383,10 @@ struct EigenMixer {
     }
 
     template <class Run>
-    void with_lanes(size_t k, Run run) const {
-        if (all[k].widest <= 4) run(EigenLanes<2>(all[k]));
-        else if (all[k].widest <= 8) run(EigenLanes<3>(all[k]));
-        else run(EigenLanes<4>(all[k]));
+    ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
+        if (all[k].widest <= 4) run(EigenLanes<2>(all[k], reach[k]));
+        else if (all[k].widest <= 8) run(EigenLanes<3>(all[k], reach[k]));
+        else run(EigenLanes<4>(all[k], reach[k]));
     }
 
     struct Sums {
@@ -775,7 +788,7 @@ struct SharedMixer {
     bool has_backward() const { return !all.empty(); }
 
     template <class Run>
-    void with_lanes(size_t k, Run run) const {
+    ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         const Cluster &c = all[k];
         if (c.steps <= 4 && c.even) run(SharedLanes<4, true>(c, ahead[k], back[k]));
         else if (c.steps <= 4) run(SharedLanes<4, false>(c, ahead[k], back[k]));
@@ -1077,7 +1090,7 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
             for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) {
+                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start();
                     const float *x = z + i * tile * channels + start;
                     const auto row = [&]() { return lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)); };
@@ -1172,7 +1185,7 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
             for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) {
+                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
                     const NormVector vector(norm, lanes.lanes(), start);
                     __m512 plain = _mm512_setzero_ps(), weighted = plain;
@@ -1219,7 +1232,7 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
             for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) {
+                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
                     const __mmask16 there = lanes.lanes();
                     const NormVector vector(norm, there, start);

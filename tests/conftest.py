@@ -37,7 +37,7 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype | None = N
 
 
 def need_kernels() -> None:
-    """Switches the kernels on; where there is a compiler, that they cannot be built is a failure."""
+    """Switches the kernels on. Where there is a compiler, not being able to is a failure."""
     if quadric.use_kernels(True):
         return
     reason = str(quadric.kernels.reason())
