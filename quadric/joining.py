@@ -174,9 +174,8 @@ def recomputes(layer: QuadraticLayer) -> bool:
     """Whether an eigen or a shared layer computes its linear map again in backward."""
     if isinstance(layer, EigenLayer):
         return layer.recompute
-    return (
-        isinstance(layer, NeuronLayer) and isinstance(layer.rule, Shared) and (layer.rule.recompute)
-    )
+    rule = layer.rule if isinstance(layer, NeuronLayer) else None
+    return isinstance(rule, Shared) and rule.recompute
 
 
 def _pairs(
@@ -250,4 +249,4 @@ def _release(layer: QuadraticLayer, behind: Behind) -> None:
     for module in behind.modules:
         # A class that was made of a joined one (a parametrization) stays, and computes now.
         module.__class__ = _PLAIN.get(type(module), type(module))
-        module.behind = None
+        del module.behind
