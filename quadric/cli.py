@@ -610,7 +610,7 @@ def bench(
         str,
         typer.Option(
             help="Of plain, kernels, compiled (networks: also -joined, for inference -fused), "
-            "straightforward."
+            "straightforward, bare-pass."
         ),
     ] = "plain,kernels",
     formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",

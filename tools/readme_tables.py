@@ -22,9 +22,8 @@ import torch
 
 from quadric import cost, models
 from quadric._text import markdown_table
-from quadric.bench.cases import make_transformer
+from quadric.bench.cases import BARE_PASS, make_transformer
 from quadric.bench.suite import (
-    BARE_PASS,
     memory_summary,
     rank_summary,
     summary,
@@ -185,7 +184,6 @@ def _outputs(model: torch.nn.Module, *inputs: torch.Tensor) -> int:
 
 def _bound(results: Path) -> str:
     """What the squares add beside the least that a pass over all outputs adds."""
-    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
     with torch.device("meta"):
         images = _outputs(models.create("resnet20"), torch.zeros(128, 3, 32, 32))
         # Converted, so that its attention calls its projections as layers.
@@ -197,14 +195,9 @@ def _bound(results: Path) -> str:
         ("resnet20", images, "channels_last"),
         ("transformer", sequences, ""),
     ):
-        rows = [
-            r
-            for r in data["rows"]
-            if r["group"].startswith(f"{name}, ")
-            and r["path"] in ("plain", "kernels")
-            and r["format"] == layout
-            and "recompute" not in r["neuron"]
-        ]
+        data = json.loads((results / "bench" / f"{name}.json").read_text(encoding="utf-8"))
+        kept = [r for r in data["rows"] if r["path"] in ("plain", "kernels")]
+        rows = [r for r in kept if r["format"] == layout]
         linear = next(r for r in rows if r["neuron"] == "linear")
         for row in rows:
             if row["neuron"] == "linear":

@@ -29,6 +29,12 @@ FUSED = "-fused"
 JOINED = "-joined"
 """What the name of a path ends with on which layers compute the BatchNorm and ReLU behind them."""
 
+BARE = "bare-pass"
+"""The path of a linear network that makes one more pass over the output of each convolution."""
+
+BARE_PASS = "linear and a bare pass"
+"""What stands in the place of the neuron there."""
+
 PATHS = (
     "plain",
     "kernels",
@@ -39,9 +45,31 @@ PATHS = (
     "compiled-fused",
     "kernels-joined",
     "compiled-joined",
+    BARE,
 )
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+
+
+class _BarePass(nn.Module):
+    """A convolution whose output is multiplied by one, in place."""
+
+    def __init__(self, convolution: nn.Module) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.convolution(input)
+        return output.mul_(1.0)
+
+
+def with_bare_passes(model: nn.Module) -> nn.Module:
+    """Puts a bare pass behind every convolution of a linear network."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Conv2d):
+                setattr(module, name, _BarePass(child))
+    return model
 
 
 @dataclass
@@ -55,6 +83,7 @@ class Case:
         path: "plain", "kernels", "compiled", or "straightforward" (one call a map; single layers);
             the first three also with "-fused" (BatchNorm folded, activations fused; inference),
             kernels and compiled with "-joined" (layers compute the BatchNorm and ReLU behind).
+            "bare-pass" is the linear network with one more pass behind each convolution.
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).
         module: the network or layer.
@@ -124,6 +153,7 @@ def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
     maps another way to write them.
     """
     found = [path for path in paths if path != "straightforward" or neuron in FORMULAS]
+    found = [path for path in found if path != BARE or neuron == "linear"]
     if neuron not in ("eigen", "shared"):
         found = [path.replace("kernels", "plain").removesuffix(JOINED) for path in found]
     return list(dict.fromkeys(found)) or ["plain"]
@@ -179,8 +209,11 @@ def make_cases(
                         join_(module, args)
                     if path.startswith("compiled"):
                         module = torch.compile(module)  # type: ignore[assignment]
+                    name, way = neuron, path
+                    if path == BARE:  # a case of its own, which nothing is compared with
+                        module, name, way = with_bare_passes(module), BARE_PASS, "plain"
                     rank = chosen.get("rank")
-                    cases.append(Case(group, neuron, rank, path, layout, dtype, module, args, {}))
+                    cases.append(Case(group, name, rank, way, layout, dtype, module, args, {}))
     return cases
 
 

@@ -9,6 +9,7 @@ import torch
 from quadric import kernels, zoo
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
+    BARE,
     DTYPES,
     FORMATS,
     FUSED,
@@ -77,7 +78,7 @@ def bench_command(
             ways = list(dict.fromkeys(plain))
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
-    fused = next((way for way in ways if way.endswith((FUSED, JOINED))), None)
+    fused = next((way for way in ways if way.endswith((FUSED, JOINED, BARE))), None)
     if fused is not None and (suite or model is None or ranks is not None):
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
         raise ValueError(f"paths may hold {fused} {rule}: leave it out")

@@ -1,14 +1,14 @@
 """The comparison by which the speed of the library is judged, in one command: `quadric bench
 --suite`.
 
-ResNet-20 on every path, for inference also with BatchNorm folded and activations fused, a
-Transformer with and without dropout, and single convolutions on the kernels. The summary takes each
-neuron in its better memory format (fused: channels_last) and compares it with the linear network in
-its own better one. A
-linear network with one bare pass over each convolution's output stands beside them: what the
-squares would cost at least if all they did was to touch the output once more. So do, for their
-memory, neurons that compute their linear map again instead of keeping an output: the shared one,
-and in a Transformer, where little else keeps it, the eigen one too.
+ResNet-20 on every path, with joined layers, and for inference with BatchNorm folded and activations
+fused; a Transformer with and without dropout; and single convolutions on the kernels. The summary
+takes each neuron in its better memory format (joined and fused: channels_last) and compares it with
+the linear network in its own better one. A linear network with one bare pass over each
+convolution's output stands beside them: what the squares would cost at least if all they did was to
+touch the output once more. So do, for their memory, neurons that compute their linear map again
+instead of keeping an output: the shared one, and in a Transformer, where little else keeps it, the
+eigen one too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from quadric._text import markdown_table, text_table
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
+    BARE_PASS,
     FUSED,
     JOINED,
     Case,
@@ -31,36 +32,15 @@ from quadric.bench.cases import (
     make_transformer,
     network_cases,
     transformer_cases,
+    with_bare_passes,
 )
 from quadric.conversion import convert_
 from quadric.networks import build_network
 
 NEURONS = ("eigen", "shared")
-BARE_PASS = "linear and a bare pass"
 RECOMPUTED = ", recompute"
 """What the name of a neuron that recomputes ends with."""
 _HEADER = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
-
-
-class _BarePass(nn.Module):
-    """A convolution whose output is multiplied by one, in place."""
-
-    def __init__(self, convolution: nn.Module) -> None:
-        super().__init__()
-        self.convolution = convolution
-
-    def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = self.convolution(input)
-        return output.mul_(1.0)
-
-
-def with_bare_passes(model: nn.Module) -> nn.Module:
-    """Puts a bare pass behind every convolution of a linear network."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Conv2d):
-                setattr(module, name, _BarePass(child))
-    return model
 
 
 def suite_cases(

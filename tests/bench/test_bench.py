@@ -86,6 +86,24 @@ def test_a_fused_network_is_compared_with_a_folded_one(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
+def test_a_bare_pass_is_a_linear_network_that_nothing_is_compared_with():
+    cases = bench.network_cases("resnet8", ("eigen",), ("plain", "bare-pass"), ("nchw",), batch=2)
+    assert [(c.neuron, c.path) for c in cases] == [
+        ("linear", "plain"),
+        ("linear and a bare pass", "plain"),
+        ("eigen", "plain"),
+    ]
+    x = cases[0].inputs
+    for case in cases:
+        case.module.eval()
+    torch.testing.assert_close(cases[1].module(*x), cases[0].module(*x))
+    rows = bench.run(cases, repeats=1, memory=False).rows
+    assert rows[2]["training"] == pytest.approx(
+        rows[2]["training_seconds"] / rows[0]["training_seconds"]
+    )
+    assert rows[1]["training"] != 1
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_a_joined_network_is_compared_with_the_linear_one_as_it_is():
     paths = ("kernels-joined", "compiled-joined")
@@ -174,6 +192,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--ranks", "1", "--model", "mlp", "--paths", "plain-fused"], "plain-fused for a --model"),
         (["--suite", "--paths", "plain,plain-fused"], "--suite, which adds them itself"),
         (["--paths", "kernels-joined"], "kernels-joined for a --model only"),
+        (["--paths", "plain,bare-pass"], "bare-pass for a --model only"),
     ],
 )
 def test_bad_words_are_one_line(words, message):

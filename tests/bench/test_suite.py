@@ -8,13 +8,8 @@ import pytest
 import torch
 
 from quadric import bench, models
-from quadric.bench.suite import (
-    BARE_PASS,
-    memory_summary,
-    rank_summary,
-    turns_summary,
-    with_bare_passes,
-)
+from quadric.bench.cases import BARE_PASS, with_bare_passes
+from quadric.bench.suite import memory_summary, rank_summary, turns_summary
 
 
 def test_all_networks_are_timed_in_every_round():
