@@ -51,8 +51,9 @@ class BenchReport:
 
     def __str__(self) -> str:
         lines = []
+        width = max([16, *(len(row["neuron"]) + 2 for row in self.rows)])
         header = (
-            f"{'neuron':<16}{'path':<17}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
+            f"{'neuron':<{width}}{'path':<17}{'format':<15}{'dtype':<9}{'training':>9}{'inference':>11}"
             f"{'in turn':>15}{'own format':>15}{'memory':>8}"
         )
         for group in dict.fromkeys(row["group"] for row in self.rows):
@@ -64,7 +65,7 @@ class BenchReport:
                 own = f"{_ratio(row['training_own'])}/{_ratio(row['inference_own'])}"
                 turns = f"{_ratio(row['training_turns'])}/{_ratio(row['inference_turns'])}"
                 lines.append(
-                    f"{row['neuron'] + rank:<16}{row['path']:<17}{row['format'] or '-':<15}"
+                    f"{row['neuron'] + rank:<{width}}{row['path']:<17}{row['format'] or '-':<15}"
                     f"{row['dtype']:<9}{_ratio(row['training']):>9}{_ratio(row['inference']):>11}"
                     f"{turns:>15}{own:>15}{_ratio(row['memory']):>8}"
                 )
