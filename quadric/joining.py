@@ -116,7 +116,7 @@ def join_(model: nn.Module, example_inputs: Any = None) -> JoiningReport:
             report.kept[norm.name] = obstacle
             continue
         relu = activations.get(id(norm.module))
-        if relu is not None and not _is_free(relu.reader, several, nn.ReLU):
+        if relu is not None and not _is_free_relu(relu.reader.module, several):
             relu = None
         _join(pair, relu, report)
     return report
@@ -130,9 +130,8 @@ def _join(pair: Pair, relu: Pair | None, report: JoiningReport) -> None:
     report.joined[pair.layer.name] = tuple(place.name for place in places)
 
 
-def _is_free(place: Place, several: set[int], kind: type[nn.Module]) -> bool:
-    module = place.module
-    return id(module) not in several and type(module) is kind and not is_touched(module)
+def _is_free_relu(module: nn.Module, several: set[int]) -> bool:
+    return id(module) not in several and type(module) is nn.ReLU and not is_touched(module)
 
 
 def _obstacle(pair: Pair, several: set[int]) -> str:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric import kernels
@@ -20,7 +19,9 @@ from quadric.fusing import fuse_
 from quadric.joining import join_, separate_
 from tests.conftest import need_kernels
 from tests.nn.test_memory import saved_storages
+from tests.test_compiled import Graphs
 from tests.test_folding import NORMS, neuron_layer
+from tests.test_fusing import Operations
 
 NEURONS = ["eigen", "shared"]
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -68,19 +69,9 @@ def has_norm() -> bool:
     return kernels.has_norm(1)
 
 
-class Operators(TorchDispatchMode):
-    """Names of the operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name().split("::")[1].split(".")[0])
-        return func(*args, **(kwargs or {}))
-
-    def has_torch_s(self) -> bool:
-        return bool({"native_batch_norm", "_batch_norm_impl_index", "relu"} & set(self.names))
+def has_torch_s(operations: Operations) -> bool:
+    """Whether a BatchNorm or a ReLU of torch's was among them."""
+    return bool({"native_batch_norm", "_batch_norm_impl_index", "relu"} & set(operations.names))
 
 
 def is_joined(model: nn.Module, x: Tensor) -> bool:
@@ -89,9 +80,9 @@ def is_joined(model: nn.Module, x: Tensor) -> bool:
     """
     if not has_norm():
         return True
-    with Operators() as operators:
+    with Operations() as operations:
         copy.deepcopy(model)(x)
-    return not operators.has_torch_s()
+    return not has_torch_s(operations)
 
 
 def with_gradients(model: nn.Module, x: Tensor, grad: Tensor) -> list[Tensor]:
@@ -429,11 +420,11 @@ def test_one_call_forward_and_one_backward(neuron: str, monkeypatch: pytest.Monk
     model = block(neuron)
     join_(model)
     calls = Calls(monkeypatch)
-    with Operators() as operators:
+    with Operations() as operations:
         model(rows_of((5, 3, 9, 7))).sum().backward()
     assert calls.names == [f"quadric_{neuron}_norm_forward", f"quadric_{neuron}_norm_backward"]
-    assert not operators.has_torch_s()
-    large = [name for name in operators.names if "batch_norm" in name or "threshold" in name]
+    assert not has_torch_s(operations)
+    large = [name for name in operations.names if "batch_norm" in name or "threshold" in name]
     assert large == []
 
 
@@ -503,9 +494,9 @@ def test_separate_undoes_it() -> None:
     assert separate_(model) == ["0"]
     assert [type(module) for module in model] == before
     assert model[0].behind is None
-    with Operators() as operators:
+    with Operations() as operations:
         model(rows_of((5, 3, 9, 7)))
-    assert operators.has_torch_s()
+    assert has_torch_s(operations)
 
 
 @pytest.mark.parametrize("part", ["body", "tail"])
@@ -640,7 +631,7 @@ def test_a_compiled_cumulative_average() -> None:
     model = block("eigen", 12, momentum=None)
     other = copy.deepcopy(model)
     join_(model)
-    compiled = torch.compile(model, fullgraph=True)
+    compiled = torch.compile(model)
     for step in range(4):
         x = rows_of((5, 3, 9, 7)) + step
         compiled(x)
@@ -649,26 +640,15 @@ def test_a_compiled_cumulative_average() -> None:
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
 
 
-class Targets:
-    """A backend that keeps the names in the graphs it is given and runs them as they are."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        self.names += [str(node.target) for node in graph.graph.nodes]
-        return graph.forward
-
-
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_compiler_is_left_what_there_is_no_kernel_for(wide: bool) -> None:
     torch._dynamo.reset()
     model = block("eigen", 40, options={"rank": 20 if wide else 9})
     join_(model)
-    targets = Targets()
-    torch.compile(model, backend=targets, fullgraph=True)(rows_of((5, 3, 9, 7)))
-    assert any("norm_squares" in name for name in targets.names) == (has_norm() and not wide)
-    assert any("batch_norm" in name for name in targets.names) == (wide or not has_norm())
+    graphs = Graphs()
+    torch.compile(model, backend=graphs, fullgraph=True)(rows_of((5, 3, 9, 7)))
+    assert any("norm_squares" in name for name in graphs.targets) == (has_norm() and not wide)
+    assert any("batch_norm" in name for name in graphs.targets) == (wide or not has_norm())
 
 
 def test_another_batch_compiles_no_more_than_the_linear_network() -> None:
@@ -678,20 +658,11 @@ def test_another_batch_compiles_no_more_than_the_linear_network() -> None:
     join_(model)
     for net in (linear, model):
         torch._dynamo.reset()
-        compiled = torch.compile(net, backend=(counter := _Counter()), fullgraph=True)
+        compiled = torch.compile(net, backend=(graphs := Graphs()), fullgraph=True)
         for batch in (4, 5, 6, 9):
             compiled(rows_of((batch, 3, 9, 7)))
-        counts.append(counter.graphs)
+        counts.append(graphs.count)
     assert counts[1] <= counts[0]
-
-
-class _Counter:
-    def __init__(self) -> None:
-        self.graphs = 0
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        self.graphs += 1
-        return graph.forward
 
 
 # ------------------------------------------------------------------------------------------------
