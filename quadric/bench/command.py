@@ -19,7 +19,7 @@ from quadric.bench.cases import (
     network_cases,
     rank_cases,
 )
-from quadric.bench.run import INFERENCES, BenchReport, run
+from quadric.bench.run import AT_LEAST, INFERENCES, BenchReport, run
 from quadric.bench.suite import suite_cases
 
 
@@ -108,4 +108,4 @@ def bench_command(
     total = (len(cases) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)
-        return run(cases, repeats, memory, lambda: progress.advance(task), rounds)
+        return run(cases, repeats, memory, lambda: progress.advance(task), rounds, AT_LEAST)

@@ -18,6 +18,9 @@ from quadric.bench.timing import interleaved
 INFERENCES = 3
 """Runs of an inference for one of a training step: it is shorter, so noise weighs more."""
 
+AT_LEAST = 10.0
+"""Seconds of timing of a group below which more runs follow than were asked for."""
+
 
 @dataclass(frozen=True)
 class BenchReport:
@@ -77,7 +80,7 @@ class BenchReport:
         runs = self.repeats * self.rounds
         lines.append(
             f"Ratios to the linear one: best of {runs} training steps and {INFERENCES * runs} "
-            "inferences each, taken in turn.\n"
+            "inferences each, or more of short ones, taken in turn.\n"
             "training, inference: against linear in its better memory format; in turn: medians of "
             "the ratios within one turn;\n"
             "own format: training/inference against linear in the same one.\n"
@@ -110,6 +113,7 @@ def run(
     memory: bool = True,
     tick: Callable[[], object] = lambda: None,
     rounds: int = 1,
+    at_least: float = 0.0,
 ) -> BenchReport:
     """Times all cases, group by group, in turn.
 
@@ -121,6 +125,8 @@ def run(
         tick: called after each timed run, for a progress bar.
         rounds: how often to make the whole comparison: the spread of its ratios over the rounds
             says how far to trust them.
+        at_least: seconds of training steps, and of inferences, below which a round of a group goes
+            on.
     """
     rows: list[dict[str, Any]] = []
     before = kernels.active()
@@ -130,7 +136,7 @@ def run(
     try:
         for group in dict.fromkeys(case.group for case in cases):
             same = [case for case in cases if case.group == group]
-            rows += _run_group(same, repeats, memory, tick, rounds)
+            rows += _run_group(same, repeats, memory, tick, rounds, at_least)
     finally:
         kernels.use_kernels(before)
         torch._dynamo.config.recompile_limit = limit
@@ -138,15 +144,21 @@ def run(
 
 
 def _run_group(
-    cases: list[Case], repeats: int, memory: bool, tick: Callable[[], object], rounds: int
+    cases: list[Case],
+    repeats: int,
+    memory: bool,
+    tick: Callable[[], object],
+    rounds: int,
+    at_least: float,
 ) -> list[dict[str, Any]]:
     prepare = {case.name: case.switch for case in cases}
     times: dict[str, list[dict[str, list[float]]]] = {"training": [], "inference": []}
     for _ in range(rounds):
         training = {case.name: case.training_step for case in cases if not case.for_inference}
-        times["training"].append(interleaved(training, repeats, prepare, tick))
+        times["training"].append(interleaved(training, repeats, prepare, tick, at_least))
         inference = {case.name: case.forward for case in cases}
-        times["inference"].append(interleaved(inference, INFERENCES * repeats, prepare, tick))
+        more = INFERENCES * repeats
+        times["inference"].append(interleaved(inference, more, prepare, tick, at_least))
     peaks: dict[str, int | None] = {}
     for case in cases:
         case.switch()
@@ -182,6 +194,7 @@ def _ratios(
 ) -> dict[str, Any]:
     """Times of a case and its ratios to the linear ones; empty for a training that nobody does."""
     row: dict[str, Any] = {f"{kind}_seconds": None, f"{kind}_median_seconds": None}
+    row[f"{kind}_runs"] = 0
     row |= {f"{kind}{suffix}": None for suffix in ("", "_own", "_turns")}
     row |= {f"{kind}{suffix}_rounds": [] for suffix in ("", "_own")}
     if case.name not in rounds[0]:
@@ -189,6 +202,7 @@ def _ratios(
     bests = [{name: min(runs) for name, runs in each.items()} for each in rounds]
     best = {name: min(each[name] for each in bests) for name in bests[0]}
     row[f"{kind}_seconds"] = best[case.name]
+    row[f"{kind}_runs"] = sum(len(each[case.name]) for each in rounds)
     row[f"{kind}_median_seconds"] = statistics.median(
         seconds for each in rounds for seconds in each[case.name]
     )

@@ -7,7 +7,7 @@ the steadiest estimate; taking turns spreads slow phases of the machine over all
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 
 def interleaved(
@@ -15,6 +15,7 @@ def interleaved(
     repeats: int,
     prepare: Mapping[str, Callable[[], object]] | None = None,
     tick: Callable[[], object] = lambda: None,
+    at_least: float = 0.0,
 ) -> dict[str, list[float]]:
     """Runs all cases in turn, `repeats` times after one round to warm up, and returns their
     seconds.
@@ -23,23 +24,23 @@ def interleaved(
         cases: what to time.
         repeats: how many timed rounds.
         prepare: what to call before each run of a case, outside the clock.
-        tick: called after each run, for a progress bar.
+        tick: called after each run of these rounds, for a progress bar.
+        at_least: seconds of timed runs below which more rounds follow, up to ten times as many: the
+            shorter a case, the more of its runs something else falls into.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for name, round_ in _rounds(list(cases), repeats + 1):
-        if prepare is not None:
-            prepare[name]()
-        start = time.perf_counter()
-        cases[name]()
-        elapsed = time.perf_counter() - start
-        if round_ > 0:
-            seconds[name].append(elapsed)
-        tick()
+    for round_ in range(10 * repeats + 1):
+        if round_ > repeats and sum(map(sum, seconds.values())) >= at_least:
+            break
+        # In alternating order, so that no case always follows another.
+        for name in cases if round_ % 2 == 0 else reversed(list(cases)):
+            if prepare is not None:
+                prepare[name]()
+            start = time.perf_counter()
+            cases[name]()
+            elapsed = time.perf_counter() - start
+            if round_ > 0:
+                seconds[name].append(elapsed)
+            if round_ <= repeats:
+                tick()
     return seconds
-
-
-def _rounds(names: Sequence[str], rounds: int) -> Iterator[tuple[str, int]]:
-    """Every name in every round, in alternating order, so that no case always follows another."""
-    for round_ in range(rounds):
-        for name in names if round_ % 2 == 0 else reversed(names):
-            yield name, round_

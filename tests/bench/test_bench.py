@@ -27,6 +27,21 @@ def test_cases_take_turns():
     assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
 
 
+@pytest.mark.parametrize(("at_least", "runs"), [(0.0, 3), (6.0, 3), (9.0, 5), (1000.0, 30)])
+def test_short_cases_run_more_often(at_least, runs, monkeypatch):
+    """A clock by which each of two cases takes a second, with one round to warm up."""
+    now, ticks = [0.0], []
+    monkeypatch.setattr("quadric.bench.timing.time.perf_counter", lambda: now[0])
+
+    def work() -> None:
+        now[0] += 1.0
+
+    cases = {"a": work, "b": work}
+    seconds = interleaved(cases, 3, tick=lambda: ticks.append(1), at_least=at_least)
+    assert seconds == {"a": [1.0] * runs, "b": [1.0] * runs}
+    assert len(ticks) == 2 * (3 + 1)
+
+
 def test_peak_memory_is_the_largest_sum():
     def work() -> None:
         first = torch.empty(1000, dtype=torch.float32)
@@ -165,6 +180,7 @@ def test_command(tmp_path):
     assert "fused kernels are o" in result.stderr
     data = json.loads(file.read_text())
     assert {"rows", "machine", "versions", "command", "repeats"} <= set(data)
+    assert {row["training_runs"] for row in data["rows"]} == {10}  # short ones: ten times as often
     assert picture.stat().st_size > 1000
 
 
