@@ -23,15 +23,24 @@ from quadric.kernels import Norm
 # microseconds: as long as the squares of a small layer take.
 _LIBRARY = torch.library.Library("quadric", "FRAGMENT")
 
-_SETTINGS = "str kind, int rank, int dim, int groups"
+# The version is there for torch, which keeps compiled graphs on disk, with their backward passes,
+# and finds them by the operators' names and arguments: those of another version are not taken.
+_SETTINGS = "str kind, int rank, int dim, int groups, str version"
 
 # The kernels take what comes, NCHW or channels_last: without the first tag the compiler, which
 # changes the layout of convolutions for speed, would change it back for us.
 _TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
 
 
-def _squares(kind: str, rank: int, dim: int, groups: int) -> Squares:
+def _squares(kind: str, rank: int, dim: int, groups: int, version: str) -> Squares:
     return (EigenSquares if kind == "eigen" else SharedSquares)(rank, dim, groups)
+
+
+def settings_of(squares: Squares) -> tuple[str, int, int, int, str]:
+    """What an operator is told besides tensors."""
+    from quadric import __version__
+
+    return squares.kind, squares.rank, squares.dim, squares.groups, __version__
 
 
 def _add(out: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
@@ -99,7 +108,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     kept, eigenvalues = ctx.saved_tensors
     gradients = torch.ops.quadric.add_squares_backward(grad, kept, eigenvalues, *ctx.settings)
-    return (*gradients, None, None, None, None)
+    return (*gradients, *(None,) * len(ctx.settings))
 
 
 def _no_second(ctx: Any, *grads: Tensor) -> None:
@@ -211,7 +220,7 @@ def norm_squares(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behin
         squares: which squares are added.
         behind: what follows them.
     """
-    settings = (squares.kind, squares.rank, squares.dim, squares.groups)
+    settings = settings_of(squares)
     norm, (mean, var) = behind.settings, behind.statistics
     if mean is not None and var is not None and not torch.is_grad_enabled():
         return add_squares(z, eigenvalues, squares, _norm.finish(norm, mean, var))
@@ -253,7 +262,7 @@ def add_squares(
     """The sum with the squares, and what follows it, as an operator. `out` is overwritten where
     nobody asks for gradients.
     """
-    settings = (squares.kind, squares.rank, squares.dim, squares.groups)
+    settings = settings_of(squares)
     if not torch.is_grad_enabled():
         after = (finish.shift, finish.relu, finish.scale)
         torch.ops.quadric.add_squares_(out, eigenvalues, *after, *settings)

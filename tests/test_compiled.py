@@ -35,10 +35,12 @@ class Graphs:
     def __init__(self) -> None:
         self.count = 0
         self.targets: list[str] = []
+        self.arguments: list[Any] = []
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         self.count += 1
         self.targets += [str(node.target) for node in graph.graph.nodes]
+        self.arguments += [value for node in graph.graph.nodes for value in node.args]
         return graph.forward
 
 
@@ -53,7 +55,7 @@ def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
     out = out.requires_grad_()
     lam = torch.randn(squares.num_eigenvalues(26), requires_grad=True)
     kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
-    arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups)
+    arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups, "1.0")
     add = torch.ops.quadric.add_squares.default
     torch.library.opcheck(add, arguments)
     expected = squares.plain(out.double(), lam.double())
@@ -64,6 +66,16 @@ def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
         torch.library.opcheck(add_, (*plain, *after, *arguments[2:]))
     backward = torch.ops.quadric.add_squares_backward.default
     torch.library.opcheck(backward, (torch.randn_like(plain[0]), *plain, *arguments[2:]))
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "7.8.9"])
+def test_a_graph_on_disk_is_of_one_version(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch looks for it by all arguments of an operator, and keeps the backward pass with it."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(quadric, "__version__", version)
+    layer = quadric.make_layer(nn.Linear, 8, 8, neuron="shared")
+    torch.compile(layer, backend=(graphs := Graphs()), fullgraph=True)(torch.randn(3, 8))
+    assert version in graphs.arguments
 
 
 @pytest.mark.parametrize("neuron", ["eigen", "shared"])
