@@ -194,6 +194,41 @@ static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows
         *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
 }
 
+// Halves what is left to add up in each of two vectors, and puts both into one: lanes 0 and 2 and lanes 1 and 3 of each
+// quarter, in turn; then the two sums of each quarter; then quarters.
+static inline __m512 add_lanes(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+static inline __m512 add_pairs(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+static inline __m512 add_quarters(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+// The same of a neuron that fits one vector, sixteen rows at a time. WHOLE: all 16 numbers from the y on are there to read.
+template <bool WHOLE>
+static void eigen_forward_vector(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
+    const __mmask16 lanes = (1 << (k + 1)) - 1, features = lanes & ~1;
+    const __m512 l = _mm512_maskz_expandloadu_ps(features, lam);
+    const auto squares = [&](const float *p) ALWAYS_INLINE {
+        const __m512 x = WHOLE ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes, p);
+        return _mm512_maskz_mul_ps(features, _mm512_mul_ps(l, x), x);
+    };
+    int64_t r = 0;
+    for (; r + 16 <= rows; r += 16, y += 16 * channels) {
+        const auto four = [&](int first) ALWAYS_INLINE {
+            const float *p = y + first * channels, *q = p + 2 * channels;
+            const __m512 a = add_lanes(squares(p), squares(p + channels));
+            return add_pairs(a, add_lanes(squares(q), squares(q + channels)));
+        };
+        alignas(64) float sums[16];
+        _mm512_store_ps(sums, add_quarters(add_quarters(four(0), four(4)), add_quarters(four(8), four(12))));
+        for (int i = 0; i < 16; i++) y[i * channels] += sums[i];
+    }
+    for (; r < rows; r++, y += channels) *y += _mm512_reduce_add_ps(squares(y));
+}
+
 // Neighboring neurons that fit one vector of 16 channels: loaded and stored together, other lanes masked out.
 struct Segment {
     int64_t start;
@@ -282,11 +317,11 @@ struct EigenLanes {
     }
 };
 
-// As many rows as stay in the first cache, by eights. Where rows are long, few: each is a stream of its own for the
+// As many rows as stay in the first cache, by sixteens. Where rows are long, few: each is a stream of its own for the
 // processor, which fetches ahead for some thirty of them.
 static int64_t segment_rows(int64_t channels) {
-    const int64_t rows = 4096 / channels / 8 * 8;
-    return rows < 8 ? 8 : rows;
+    const int64_t rows = 4096 / channels / 16 * 16;
+    return rows < 16 ? 16 : rows;
 }
 
 // A neuron of either kind as a `Mixer`: made once a call, it has all tables. `forward` writes the outputs of some rows.
@@ -375,7 +410,9 @@ struct EigenMixer {
             const float *l = lam + b.offset[m];
             if (k == 0) continue;
             if (k <= 8) eigen_forward_neuron<1>(y, l, k, rows, channels);
-            else if (k <= 16) eigen_forward_neuron<2>(y, l, k, rows, channels);
+            else if (k < 16 && b.start[m] + 16 <= channels) eigen_forward_vector<true>(y, l, k, rows, channels);
+            else if (k < 16) eigen_forward_vector<false>(y, l, k, rows, channels);
+            else if (k == 16) eigen_forward_neuron<2>(y, l, k, rows, channels);
             else if (k <= 32) eigen_forward_neuron<4>(y, l, k, rows, channels);
             else eigen_forward_neuron<8>(y, l, k, rows, channels);
         }

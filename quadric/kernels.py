@@ -198,19 +198,23 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL) -> None:
     """Small comparisons with arithmetic in the head, so that a broken build is never used."""
-    # One neuron of rank 2 and a linear channel, and one of rank 9; one group of two outputs.
+    # One neuron of rank 2 and a linear channel, two of rank 9, of which the first has 16 channels
+    # from its own on, and one of rank 16; one group of two outputs.
     eigen = Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
-    wide = Table((0,), (10,), (0,), 9), [1.0] * 9
+    wide = Table((0, 10), (10, 10), (0, 9), 18), [1.0] * 18
+    widest = Table((0,), (17,), (0,), 16), [1.0] * 16
+    nine, sixteen = [2.0] * 9, [2.0] * 16
     shared = Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
     _Numbers = list[float]
     expected: list[tuple[str, Table, _Numbers, _Numbers, _Numbers, _Numbers]] = [
         ("eigen", *eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
-        ("eigen", *wide, [1.0] + [2.0] * 9, [37.0] + [2.0] * 9, [1.0] + [5.0] * 9 + [4.0] * 9),
+        ("eigen", *wide, [1.0, *nine] * 2, [37.0, *nine] * 2, ([1.0] + [5.0] * 9) * 2 + [4.0] * 18),
+        ("eigen", *widest, [1.0, *sixteen], [65.0, *sixteen], [1.0] + [5.0] * 16 + [4.0] * 16),
         ("shared", *shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
     ]
     for kind, table, values, z, out, gradients in expected:
         # One row of channels, rows enough for the loops over several, and planes.
-        for rows, pixels in ((1, 1), (9, 1), (1, 2)):
+        for rows, pixels in ((1, 1), (17, 1), (1, 2)):
             shape = (rows, len(z), pixels)
             lam = torch.tensor(values, dtype=torch.float32, device="cpu")
             row = torch.tensor(z, dtype=torch.float32, device="cpu")
@@ -230,7 +234,7 @@ def _check(library: ctypes.CDLL) -> None:
             got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
             after = [max(2.0 * v - 3.0, 0.0) for v in out]
             wanted = [*[out] * rows, *[after] * rows, *[gradients] * rows]
-            if pixels == 1 and library.quadric_has_norm():
+            if pixels == 1 and library.quadric_has_norm() and max(table.size) <= _VECTOR:
                 got += _with_norm(library, kind, table, linear, lam)
                 wanted += [after, [2.0 * g for g in gradients], [*[rows] * len(z)]]
                 wanted += [[rows * v for v in out], [v / 2 for v in out], [v * v / 4 for v in out]]

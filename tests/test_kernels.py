@@ -87,7 +87,7 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
 @pytest.mark.parametrize("library", ["this machine's", "narrow"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
-@pytest.mark.parametrize("rank", [1, 8, 9, 40])
+@pytest.mark.parametrize("rank", [1, 8, 9, 15, 16, 40])
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize(
     ("scaled", "shifted", "relu"),
@@ -381,3 +381,46 @@ def test_switching_off(tmp_path):
     assert not kernels.active()
     assert "switched off" in (kernels.reason() or "")
     assert kernels.layout(torch.empty(2, 3), -1) is None
+
+
+GUARDED = """
+import ctypes, mmap, sys
+import torch
+import quadric
+from quadric import _norm
+from quadric._squares import EigenSquares, Finish, SharedSquares
+from quadric.kernels import Norm
+
+# Numbers that end where a page ends behind which nothing may be read or written.
+libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+
+def guarded(rows, channels):
+    size = rows * channels * 4
+    whole = -(-size // page) * page
+    memory = mmap.mmap(-1, whole + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(address + whole), page, 0) == 0
+    out = torch.frombuffer(memory, dtype=torch.float32, offset=whole - size, count=size // 4)
+    return out.reshape(rows, channels).copy_(torch.randn(rows, channels))
+
+assert quadric.use_kernels(True), quadric.kernels.reason()
+for channels in (10, 16, 20, 23, 26):
+    for rows in (1, 15, 16, 17, 40):
+        for squares in (EigenSquares(9), EigenSquares(15), EigenSquares(5), SharedSquares(8)):
+            out, grad = guarded(rows, channels), guarded(rows, channels)
+            lam = torch.randn(squares.num_eigenvalues(channels))
+            one = guarded(1, channels)[0]
+            squares.forward_(out, lam, Finish(one, True, one))
+            squares.backward(grad, out, lam, True)
+            norm = Norm(one, one, 1e-5, True, True)
+            _, mean, var = _norm.forward(out, lam, squares, norm)
+            _norm.backward(grad, out, lam, squares, norm, mean, var)
+print("nothing behind")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="guards pages by Linux' own call")
+def test_nothing_is_read_behind_the_last_row():
+    command = [sys.executable, "-c", GUARDED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "nothing behind\n", done.stderr[-2000:] or done.returncode
