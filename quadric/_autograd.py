@@ -25,10 +25,14 @@ from quadric._compiled import add_squares, has_operator, in_torch_func
 from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
 from quadric.maps import Map
 
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
 
 def _transforming() -> bool:
-    """Whether a torch.func transform, forward-mode differentiation or torch.jit.trace is active."""
-    if torch._C._get_tracing_state() is not None:
+    """Whether a torch.func transform, forward-mode differentiation, torch.jit.trace or make_fx is
+    active: they must see every operation.
+    """
+    if torch._C._get_tracing_state() is not None or torch._C._get_dispatch_mode(_PROXY) is not None:
         return True
     return in_torch_func() or forward_ad._current_level >= 0
 

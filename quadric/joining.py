@@ -72,8 +72,10 @@ def join_(model: nn.Module, example_inputs: Any = None) -> JoiningReport:
     each called once, nothing else reading what stands between them.
 
     Modules that are joined belong together: call `separate_` before one of them is replaced, copied
-    alone or converted (SyncBatchNorm), and before the network is given to DataParallel. Hooks that
-    are put on them afterwards see what the layer returns, which is behind the ReLU.
+    alone or converted (SyncBatchNorm), and before the network is given to DataParallel. They run in
+    one grad mode: not the layer alone under `torch.no_grad()`. Hooks that are put on them
+    afterwards, and a forward that keeps the layer's output on the side, see what the layer returns,
+    which is behind the ReLU.
 
     Args:
         model: changed in place.

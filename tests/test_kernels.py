@@ -11,11 +11,13 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric import kernels
 from quadric._squares import EigenSquares, Finish, SharedSquares
+from quadric.joining import join_
 from tests.conftest import need_kernels
 
 NEURONS = {"eigen": EigenSquares, "shared": SharedSquares}
@@ -424,3 +426,22 @@ def test_nothing_is_read_behind_the_last_row():
     command = [sys.executable, "-c", GUARDED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout == "nothing behind\n", done.stderr[-2000:] or done.returncode
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_graph_that_is_recorded_holds_the_squares(neuron, enabled, gradients, joined):
+    """make_fx sees torch's operations, and not what the kernels do to a tensor."""
+    quadric.use_kernels(enabled)
+    layer = quadric.make_layer(nn.Linear, 20, 20, neuron=neuron, rank=4)
+    nn.init.normal_(layer.eigenvalues)
+    model = nn.Sequential(layer, nn.BatchNorm1d(20), nn.ReLU()).eval()
+    x = torch.randn(5, 20)
+    expected = model(x).detach()
+    if joined:
+        join_(model)
+    with torch.set_grad_enabled(gradients):
+        graph = make_fx(lambda x: model(x))(torch.randn(5, 20))
+        torch.testing.assert_close(graph(x), expected, rtol=1e-5, atol=1e-5)
