@@ -117,7 +117,11 @@ def _bench(
 
     def made(results: Path) -> str:
         data = json.loads((results / "bench" / file).read_text(encoding="utf-8"))
-        machine, runs = data["machine"], data["repeats"] * data["rounds"]
+        machine = data["machine"]
+        # Of short cases there are more than were asked for; older files do not say how many.
+        counts = {r.get("training_runs") for r in data["rows"]} - {None, 0}
+        counts = counts or {data["repeats"] * data["rounds"]}
+        runs = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
         torch_version = data["versions"]["torch"]
         rounds = f" in {data['rounds']} rounds" if data["rounds"] > 1 else ""
         note = (
