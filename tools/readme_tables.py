@@ -121,12 +121,12 @@ def _bench(
         # Of short cases there are more than were asked for; older files do not say how many.
         counts = {r.get("training_runs") for r in data["rows"]} - {None, 0}
         counts = counts or {data["repeats"] * data["rounds"]}
-        runs = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
+        more = f" (of short ones up to {max(counts)})" if len(counts) > 1 else ""
         torch_version = data["versions"]["torch"]
         rounds = f" in {data['rounds']} rounds" if data["rounds"] > 1 else ""
         note = (
-            f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; {times} of {runs} "
-            f"runs{rounds}, taken in turn: `{data['command']}`."
+            f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; {times} of "
+            f"{min(counts)} runs{more}{rounds}, taken in turn: `{data['command']}`."
         )
         return f"{table(data['rows'], markdown=True)}\n\n{note}"
 
