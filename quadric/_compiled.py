@@ -36,7 +36,7 @@ def _squares(kind: str, rank: int, dim: int, groups: int, version: str) -> Squar
     return (EigenSquares if kind == "eigen" else SharedSquares)(rank, dim, groups)
 
 
-def settings_of(squares: Squares) -> tuple[str, int, int, int, str]:
+def _settings(squares: Squares) -> tuple[str, int, int, int, str]:
     """What an operator is told besides tensors."""
     from quadric import __version__
 
@@ -220,7 +220,7 @@ def norm_squares(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behin
         squares: which squares are added.
         behind: what follows them.
     """
-    settings = settings_of(squares)
+    settings = _settings(squares)
     norm, (mean, var) = behind.settings, behind.statistics
     if mean is not None and var is not None and not torch.is_grad_enabled():
         return add_squares(z, eigenvalues, squares, _norm.finish(norm, mean, var))
@@ -262,7 +262,7 @@ def add_squares(
     """The sum with the squares, and what follows it, as an operator. `out` is overwritten where
     nobody asks for gradients.
     """
-    settings = settings_of(squares)
+    settings = _settings(squares)
     if not torch.is_grad_enabled():
         after = (finish.shift, finish.relu, finish.scale)
         torch.ops.quadric.add_squares_(out, eigenvalues, *after, *settings)

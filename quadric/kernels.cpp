@@ -171,6 +171,18 @@ struct Features {
     }
 };
 
+// Halves what is left to add up in each of two vectors, and puts both into one: lanes 0 and 2 and lanes 1 and 3 of each
+// quarter, in turn; then the two sums of each quarter; then quarters.
+static inline __m512 add_lanes(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+static inline __m512 add_pairs(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+static inline __m512 add_quarters(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
 // y += the weighted squares of the features behind it, eight rows at a time: four pairs of rows are added up crosswise, so
 // that all eight sums come out in one vector.
 template <int EIGHTS>
@@ -182,28 +194,14 @@ static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows
         const __m512 a = features.squares(f, channels), b = features.squares(f + 2 * channels, channels);
         const __m512 c = features.squares(f + 4 * channels, channels);
         const __m512 d = features.squares(f + 6 * channels, channels);
-        const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-        const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
         // In each quarter a sum for a, b, c and d; two quarters for each row of a pair.
-        const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+        const __m512 all = add_pairs(add_lanes(a, b), add_lanes(c, d));
         alignas(64) float sums[16];
         _mm512_store_ps(sums, _mm512_add_ps(all, _mm512_shuffle_f32x4(all, all, 0xb1)));
         for (int p = 0; p < 4; p++) y[2 * p * channels] += sums[p], y[(2 * p + 1) * channels] += sums[8 + p];
     }
     for (; r < rows; r++, y += channels)
         *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
-}
-
-// Halves what is left to add up in each of two vectors, and puts both into one: lanes 0 and 2 and lanes 1 and 3 of each
-// quarter, in turn; then the two sums of each quarter; then quarters.
-static inline __m512 add_lanes(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-}
-static inline __m512 add_pairs(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-}
-static inline __m512 add_quarters(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
 // The same of a neuron that fits one vector, sixteen rows at a time. WHOLE: all 16 numbers from the y on are there to read.

@@ -386,7 +386,7 @@ def test_switching_off(tmp_path):
 
 
 GUARDED = """
-import ctypes, mmap, sys
+import ctypes, mmap
 import torch
 import quadric
 from quadric import _norm
