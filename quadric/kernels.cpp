@@ -204,6 +204,17 @@ static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows
         *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
 }
 
+// The sums of what `squares` gives of each of sixteen rows.
+template <class Squares>
+ALWAYS_INLINE static inline __m512 add_rows(const float *x, int64_t channels, Squares squares) {
+    const auto four = [&](int first) ALWAYS_INLINE {
+        const float *p = x + first * channels, *q = p + 2 * channels;
+        const __m512 a = add_lanes(squares(p), squares(p + channels));
+        return add_pairs(a, add_lanes(squares(q), squares(q + channels)));
+    };
+    return add_quarters(add_quarters(four(0), four(4)), add_quarters(four(8), four(12)));
+}
+
 // The same of a neuron that fits one vector, sixteen rows at a time. WHOLE: all 16 numbers from the y on are there to read.
 template <bool WHOLE>
 static void eigen_forward_vector(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
@@ -215,13 +226,8 @@ static void eigen_forward_vector(float *y, const float *lam, int k, int64_t rows
     };
     int64_t r = 0;
     for (; r + 16 <= rows; r += 16, y += 16 * channels) {
-        const auto four = [&](int first) ALWAYS_INLINE {
-            const float *p = y + first * channels, *q = p + 2 * channels;
-            const __m512 a = add_lanes(squares(p), squares(p + channels));
-            return add_pairs(a, add_lanes(squares(q), squares(q + channels)));
-        };
         alignas(64) float sums[16];
-        _mm512_store_ps(sums, add_quarters(add_quarters(four(0), four(4)), add_quarters(four(8), four(12))));
+        _mm512_store_ps(sums, add_rows(y, channels, squares));
         for (int i = 0; i < 16; i++) y[i * channels] += sums[i];
     }
     for (; r < rows; r++, y += channels) *y += _mm512_reduce_add_ps(squares(y));
@@ -234,6 +240,7 @@ struct Segment {
     __m512 lam;    // zero for a y
     __m512i y_of;  // the lane of each lane's y
     int widest;    // channels of its widest neuron
+    bool alone;    // whether there is no other
 };
 
 // For each lane the one that is 1, 2, 4 and 8 behind; one of a second vector, of zeros, where the neuron has ended. Not in a
@@ -272,11 +279,21 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
         if (width == 0) return {};
         for (int64_t m = i - 1; m >= 0 && b.start[m] >= s.start; m--)
             if (s.widest < b.size[m]) s.widest = b.size[m];
+        s.alone = s.widest == width;
         s.lam = _mm512_load_ps(l);
         s.y_of = _mm512_load_si512(y);
         all.push_back(s);
     }
     return all;
+}
+
+// `Lanes` on one row after the other.
+template <class Lanes, class Use>
+ALWAYS_INLINE static inline void each_mixed(const Lanes &lanes, const float *p, int64_t rows, int64_t channels, Use use) {
+    for (int64_t n = 0; n < rows; n++, p += channels) {
+        const __m512 z = _mm512_maskz_loadu_ps(lanes.lanes(), p);
+        use(n, z, lanes.mix(z));
+    }
 }
 
 // A segment's arithmetic on one row. STEPS is how often the distance of what is added up has to double.
@@ -313,6 +330,34 @@ struct EigenLanes {
         sums.sum = _mm512_fmadd_ps(gf, f, sums.sum);
         return _mm512_mask3_fmadd_ps(twice, gf, g, features);
     }
+    // Calls `use` with the number of each row, what the linear map gave, and that with its squares.
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
+        each_mixed(*this, p, rows, channels, use);
+    }
+};
+
+// A segment of one neuron only, of more than 8 channels: sixteen rows are added up at once.
+struct EigenNeuron : EigenLanes<4> {
+    using EigenLanes<4>::EigenLanes;
+
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
+        const auto squares = [&](const float *q) ALWAYS_INLINE {
+            const __m512 x = _mm512_maskz_loadu_ps(features, q);
+            return _mm512_mul_ps(_mm512_mul_ps(lam, x), x);
+        };
+        int64_t n = 0;
+        for (; n + 16 <= rows; n += 16, p += 16 * channels) {
+            alignas(64) float sums[16];
+            _mm512_store_ps(sums, add_rows(p, channels, squares));
+            for (int i = 0; i < 16; i++) {
+                const __m512 z = _mm512_maskz_loadu_ps(there, p + i * channels);
+                use(n + i, z, _mm512_mask_add_ps(z, ys, z, _mm512_set1_ps(sums[i])));
+            }
+        }
+        each_mixed(*this, p, rows - n, channels, [&](int64_t i, __m512 z, __m512 x) ALWAYS_INLINE { use(n + i, z, x); });
+    }
 };
 
 // As many rows as stay in the first cache, by sixteens. Where rows are long, few: each is a stream of its own for the
@@ -332,14 +377,16 @@ static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Fini
     for (size_t k = 0; k < mixer.all.size(); k++)
         mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
             const FinishVector finish(f, lanes.lanes(), lanes.start());
-            const float *x = z + lanes.start();
-            float *r = y + lanes.start();
+            const float *from = z + lanes.start();
+            float *to = y + lanes.start();
             if (f.any())
-                for (int64_t n = 0; n < rows; n++, x += channels, r += channels)
-                    _mm512_mask_storeu_ps(r, lanes.lanes(), finish(lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x))));
+                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
+                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), finish(x));
+                });
             else
-                for (int64_t n = 0; n < rows; n++, x += channels, r += channels)
-                    _mm512_mask_storeu_ps(r, lanes.lanes(), lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)));
+                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
+                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), x);
+                });
         });
 }
 
@@ -401,6 +448,12 @@ struct EigenMixer {
     bool has_backward() const { return !all.empty(); }
 
     void forward(const float *in, float *x, Finish finish, int64_t rows) const {
+        // In one go, with what follows. Squares alone change only the y, which are few: unless a row is one vector it is
+        // faster to write nothing else.
+        if (has_backward() && (finish.any() || (in != x && all.size() == 1))) {
+            mixed_rows(*this, in, x, finish, rows, channels);
+            return;
+        }
         copy_tile(in, x, 0, rows * channels);
         for (int64_t m = 0; m < b.count; m++) {
             const int k = b.size[m] - 1;
@@ -421,6 +474,7 @@ struct EigenMixer {
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         if (all[k].widest <= 4) run(EigenLanes<2>(all[k], reach[k]));
         else if (all[k].widest <= 8) run(EigenLanes<3>(all[k], reach[k]));
+        else if (all[k].alone) run(EigenNeuron(all[k], reach[k]));
         else run(EigenLanes<4>(all[k], reach[k]));
     }
 
@@ -806,6 +860,10 @@ struct SharedLanes {
         }
         return _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
     }
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
+        each_mixed(*this, p, rows, channels, use);
+    }
 };
 
 struct SharedMixer {
@@ -1127,20 +1185,20 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
             for (size_t k = 0; k < mixer.all.size(); k++)
                 mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start();
-                    const float *x = z + i * tile * channels + start;
-                    const auto row = [&]() { return lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), x)); };
-                    if (own.count == 0) _mm512_mask_storeu_ps(&guess[start], lanes.lanes(), row());
+                    const float *p = z + i * tile * channels + start;
+                    if (own.count == 0)
+                        _mm512_mask_storeu_ps(&guess[start], lanes.lanes(),
+                                              lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), p)));
                     double middle[16], squared[16];
                     bool hidden = false;
                     for (int turn = 0; turn < 2; turn++) {
                         const __m512 from = _mm512_maskz_loadu_ps(lanes.lanes(), &guess[start]);
                         __m512 sum = _mm512_setzero_ps(), squares = sum;
-                        x = z + i * tile * channels + start;
-                        for (int64_t n = 0; n < rows; n++, x += channels) {
-                            const __m512 apart = _mm512_sub_ps(row(), from);
+                        lanes.each(p, rows, channels, [&](int64_t, __m512, __m512 x) ALWAYS_INLINE {
+                            const __m512 apart = _mm512_sub_ps(x, from);
                             sum = _mm512_add_ps(sum, apart);
                             squares = _mm512_fmadd_ps(apart, apart, squares);
-                        }
+                        });
                         alignas(64) float s[16], q[16];
                         _mm512_store_ps(s, sum), _mm512_store_ps(q, squares);
                         hidden = false;
@@ -1224,12 +1282,12 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
                     const NormVector vector(norm, lanes.lanes(), start);
                     __m512 plain = _mm512_setzero_ps(), weighted = plain;
-                    const float *g = grad + at, *p = z + at;
-                    for (int64_t n = 0; n < rows; n++, g += channels, p += channels) {
-                        const __m512 x = lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), p)), t = vector.open(g, x);
+                    const float *g = grad + at;
+                    lanes.each(z + at, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
+                        const __m512 t = vector.open(g + n * channels, x);
                         plain = _mm512_add_ps(plain, t);
                         weighted = _mm512_fmadd_ps(t, _mm512_sub_ps(x, vector.mean), weighted);
-                    }
+                    });
                     alignas(64) float s[16], w[16];
                     _mm512_store_ps(s, plain), _mm512_store_ps(w, weighted);
                     for (int j = 0; j < 16 && lanes.lanes() >> j; j++)
@@ -1274,16 +1332,15 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
                     const __m512 m = _mm512_maskz_loadu_ps(there, &slope[start]);
                     const __m512 d = _mm512_maskz_loadu_ps(there, &base[start]);
                     typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
-                    const float *g = grad + at, *p = z + at;
+                    const float *g = grad + at;
                     float *r = result + at;
-                    for (int64_t n = 0; n < rows; n++, g += channels, p += channels, r += channels) {
-                        const __m512 linear = _mm512_maskz_loadu_ps(there, p), x = lanes.mix(linear);
-                        __m512 of_x = _mm512_mul_ps(vector.finish.scale, vector.open(g, x));
+                    lanes.each(z + at, rows, channels, [&](int64_t n, __m512 linear, __m512 x) ALWAYS_INLINE {
+                        __m512 of_x = _mm512_mul_ps(vector.finish.scale, vector.open(g + n * channels, x));
                         // Not zero times x else, which may be infinite.
                         if (norm.of_batch)
                             of_x = _mm512_add_ps(of_x, _mm512_fmadd_ps(m, _mm512_sub_ps(x, vector.mean), d));
-                        _mm512_mask_storeu_ps(r, there, lanes.back(of_x, linear, own));
-                    }
+                        _mm512_mask_storeu_ps(r + n * channels, there, lanes.back(of_x, linear, own));
+                    });
                     own.store(sums.of(k));
                 });
             sums.count(rows);
