@@ -9,6 +9,7 @@ products that stand in for them, are called as an operator the compiler does not
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from quadric import _norm, kernels
 from quadric._behind import Behind
 from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
+from quadric._summing import takes_sums
 from quadric.kernels import Norm
 
 # torch.library.custom_op would do the same in one decorator each, and check every call for 40
@@ -32,6 +34,7 @@ _SETTINGS = "str kind, int rank, int dim, int groups, str version"
 _TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
 
 
+@functools.lru_cache(maxsize=1024)
 def _squares(kind: str, rank: int, dim: int, groups: int, version: str) -> Squares:
     return (EigenSquares if kind == "eigen" else SharedSquares)(rank, dim, groups)
 
@@ -127,7 +130,7 @@ torch.library.register_autograd("quadric::add_squares_backward", _no_second, lib
 # With a BatchNorm and a ReLU behind the squares
 # ------------------------------------------------------------------------------------------------
 
-_NORM = "Tensor? weight, Tensor? bias, float eps, bool relu, bool of_batch"
+_NORM = "Tensor? weight, Tensor? bias, float eps, bool relu"
 
 
 def _norm_squares(
@@ -140,10 +143,27 @@ def _norm_squares(
     eps: float,
     relu: bool,
     of_batch: bool,
+    added: Tensor | None,
     *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     norm = Norm(weight, bias, eps, relu, of_batch)
-    return _norm.forward(z, eigenvalues, _squares(*settings), norm, mean, var)
+    return _norm.forward(z, eigenvalues, _squares(*settings), norm, mean, var, added=added)
+
+
+def _norm_squares_(
+    z: Tensor,
+    eigenvalues: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    relu: bool,
+    added: Tensor | None,
+    *settings: Any,
+) -> None:
+    norm = Norm(weight, bias, eps, relu, False)
+    _norm.forward_(z, eigenvalues, _squares(*settings), norm, mean, var, added)
 
 
 def _norm_gradients(
@@ -165,16 +185,22 @@ def _norm_gradients(
 
 
 _LIBRARY.define(
-    f"norm_squares(Tensor z, Tensor eigenvalues, Tensor? mean, Tensor? var, {_NORM}, {_SETTINGS})"
-    " -> (Tensor, Tensor, Tensor)",
+    f"norm_squares(Tensor z, Tensor eigenvalues, Tensor? mean, Tensor? var, {_NORM}, bool of_batch, "
+    f"Tensor? added, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+_LIBRARY.define(
+    f"norm_squares_(Tensor(a!) z, Tensor eigenvalues, Tensor mean, Tensor var, {_NORM}, "
+    f"Tensor? added, {_SETTINGS}) -> ()",
     tags=_TAGS,
 )
 _LIBRARY.define(
     "norm_squares_backward(Tensor grad, Tensor z, Tensor eigenvalues, Tensor mean, Tensor var, "
-    f"{_NORM}, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"{_NORM}, bool of_batch, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
 _LIBRARY.impl("norm_squares", _norm_squares, "CPU")
+_LIBRARY.impl("norm_squares_", _norm_squares_, "CPU")
 _LIBRARY.impl("norm_squares_backward", _norm_gradients, "CPU")
 
 
@@ -189,11 +215,14 @@ def _like_all(grad: Tensor, z: Tensor, eigenvalues: Tensor, *rest: Any) -> _norm
 
 
 torch.library.register_fake("quadric::norm_squares", _out_and_statistics, lib=_LIBRARY)
+torch.library.register_fake("quadric::norm_squares_", lambda *inputs: None, lib=_LIBRARY)
 torch.library.register_fake("quadric::norm_squares_backward", _like_all, lib=_LIBRARY)
 
 
 def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    z, eigenvalues, _, _, weight, bias, *ctx.settings = inputs
+    # `added` is given where gradients are no longer asked for: see `_summing.py`.
+    z, eigenvalues, _, _, weight, bias, eps, relu, of_batch, _, *settings = inputs
+    ctx.settings = (eps, relu, of_batch, *settings)
     _, mean, var = output
     ctx.save_for_backward(z, eigenvalues, mean, var, weight, bias)
 
@@ -202,7 +231,7 @@ def _back_norm(ctx: Any, grad: Tensor, *of_statistics: Tensor) -> tuple[Tensor |
     tensors = ctx.saved_tensors
     found = torch.ops.quadric.norm_squares_backward(grad, *tensors, *ctx.settings)
     given = [None if t is None else g for t, g in zip(tensors[4:], found[2:], strict=True)]
-    return (*found[:2], None, None, *given, *(None,) * len(ctx.settings))
+    return (*found[:2], None, None, *given, None, *(None,) * len(ctx.settings))
 
 
 torch.library.register_autograd(
@@ -222,11 +251,14 @@ def norm_squares(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behin
     """
     settings = _settings(squares)
     norm, (mean, var) = behind.settings, behind.statistics
+    numbers = (mean, var, norm.weight, norm.bias, norm.eps, norm.relu)
+    takes_sums()
     if mean is not None and var is not None and not torch.is_grad_enabled():
-        return add_squares(z, eigenvalues, squares, _norm.finish(norm, mean, var))
-    numbers = (mean, var, norm.weight, norm.bias, norm.eps, norm.relu, norm.of_batch)
+        torch.ops.quadric.norm_squares_(z, eigenvalues, *numbers, None, *settings)
+        return z
+    numbers = (*numbers, norm.of_batch, None, *settings)
     out: Tensor
-    out, mean, var = torch.ops.quadric.norm_squares(z, eigenvalues, *numbers, *settings)
+    out, mean, var = torch.ops.quadric.norm_squares(z, eigenvalues, *numbers)
     with torch.no_grad():
         behind.track(mean.detach(), var.detach(), z.numel() // z.shape[1])
     return out

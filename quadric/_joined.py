@@ -90,9 +90,13 @@ def _with_norm(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behind)
             *inputs, (squares, behind)
         )
         return result
-    if norm.of_batch and not _norm.is_served(z, squares):
+    mean, var = behind.statistics
+    if mean is not None and var is not None:
+        _norm.forward_(z, eigenvalues, squares, norm, mean, var)
+        return z
+    if not _norm.is_served(z, squares):
         return None
-    _, mean, var = _norm.forward(z, eigenvalues, squares, norm, *behind.statistics, in_place=True)
+    _, mean, var = _norm.forward(z, eigenvalues, squares, norm, in_place=True)
     behind.track(mean, var, z.numel() // z.shape[1])
     return z
 

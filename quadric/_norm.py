@@ -8,6 +8,8 @@ memory. Where there is no kernel the same formulas run on whole tensors. Statist
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -45,14 +47,22 @@ def _over(tensor: Tensor) -> list[int]:
 def _layout(z: Tensor, squares: Squares) -> kernels.Layout | None:
     """The layout of z if there are kernels for squares and BatchNorm together, else None."""
     shape = kernels.layout(z, squares.dim)
-    if shape is None or shape[2] != 1 or not has_kernels(shape[1], squares):
+    if shape is None or shape[2] != 1:
         return None
-    return shape
+    table = _table(squares, shape[1])
+    return shape if table.eigenvalues > 0 and kernels.has_norm(table.widest) else None
 
 
 def has_kernels(channels: int, squares: Squares) -> bool:
     """Whether there are kernels for squares and BatchNorm together, of outputs in rows."""
     return squares.num_eigenvalues(channels) > 0 and kernels.has_norm(squares.widest(channels))
+
+
+# An operator is called when the processor's caches are full of other things, and every Python
+# function that has to be fetched counts.
+@functools.lru_cache(maxsize=1024)
+def _table(squares: Squares, channels: int) -> kernels.Table:
+    return squares.table(channels)
 
 
 def is_served(z: Tensor, squares: Squares) -> bool:
@@ -68,9 +78,10 @@ def forward(
     mean: Tensor | None = None,
     var: Tensor | None = None,
     *,
+    added: Tensor | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output behind squares, BatchNorm and ReLU, outside autograd.
+    """The output behind squares, BatchNorm, a sum and ReLU, outside autograd.
 
     Args:
         z: the linear map's output, (batch, channels, ...).
@@ -79,6 +90,7 @@ def forward(
         norm: what follows.
         mean: of each channel, unless the batch's own is asked for.
         var: likewise its (biased) variance.
+        added: is added in front of the ReLU.
         in_place: whether z may be overwritten.
 
     Returns:
@@ -87,16 +99,57 @@ def forward(
     shape = _layout(z, squares)
     if shape is not None:
         result = z if in_place else torch.empty_like(z)
-        arguments = (squares.kind, z, result, eigenvalues, squares.table(shape[1]), shape)
-        return (result, *kernels.norm_forward(*arguments, norm, mean, var))
+        arguments = (squares.kind, z, result, eigenvalues, _table(squares, shape[1]), shape)
+        kept = kernels.norm_forward(*arguments, norm, mean, var, added=added)
+        assert kept is not None
+        return result, *kept
     result = z if in_place else torch.empty_like(z).copy_(z)
     if norm.of_batch or mean is None or var is None:
         squares.forward_(result, eigenvalues)
         var, mean = torch.var_mean(result, _over(result), correction=0)
-        finish(norm, mean, var).apply_(result, squares.dim)
-        return result, mean.double(), var.double()
-    squares.forward_(result, eigenvalues, finish(norm, mean, var))
+        _finish_(result, squares, finish(norm, mean, var), added)
+    else:
+        _forward_(result, eigenvalues, squares, finish(norm, mean, var), added)
     return result, mean.double(), var.double()
+
+
+def forward_(
+    z: Tensor,
+    eigenvalues: Tensor,
+    squares: Squares,
+    norm: Norm,
+    mean: Tensor,
+    var: Tensor,
+    added: Tensor | None = None,
+) -> None:
+    """The same in place, with given mean and variance: what inference needs."""
+    shape = _layout(z, squares)
+    if shape is None:
+        _forward_(z, eigenvalues, squares, finish(norm, mean, var), added)
+        return
+    arguments = (squares.kind, z, z, eigenvalues, _table(squares, shape[1]), shape)
+    kernels.norm_forward(*arguments, norm, mean, var, added=added, keep=False)
+
+
+def _forward_(
+    out: Tensor, eigenvalues: Tensor, squares: Squares, after: Finish, added: Tensor | None
+) -> None:
+    """Squares and what follows, without kernels for both."""
+    if added is None:
+        squares.forward_(out, eigenvalues, after)
+        return
+    squares.forward_(out, eigenvalues)
+    _finish_(out, squares, after, added)
+
+
+def _finish_(out: Tensor, squares: Squares, after: Finish, added: Tensor | None) -> None:
+    if added is None:
+        after.apply_(out, squares.dim)
+        return
+    Finish(after.shift, False, after.scale).apply_(out, squares.dim)
+    out.add_(added)
+    if after.relu:
+        out.relu_()
 
 
 def backward(
@@ -116,7 +169,7 @@ def backward(
     """
     shape = _layout(z, squares)
     if shape is not None:
-        arguments = (squares.kind, grad, z, eigenvalues, squares.table(shape[1]), shape)
+        arguments = (squares.kind, grad, z, eigenvalues, _table(squares, shape[1]), shape)
         return kernels.norm_backward(*arguments, norm, mean, var)
     inverse, scale, shift = _affine(norm, mean, var)
     x = squares.forward(z, eigenvalues)

@@ -5,6 +5,7 @@
 // for eigen a block is a neuron, y first and its features behind; for shared it is a group of outputs with a size x size
 // matrix of eigenvalues. No torch header is used: the library is built in a second or two and called through ctypes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -39,11 +40,13 @@ struct Blocks {
     const int32_t *start, *size, *offset;
 };
 
-// What follows the squares: a scale and a shift of each channel (or null), and a ReLU. NaN stays NaN.
+// What follows the squares: a scale and a shift of each channel (or null), and a ReLU. NaN stays NaN. In front of the ReLU
+// `mixed_rows` also adds another tensor of the same layout (or null).
 struct Finish {
     const float *scale, *shift;
     bool relu;
-    bool any() const { return scale || shift || relu; }
+    const float *added = nullptr;
+    bool any() const { return scale || shift || relu || added; }
     Finish from(int64_t channel) const { return {scale ? scale + channel : scale, shift ? shift + channel : shift, relu}; }
     float operator()(float v, int64_t channel) const {
         if (scale) v *= scale[channel];
@@ -135,6 +138,7 @@ struct FinishVector {
     __m512 affine(__m512 v) const { return _mm512_fmadd_ps(v, scale, shift); }
     // The second operand of a maximum is what becomes of a NaN.
     __m512 operator()(__m512 v) const { return _mm512_max_ps(least, affine(v)); }
+    __m512 operator()(__m512 v, __m512 added) const { return _mm512_max_ps(least, _mm512_add_ps(affine(v), added)); }
 };
 
 static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
@@ -379,7 +383,13 @@ static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Fini
             const FinishVector finish(f, lanes.lanes(), lanes.start());
             const float *from = z + lanes.start();
             float *to = y + lanes.start();
-            if (f.any())
+            if (f.added)
+                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
+                    const float *added = f.added + lanes.start() + n * channels;
+                    const __m512 v = finish(x, _mm512_maskz_loadu_ps(lanes.lanes(), added));
+                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), v);
+                });
+            else if (f.any())
                 lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
                     _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), finish(x));
                 });
@@ -397,7 +407,9 @@ static void forward_tiles(const Mixer &mixer, const float *in, float *out, Finis
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-        mixer.forward(in + at, out + at, finish, rows);
+        Finish here = finish;
+        if (here.added) here.added += at;
+        mixer.forward(in + at, out + at, here, rows);
     }
 }
 
@@ -1239,12 +1251,12 @@ struct Norm {
 };
 
 template <class Mixer>
-static bool norm_forward(const Mixer &mixer, const float *z, float *out, Norm norm, int64_t outer, int64_t channels,
-                         int threads) {
+static bool norm_forward(const Mixer &mixer, const float *z, const float *added, float *out, Norm norm, int64_t outer,
+                         int64_t channels, int threads) {
     if (!mixer.has_backward()) return false;
     if (norm.of_batch) moments(mixer, z, norm.mean, norm.var, outer, channels, threads);
     norm.set(channels);
-    forward_tiles(mixer, z, out, {norm.scale.data(), norm.shift.data(), norm.relu}, outer, channels, threads);
+    forward_tiles(mixer, z, out, {norm.scale.data(), norm.shift.data(), norm.relu, added}, outer, channels, threads);
     return true;
 }
 
@@ -1362,7 +1374,7 @@ struct Norm {
     double *mean, *var, eps;
     bool relu, of_batch;
 };
-static bool norm_forward(EigenMixer, const float *, float *, Norm, int64_t, int64_t, int) { return false; }
+static bool norm_forward(EigenMixer, const float *, const float *, float *, Norm, int64_t, int64_t, int) { return false; }
 static bool norm_backward(EigenMixer, const float *, const float *, Norm, float *, double *, double *, int64_t, int64_t,
                           int) {
     return false;
@@ -1374,7 +1386,7 @@ static bool norm_backward(EigenMixer, const float *, const float *, Norm, float 
 
 extern "C" {
 
-int quadric_abi() { return 5; }
+int quadric_abi() { return 6; }
 
 // Whether the kernels with a BatchNorm are here.
 int quadric_has_norm() {
@@ -1395,13 +1407,14 @@ void quadric_eigen_forward(const float *in, float *out, const float *lam, const 
     else eigen_forward_planes(in, out, lam, b, finish, outer, channels, inner, threads);
 }
 
-void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, double *dlam,
+void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, float *dlam,
                             const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                             int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    std::memset(dlam, 0, eigenvalues * sizeof(double));
-    if (inner == 1) eigen_backward_rows(grad, out, lam, result, dlam, b, outer, channels, threads);
-    else eigen_backward_planes(grad, out, lam, result, dlam, b, outer, channels, inner, threads);
+    std::vector<double> sums(eigenvalues, 0.0);
+    if (inner == 1) eigen_backward_rows(grad, out, lam, result, sums.data(), b, outer, channels, threads);
+    else eigen_backward_planes(grad, out, lam, result, sums.data(), b, outer, channels, inner, threads);
+    std::copy(sums.begin(), sums.end(), dlam);
 }
 
 void quadric_shared_forward(const float *z, float *y, const float *lam, const float *scale, const float *shift,
@@ -1414,37 +1427,45 @@ void quadric_shared_forward(const float *z, float *y, const float *lam, const fl
     else shared_forward_planes(z, y, lam, b, finish, outer, channels, inner, threads);
 }
 
-void quadric_shared_backward(const float *grad, const float *z, const float *lam, float *result, double *dlam,
+void quadric_shared_backward(const float *grad, const float *z, const float *lam, float *result, float *dlam,
                              const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                              int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    std::memset(dlam, 0, eigenvalues * sizeof(double));
-    if (inner == 1) shared_backward_rows(grad, z, lam, result, dlam, b, outer, channels, threads);
-    else shared_backward_planes(grad, z, lam, result, dlam, b, outer, channels, inner, threads);
+    std::vector<double> sums(eigenvalues, 0.0);
+    if (inner == 1) shared_backward_rows(grad, z, lam, result, sums.data(), b, outer, channels, threads);
+    else shared_backward_planes(grad, z, lam, result, sums.data(), b, outer, channels, inner, threads);
+    std::copy(sums.begin(), sums.end(), dlam);
 }
 
 // These return whether they did it: not on narrower machines, nor where a neuron or group is wider than a vector. Only rows
-// of channels: there is no `inner`. Mean and variance are written where they are those of the batch, else read; `dbias` has
-// the gradients of the bias and behind them those of the weight.
+// of channels: there is no `inner`. `added`, or null, is added in front of the ReLU. The forward pass writes mean and
+// variance, the batch's own or those given, unless null is given for them.
 #define NORM_ENTRY(kind, Kind)                                                                                             \
-    int quadric_##kind##_norm_forward(const float *z, float *out, const float *lam, const float *weight,                  \
-                                      const float *bias, double *mean, double *var, const int32_t *start,                 \
+    int quadric_##kind##_norm_forward(const float *z, const float *added, float *out, const float *lam,                   \
+                                      const float *weight, const float *bias, const float *given_mean,                     \
+                                      const float *given_var, double *mean, double *var, const int32_t *start,             \
                                       const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues,      \
                                       int64_t outer, int64_t channels, int64_t, double eps, int relu, int of_batch,        \
                                       int threads) {                                                                       \
         const Kind mixer(lam, {count, eigenvalues, start, size, offset}, channels);                                        \
+        std::vector<double> own;                                                                                           \
+        if (!mean) own.resize(2 * channels), mean = own.data(), var = mean + channels;                                     \
+        if (!of_batch) std::copy_n(given_mean, channels, mean), std::copy_n(given_var, channels, var);                     \
         const Norm norm = {weight, bias, mean, var, eps, relu != 0, of_batch != 0};                                        \
-        return norm_forward(mixer, z, out, norm, outer, channels, threads);                                                \
+        return norm_forward(mixer, z, added, out, norm, outer, channels, threads);                                         \
     }                                                                                                                      \
-    int quadric_##kind##_norm_backward(const float *grad, const float *z, const float *lam, const float *weight,          \
-                                       const float *bias, double *mean, double *var, float *result, double *dlam,         \
-                                       double *dbias, const int32_t *start, const int32_t *size, const int32_t *offset,    \
-                                       int64_t count, int64_t eigenvalues, int64_t outer, int64_t channels, int64_t,       \
-                                       double eps, int relu, int of_batch, int threads) {                                  \
+    int quadric_##kind##_norm_backward(const float *grad, const float *z, const float *lam, const float *weight,           \
+                                       const float *bias, double *mean, double *var, float *result, float *dlam,           \
+                                       float *dweight, float *dbias, const int32_t *start, const int32_t *size,            \
+                                       const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,           \
+                                       int64_t channels, int64_t, double eps, int relu, int of_batch, int threads) {       \
         const Kind mixer(lam, {count, eigenvalues, start, size, offset}, channels);                                        \
         const Norm norm = {weight, bias, mean, var, eps, relu != 0, of_batch != 0};                                        \
-        std::memset(dlam, 0, eigenvalues * sizeof(double));                                                                \
-        return norm_backward(mixer, grad, z, norm, result, dlam, dbias, outer, channels, threads);                         \
+        std::vector<double> sums(eigenvalues, 0.0), own(2 * channels);                                                     \
+        const bool done = norm_backward(mixer, grad, z, norm, result, sums.data(), own.data(), outer, channels, threads);  \
+        std::copy(sums.begin(), sums.end(), dlam);                                                                         \
+        std::copy_n(own.data(), channels, dbias), std::copy_n(own.data() + channels, channels, dweight);                   \
+        return done;                                                                                                       \
     }
 
 NORM_ENTRY(eigen, EigenMixer)

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 5
+_ABI = 6
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -180,8 +180,8 @@ def _load(path: Path) -> ctypes.CDLL:
     arguments = {
         "forward": (8, 2),
         "backward": (8, 1),
-        "norm_forward": (10, 3),
-        "norm_backward": (13, 3),
+        "norm_forward": (13, 3),
+        "norm_backward": (14, 3),
     }
     for name, (pointers, flags) in arguments.items():
         for kind in ("eigen", "shared"):
@@ -226,7 +226,7 @@ def _check(library: ctypes.CDLL) -> None:
             scale = torch.tensor([2.0] * len(z), dtype=torch.float32, device="cpu")
             _call(forward, [linear, finished, lam, scale, shift], table, shape, 1)
             ones, result = torch.ones_like(linear), torch.zeros_like(linear)
-            sums = torch.zeros(len(values), dtype=torch.float64, device="cpu")
+            sums = torch.zeros(len(values), dtype=torch.float32, device="cpu")
             tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
             _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
             sums /= rows * pixels
@@ -234,7 +234,7 @@ def _check(library: ctypes.CDLL) -> None:
             got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
             after = [max(2.0 * v - 3.0, 0.0) for v in out]
             wanted = [*[out] * rows, *[after] * rows, *[gradients] * rows]
-            if pixels == 1 and library.quadric_has_norm() and max(table.size) <= _VECTOR:
+            if pixels == 1 and library.quadric_has_norm() and table.widest <= _VECTOR:
                 got += _with_norm(library, kind, table, linear, lam)
                 wanted += [after, [2.0 * g for g in gradients], [*[rows] * len(z)]]
                 wanted += [[rows * v for v in out], [v / 2 for v in out], [v * v / 4 for v in out]]
@@ -253,16 +253,21 @@ def _with_norm(
     weight, bias = numbers[:, None].repeat(1, channels)
     mean, var = torch.zeros_like(weight, dtype=torch.float64), torch.ones_like(bias).double()
     out, result = torch.zeros_like(linear), torch.zeros_like(linear)
-    sums = torch.zeros(len(lam), dtype=torch.float64, device="cpu")
-    own = torch.zeros(2, channels, dtype=torch.float64, device="cpu")
+    sums = torch.zeros(len(lam), dtype=torch.float32, device="cpu")
+    own = torch.zeros(2, channels, dtype=torch.float32, device="cpu")
     forward = getattr(library, f"quadric_{kind}_norm_forward")
     backward = getattr(library, f"quadric_{kind}_norm_backward")
-    norm = (lam, weight, bias, mean, var)
-    _call(forward, [linear, out, *norm], table, shape, 0.0, 1, 0)
-    tensors = [torch.ones_like(linear), linear, *norm, result, sums, own]
+    norm = (lam, weight, bias)
+    given = [mean.float(), var.float(), None, None]
+    _call(forward, [linear, None, out, *norm, *given], table, shape, 0.0, 1, 0)
+    summed = torch.zeros_like(linear)
+    _call(forward, [linear, -out, summed, *norm, *given], table, shape, 0.0, 1, 0)
+    out += summed  # zero, unless something was lost
+    tensors = [torch.ones_like(linear), linear, *norm, mean, var, result, sums, own[1], own[0]]
     _call(backward, tensors, table, shape, 0.0, 1, 0)
     two = torch.stack([linear[0], torch.zeros_like(linear[0])])
-    _call(forward, [two, torch.zeros_like(two), *norm], table, (2, channels, 1), 1.0, 1, 1)
+    tensors = [two, None, torch.zeros_like(two), *norm, None, None, mean, var]
+    _call(forward, tensors, table, (2, channels, 1), 1.0, 1, 1)
     gradients = result[-1, :, 0].tolist() + (sums / rows).tolist()
     return [out[-1, :, 0].tolist(), gradients, *own.tolist(), mean.tolist(), var.tolist()]
 
@@ -280,11 +285,13 @@ class Table:
     # it: their addresses and two counts. Made at once: no thread sees one without the other.
     _arrays: tuple[ctypes.Array[ctypes.c_int32], ...] = field(init=False, compare=False)
     arguments: tuple[int, ...] = field(init=False, compare=False)
+    widest: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         kind = ctypes.c_int32 * len(self.start)
         arrays = tuple(kind(*column) for column in (self.start, self.size, self.offset))
         addresses = (ctypes.addressof(array) for array in arrays)
+        object.__setattr__(self, "widest", max(self.size))
         object.__setattr__(self, "_arrays", arrays)
         object.__setattr__(self, "arguments", (*addresses, len(self.start), self.eigenvalues))
 
@@ -369,6 +376,11 @@ def _float_vector(values: Tensor, count: int) -> Tensor:
     return values.detach().float().contiguous()
 
 
+def _empty(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    # The default device may be another one, whose pointer the kernels could not follow.
+    return torch.empty(count, dtype=dtype, device="cpu")
+
+
 def same_layout(tensor: Tensor, like: Tensor) -> Tensor:
     """`tensor` in memory as `like` is, copied only where it is not."""
     if tensor.dtype == like.dtype and tensor.stride() == like.stride():
@@ -425,8 +437,7 @@ def backward(
     lam = _float_vector(eigenvalues, table.eigenvalues)
     grad = same_layout(grad, kept)
     result = torch.empty_like(kept)
-    # The default device may be another one, whose pointer the kernels could not follow.
-    sums = torch.empty(table.eigenvalues, dtype=torch.float64, device="cpu")
+    sums = _empty(table.eigenvalues)
     function = getattr(_state.library, f"quadric_{kind}_backward")
     _call(function, [grad, kept, lam, result, sums], table, shape)
     return result, sums.to(eigenvalues.dtype)
@@ -445,10 +456,6 @@ def has_norm(widest: int) -> bool:
         widest: the number of channels of the widest neuron or group.
     """
     return _state.enabled and _state.has_norm and widest <= _VECTOR
-
-
-def _doubles(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -499,7 +506,9 @@ def _statistics(values: Tensor, channels: int) -> Tensor:
             f"mean and variance must have one number for each of {channels} channels, got the "
             f"shape {tuple(values.shape)}: give vectors"
         )
-    return values.detach().to("cpu", torch.float64).contiguous()
+    if values.dtype == torch.float64 and values.is_contiguous():
+        return values
+    return values.detach().double().contiguous()
 
 
 def norm_forward(
@@ -512,7 +521,10 @@ def norm_forward(
     norm: Norm,
     mean: Tensor | None = None,
     var: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    *,
+    added: Tensor | None = None,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor] | None:
     """Writes the neuron's output behind BatchNorm and ReLU into `result`, which may be `linear`.
 
     Args:
@@ -525,18 +537,23 @@ def norm_forward(
         norm: what follows the squares.
         mean: of each channel, unless those of the batch are asked for.
         var: likewise its (biased) variance.
+        added: is added in front of the ReLU.
+        keep: whether mean and variance are asked for.
 
     Returns:
         Mean and variance, in float64.
     """
+    channels = shape[1]
     lam = _float_vector(eigenvalues, table.eigenvalues)
     if norm.of_batch or mean is None or var is None:
-        mean, var = _doubles(shape[1]), _doubles(shape[1])
+        given: list[Tensor | None] = [None, None]
     else:
-        mean, var = _statistics(mean, shape[1]), _statistics(var, shape[1])
-    tensors = [linear, result, lam, *norm.vectors(shape[1]), mean, var]
+        given = [_float_vector(mean, channels), _float_vector(var, channels)]
+    kept = (_empty(channels, torch.float64), _empty(channels, torch.float64)) if keep else None
+    added = None if added is None else same_layout(added, linear)
+    tensors = [linear, added, result, lam, *norm.vectors(channels), *given, *(kept or (None, None))]
     _call_norm(kind, "norm_forward", tensors, table, shape, norm)
-    return mean, var
+    return kept
 
 
 def norm_backward(
@@ -565,10 +582,9 @@ def norm_backward(
     """
     lam = _float_vector(eigenvalues, table.eigenvalues)
     grad = same_layout(grad, linear)
-    result, sums = torch.empty_like(linear), _doubles(table.eigenvalues)
-    own = _doubles(2, shape[1])
-    statistics = (_statistics(mean, shape[1]), _statistics(var, shape[1]))
-    tensors = [grad, linear, lam, *norm.vectors(shape[1]), *statistics, result, sums, own]
+    channels = shape[1]
+    found = (torch.empty_like(linear), _empty(table.eigenvalues), _empty(channels), _empty(channels))
+    statistics = (_statistics(mean, channels), _statistics(var, channels))
+    tensors = [grad, linear, lam, *norm.vectors(channels), *statistics, *found]
     _call_norm(kind, "norm_backward", tensors, table, shape, norm)
-    bias, weight = own.float()
-    return result, sums.to(eigenvalues.dtype), weight, bias
+    return found[0], found[1].to(eigenvalues.dtype), *found[2:]
