@@ -25,6 +25,7 @@ from quadric._compiled import add_squares, has_operator, in_torch_func
 from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
 from quadric.maps import Map
 
+_PLAIN = (Tensor, torch.nn.Parameter)
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
@@ -48,7 +49,7 @@ def needs_plain(*tensors: Tensor | None) -> bool:
     """Whether the plain formula must run: tracing, torch.func transforms, tensor subclasses."""
     if torch.compiler.is_compiling() or _transforming():
         return True
-    return any(t is not None and type(t) not in (Tensor, torch.nn.Parameter) for t in tensors)
+    return any(t is not None and type(t) not in _PLAIN for t in tensors)
 
 
 def _version_probe(tensor: Tensor) -> Tensor:

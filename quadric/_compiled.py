@@ -185,8 +185,8 @@ def _norm_gradients(
 
 
 _LIBRARY.define(
-    f"norm_squares(Tensor z, Tensor eigenvalues, Tensor? mean, Tensor? var, {_NORM}, bool of_batch, "
-    f"Tensor? added, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
+    f"norm_squares(Tensor z, Tensor eigenvalues, Tensor? mean, Tensor? var, {_NORM}, "
+    f"bool of_batch, Tensor? added, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
 _LIBRARY.define(
@@ -256,9 +256,10 @@ def norm_squares(z: Tensor, eigenvalues: Tensor, squares: Squares, behind: Behin
     if mean is not None and var is not None and not torch.is_grad_enabled():
         torch.ops.quadric.norm_squares_(z, eigenvalues, *numbers, None, *settings)
         return z
-    numbers = (*numbers, norm.of_batch, None, *settings)
     out: Tensor
-    out, mean, var = torch.ops.quadric.norm_squares(z, eigenvalues, *numbers)
+    out, mean, var = torch.ops.quadric.norm_squares(
+        z, eigenvalues, *numbers, norm.of_batch, None, *settings
+    )
     with torch.no_grad():
         behind.track(mean.detach(), var.detach(), z.numel() // z.shape[1])
     return out

@@ -8,8 +8,6 @@ memory. Where there is no kernel the same formulas run on whole tensors. Statist
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -49,20 +47,13 @@ def _layout(z: Tensor, squares: Squares) -> kernels.Layout | None:
     shape = kernels.layout(z, squares.dim)
     if shape is None or shape[2] != 1:
         return None
-    table = _table(squares, shape[1])
+    table = squares.table(shape[1])
     return shape if table.eigenvalues > 0 and kernels.has_norm(table.widest) else None
 
 
 def has_kernels(channels: int, squares: Squares) -> bool:
     """Whether there are kernels for squares and BatchNorm together, of outputs in rows."""
     return squares.num_eigenvalues(channels) > 0 and kernels.has_norm(squares.widest(channels))
-
-
-# An operator is called when the processor's caches are full of other things, and every Python
-# function that has to be fetched counts.
-@functools.lru_cache(maxsize=1024)
-def _table(squares: Squares, channels: int) -> kernels.Table:
-    return squares.table(channels)
 
 
 def is_served(z: Tensor, squares: Squares) -> bool:
@@ -99,7 +90,7 @@ def forward(
     shape = _layout(z, squares)
     if shape is not None:
         result = z if in_place else torch.empty_like(z)
-        arguments = (squares.kind, z, result, eigenvalues, _table(squares, shape[1]), shape)
+        arguments = (squares.kind, z, result, eigenvalues, squares.table(shape[1]), shape)
         kept = kernels.norm_forward(*arguments, norm, mean, var, added=added)
         assert kept is not None
         return result, *kept
@@ -127,7 +118,7 @@ def forward_(
     if shape is None:
         _forward_(z, eigenvalues, squares, finish(norm, mean, var), added)
         return
-    arguments = (squares.kind, z, z, eigenvalues, _table(squares, shape[1]), shape)
+    arguments = (squares.kind, z, z, eigenvalues, squares.table(shape[1]), shape)
     kernels.norm_forward(*arguments, norm, mean, var, added=added, keep=False)
 
 
@@ -169,7 +160,7 @@ def backward(
     """
     shape = _layout(z, squares)
     if shape is not None:
-        arguments = (squares.kind, grad, z, eigenvalues, _table(squares, shape[1]), shape)
+        arguments = (squares.kind, grad, z, eigenvalues, squares.table(shape[1]), shape)
         return kernels.norm_backward(*arguments, norm, mean, var)
     inverse, scale, shift = _affine(norm, mean, var)
     x = squares.forward(z, eigenvalues)

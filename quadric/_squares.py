@@ -13,6 +13,7 @@ has to fit the dtype.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -109,7 +110,7 @@ class EigenSquares:
 
     def table(self, channels: int) -> kernels.Table:
         """The neurons as the kernels take them."""
-        return kernels.eigen_table(self.neuron_ranks(channels))
+        return _table(self, channels)
 
     def neuron_ranks(self, channels: int) -> tuple[int, ...]:
         """The rank of each neuron of a layer with `channels` outputs, in channel order."""
@@ -363,7 +364,7 @@ class SharedSquares:
 
     def table(self, channels: int) -> kernels.Table:
         """The groups as the kernels take them."""
-        return kernels.shared_table(self.group_sizes(channels))
+        return _table(self, channels)
 
     def group_sizes(self, channels: int) -> tuple[int, ...]:
         """The size of each group of outputs that share their features, in channel order."""
@@ -534,3 +535,12 @@ class SharedSquares:
 
 
 Squares = EigenSquares | SharedSquares
+
+
+# A layer asks for it at every call, when the processor's caches are full of other things: every
+# Python function that has to be fetched counts.
+@functools.lru_cache(maxsize=1024)
+def _table(squares: Squares, channels: int) -> kernels.Table:
+    if isinstance(squares, EigenSquares):
+        return kernels.eigen_table(squares.neuron_ranks(channels))
+    return kernels.shared_table(squares.group_sizes(channels))

@@ -237,6 +237,21 @@ static void eigen_forward_vector(float *y, const float *lam, int k, int64_t rows
     for (; r < rows; r++, y += channels) *y += _mm512_reduce_add_ps(squares(y));
 }
 
+// The same of sixteen neighboring neurons of one width in one row after the other: where rows are long, a block of sixteen
+// rows is far apart in memory. `lam` has a number for each channel, and 16 more behind them.
+static void eigen_forward_wide(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
+    const __mmask16 lanes = (1 << (k + 1)) - 1, features = lanes & ~1;
+    for (int64_t r = 0; r < rows; r++, y += channels) {
+        const auto squares = [&](const float *p) ALWAYS_INLINE {
+            const __m512 x = _mm512_maskz_loadu_ps(lanes, p);
+            return _mm512_maskz_mul_ps(features, _mm512_mul_ps(_mm512_loadu_ps(lam + (p - y)), x), x);
+        };
+        alignas(64) float sums[16];
+        _mm512_store_ps(sums, add_rows(y, k + 1, squares));
+        for (int i = 0; i < 16; i++) y[i * (k + 1)] += sums[i];
+    }
+}
+
 // Neighboring neurons that fit one vector of 16 channels: loaded and stored together, other lanes masked out.
 struct Segment {
     int64_t start;
@@ -364,6 +379,8 @@ struct EigenNeuron : EigenLanes<4> {
     }
 };
 
+static const int64_t WIDE = 256;  // channels of a long row
+
 // As many rows as stay in the first cache, by sixteens. Where rows are long, few: each is a stream of its own for the
 // processor, which fetches ahead for some thirty of them.
 static int64_t segment_rows(int64_t channels) {
@@ -416,7 +433,8 @@ static void forward_tiles(const Mixer &mixer, const float *in, float *out, Finis
 template <class Mixer>
 static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
                            int64_t outer, int64_t channels, int threads) {
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    // Three tensors are gone through at once: of long rows fewer.
+    const int64_t tile = channels < WIDE ? segment_rows(channels) : 8, tiles = (outer + tile - 1) / tile;
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
@@ -448,9 +466,11 @@ struct EigenMixer {
     const int64_t channels;
     const std::vector<Segment> all;  // empty where only `forward` can be
     const std::vector<Reach> reach;
+    const std::vector<float> wide;  // an eigenvalue for each channel, and more
 
     EigenMixer(const float *lam, Blocks b, int64_t channels)
-        : lam(lam), b(b), channels(channels), all(segments(lam, b)), reach(all.begin(), all.end()) {}
+        : lam(lam), b(b), channels(channels), all(segments(lam, b)), reach(all.begin(), all.end()),
+          wide(spread(lam, b, channels + 16)) {}
 
     bool has_forward() const {
         for (int64_t m = 0; m < b.count; m++)
@@ -458,6 +478,13 @@ struct EigenMixer {
         return true;
     }
     bool has_backward() const { return !all.empty(); }
+
+    // Whether there are sixteen neurons of one width from this one on. Only the last of each group may be narrower.
+    bool has_sixteen(int64_t m) const {
+        for (int64_t next = m; next < m + 16; next++)
+            if (next >= b.count || b.size[next] != b.size[m]) return false;
+        return true;
+    }
 
     void forward(const float *in, float *x, Finish finish, int64_t rows) const {
         // In one go, with what follows. Squares alone change only the y, which are few: unless a row is one vector it is
@@ -469,6 +496,11 @@ struct EigenMixer {
         copy_tile(in, x, 0, rows * channels);
         for (int64_t m = 0; m < b.count; m++) {
             const int k = b.size[m] - 1;
+            if (k > 8 && k < 16 && has_sixteen(m)) {
+                eigen_forward_wide(x + b.start[m], wide.data() + b.start[m], k, rows, channels);
+                m += 15;
+                continue;
+            }
             float *y = x + b.start[m];
             const float *l = lam + b.offset[m];
             if (k == 0) continue;

@@ -199,9 +199,10 @@ def _load(path: Path) -> ctypes.CDLL:
 def _check(library: ctypes.CDLL) -> None:
     """Small comparisons with arithmetic in the head, so that a broken build is never used."""
     # One neuron of rank 2 and a linear channel, two of rank 9, of which the first has 16 channels
-    # from its own on, and one of rank 16; one group of two outputs.
+    # from its own on, sixteen of them, and one of rank 16; one group of two outputs.
     eigen = Table((0, 3), (3, 1), (0, 2), 2), [10.0, 100.0]
     wide = Table((0, 10), (10, 10), (0, 9), 18), [1.0] * 18
+    many = eigen_table((9,) * 16), [1.0] * 144
     widest = Table((0,), (17,), (0,), 16), [1.0] * 16
     nine, sixteen = [2.0] * 9, [2.0] * 16
     shared = Table((0,), (2,), (0,), 4), [0.0, 10.0, 100.0, 0.0]
@@ -209,6 +210,10 @@ def _check(library: ctypes.CDLL) -> None:
     expected: list[tuple[str, Table, _Numbers, _Numbers, _Numbers, _Numbers]] = [
         ("eigen", *eigen, [1, 2, 3, 4], [941, 2, 3, 4], [1, 41, 601, 1, 4, 9]),
         ("eigen", *wide, [1.0, *nine] * 2, [37.0, *nine] * 2, ([1.0] + [5.0] * 9) * 2 + [4.0] * 18),
+        (
+            *("eigen", *many, [1.0, *nine] * 16, [37.0, *nine] * 16),
+            ([1.0] + [5.0] * 9) * 16 + [4.0] * 144,
+        ),
         ("eigen", *widest, [1.0, *sixteen], [65.0, *sixteen], [1.0] + [5.0] * 16 + [4.0] * 16),
         ("shared", *shared, [1, 2], [41, 102], [201, 41, 1, 4, 1, 4]),
     ]
@@ -583,8 +588,9 @@ def norm_backward(
     lam = _float_vector(eigenvalues, table.eigenvalues)
     grad = same_layout(grad, linear)
     channels = shape[1]
-    found = (torch.empty_like(linear), _empty(table.eigenvalues), _empty(channels), _empty(channels))
+    own = (_empty(table.eigenvalues), _empty(channels), _empty(channels))
+    result = torch.empty_like(linear)
     statistics = (_statistics(mean, channels), _statistics(var, channels))
-    tensors = [grad, linear, lam, *norm.vectors(channels), *statistics, *found]
+    tensors = [grad, linear, lam, *norm.vectors(channels), *statistics, result, *own]
     _call_norm(kind, "norm_backward", tensors, table, shape, norm)
-    return found[0], found[1].to(eigenvalues.dtype), *found[2:]
+    return result, own[0].to(eigenvalues.dtype), *own[1:]

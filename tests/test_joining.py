@@ -595,7 +595,7 @@ def test_torch_s_own_checks_of_the_operator(neuron: str) -> None:
     add = torch.ops.quadric.norm_squares.default
     for mean, var in ((None, None), (torch.randn(25), torch.rand(25))):
         for own in ((weight, bias), (None, None)):
-            arguments = (z, lam, mean, var, *own, 1e-5, True, mean is None, *settings)
+            arguments = (z, lam, mean, var, *own, 1e-5, True, mean is None, None, *settings)
             torch.library.opcheck(add, arguments)
 
 

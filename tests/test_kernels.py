@@ -29,6 +29,7 @@ SHAPES = [  # shape, channel dimension counted from the end
     ((3, 20, 7, 9), -3),
     ((2, 48, 16, 16), -3),
     ((16, 5, 5), -3),
+    ((19, 330), -1),
     ((2, 24, 4, 5, 3), -4),
 ]
 
@@ -406,7 +407,7 @@ def guarded(rows, channels):
     return out.reshape(rows, channels).copy_(torch.randn(rows, channels))
 
 assert quadric.use_kernels(True), quadric.kernels.reason()
-for channels in (10, 16, 20, 23, 26):
+for channels in (10, 16, 20, 23, 26, 166):
     for rows in (1, 15, 16, 17, 40):
         for squares in (EigenSquares(9), EigenSquares(15), EigenSquares(5), SharedSquares(8)):
             out, grad = guarded(rows, channels), guarded(rows, channels)
@@ -415,7 +416,7 @@ for channels in (10, 16, 20, 23, 26):
             squares.forward_(out, lam, Finish(one, True, one))
             squares.backward(grad, out, lam, True)
             norm = Norm(one, one, 1e-5, True, True)
-            _, mean, var = _norm.forward(out, lam, squares, norm)
+            _, mean, var = _norm.forward(out, lam, squares, norm, added=grad)
             _norm.backward(grad, out, lam, squares, norm, mean, var)
 print("nothing behind")
 """
