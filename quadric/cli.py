@@ -636,6 +636,9 @@ def bench(
         bool, typer.Option("--tables", help="Time fits of tables instead: quadric.sklearn.")
     ] = False,
     rows: Annotated[int, typer.Option(help="Rows of the table.", min=2)] = 7373,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Time exported networks in ONNX Runtime instead.")
+    ] = False,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - for stdout.")
     ] = None,
@@ -656,6 +659,16 @@ def bench(
             _write_json(json_file, fits.to_dict())
         if json_file != "-":
             print(fits)
+        return
+    if onnx:
+        require("onnx", "quadric bench --onnx")
+        from quadric.bench.command import onnx_command
+
+        found = onnx_command(rounds, threads or 1)
+        if json_file is not None:
+            _write_json(json_file, found.to_dict())
+        if json_file != "-":
+            print(found)
         return
     if picture is not None:
         require("plots", "quadric bench --plot")

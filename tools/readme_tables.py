@@ -23,6 +23,7 @@ import torch
 from quadric import cost, models
 from quadric._text import markdown_table
 from quadric.bench.cases import BARE_PASS, make_transformer
+from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import (
     memory_summary,
     rank_summary,
@@ -231,6 +232,18 @@ def _bound(results: Path) -> str:
     return f"{table}\n\n{note}"
 
 
+def _onnx(results: Path) -> str:
+    """Latency in ONNX Runtime."""
+    data = json.loads((results / "bench" / "onnx.json").read_text(encoding="utf-8"))
+    machine, threads = data["machine"], data["threads"]
+    note = (
+        f"{machine['cpu']}, {machine['cores']} cores, {threads} of them used, ONNX Runtime "
+        f"{data['versions']['onnxruntime']}; best of many runs in {data['rounds']} rounds, taken "
+        f"in turn, as ratios to linear, in brackets those of the rounds: `{data['command']}`."
+    )
+    return f"{latency_summary(data['rows'], markdown=True)}\n\n{note}"
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
@@ -248,9 +261,11 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "ranks": _bench("ranks.json", rank_summary, "medians"),
     "maps": _bench("maps.json", _maps),
     "bound": _bound,
+    "onnx": _onnx,
 }
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "neurons.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "tables.md",

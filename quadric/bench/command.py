@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +24,9 @@ from quadric.bench.cases import (
 )
 from quadric.bench.run import AT_LEAST, INFERENCES, BenchReport, run
 from quadric.bench.suite import suite_cases
+
+if TYPE_CHECKING:
+    from quadric.bench.onnx import LatencyReport
 
 
 def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -99,13 +105,29 @@ def bench_command(
             parsed = [_numbers("shapes", one, "x", 3) for one in shapes.split(",")]
             sizes = tuple((c, s, b) for c, s, b in parsed)
         cases = layer_cases(rows, sizes, ways, layouts, types)
-    from rich.console import Console
-    from rich.progress import Progress
-
     if note is not None:
         print(note, file=sys.stderr)
     trained = sum(not case.for_inference for case in cases)
     total = (len(cases) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
+    with _bar(total) as tick:
+        return run(cases, repeats, memory, tick, rounds, AT_LEAST)
+
+
+def onnx_command(rounds: int, threads: int) -> LatencyReport:
+    """Times exported networks in ONNX Runtime."""
+    from quadric.bench.onnx import NETWORKS, bench_onnx
+
+    total = rounds * sum(len(network.batches) for network in NETWORKS)
+    with _bar(total) as tick:
+        return bench_onnx(rounds=rounds, threads=threads, tick=tick)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], object]]:
+    """A progress bar on stderr, and what moves it on."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("timing", total=total)
-        return run(cases, repeats, memory, lambda: progress.advance(task), rounds, AT_LEAST)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,216 @@
+"""Latency of exported networks in ONNX Runtime, beside the linear one's, and beside the least that
+their additional nodes could cost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric import models, provenance
+from quadric._text import markdown_table, text_table
+from quadric.conversion import convert_
+from quadric.exporting import export_onnx, latencies
+
+NEURONS = ("eigen", "shared")
+PARTS = {"product": "only the product", "convolution": "only the 1x1 convolution"}
+"""What is left of the squares in the files that bound the others."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network whose latency is measured.
+
+    Attributes:
+        name: in words.
+        build: makes it with a neuron.
+        shape: of one input.
+        batches: the batch sizes.
+    """
+
+    name: str
+    build: Callable[[str], nn.Module]
+    shape: tuple[int, ...]
+    batches: tuple[int, ...] = (1,)
+
+
+def _encoder(neuron: str) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(512, 8, 1024, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    if neuron != "linear":
+        convert_(model, neuron)
+    return model
+
+
+def _created(name: str, **options: Any) -> Callable[[str], nn.Module]:
+    return lambda neuron: models.create(name, neuron=neuron, **options)
+
+
+NETWORKS = (
+    Network("ResNet-20, 32x32", _created("resnet20"), (3, 32, 32), (1, 8, 128)),
+    Network("ResNet-18, 224x224", _created("resnet18"), (3, 224, 224)),
+    Network("Transformer encoder, width 512, 3 layers, 25 tokens", _encoder, (25, 512)),
+    Network("perceptron 8-64-64-1", _created("mlp", in_features=8, hidden=(64, 64)), (8,)),
+)
+
+
+@dataclass(frozen=True)
+class LatencyReport:
+    """Latencies by network, batch size and file; prints as a table.
+
+    Attributes:
+        rows: one dictionary a file: network, batch, neuron, seconds, and its ratio to linear.
+        rounds: how often everything was measured.
+        threads: of one run.
+    """
+
+    rows: list[dict[str, Any]]
+    rounds: int
+    threads: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report with where it comes from, for JSON."""
+        return {
+            "kind": "onnx latency",
+            "rounds": self.rounds,
+            "threads": self.threads,
+            "rows": self.rows,
+            "versions": provenance.versions("onnx", "onnxruntime"),
+            "machine": provenance.machine(),
+            "command": provenance.command(),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{latency_summary(self.rows)}\n\nLatency in ONNX Runtime with {self.threads} "
+            f"thread{'s' if self.threads > 1 else ''}, best of many runs in turn, as a ratio to "
+            "the linear network's; in brackets those of the rounds."
+        )
+
+
+def latency_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
+    """A line for each network and batch size."""
+    names = list(dict.fromkeys(row["neuron"] for row in rows if row["neuron"] != "linear"))
+    lines = []
+    for key in dict.fromkeys((row["network"], row["batch"]) for row in rows):
+        own = {r["neuron"]: r for r in rows if (r["network"], r["batch"]) == key}
+        cells = [_cell(own[name]) if name in own else "" for name in names]
+        lines.append([*key, f"{1e3 * own['linear']['seconds']:.3g} ms", *cells])
+    table = markdown_table if markdown else text_table
+    return table(["network", "batch", "linear", *names], lines, "l" + "r" * (2 + len(names)))
+
+
+def _cell(row: dict[str, Any]) -> str:
+    ratios = row["ratios"]
+    spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
+    return f"{row['ratio']:.2f}{spread}"
+
+
+def _quadratic(neuron: str, build: Callable[[str], nn.Module]) -> nn.Module:
+    """The network with eigenvalues that are not zero, else nothing of them would be in the file."""
+    torch.manual_seed(0)
+    model = build(neuron)
+    for name, value in model.named_parameters():
+        if name.endswith("eigenvalues"):
+            nn.init.normal_(value, std=1e-3)
+    return model.eval()
+
+
+def _reduced(file: Path, out: Path, part: str) -> bool:
+    """Writes a file in which only a part of the squares is left, z z or a 1x1 convolution of z, and
+    no sum; says whether there were any. It computes nothing of use: it is a bound.
+    """
+    import onnx
+
+    model = onnx.load(file)
+    graph = model.graph
+    maker = {output: node for node in graph.node for output in node.output}
+    gone, renamed = [], {}
+    for node in graph.node:
+        if node.op_type != "Add":
+            continue
+        mix = maker.get(node.input[0])
+        square = maker.get(mix.input[0]) if mix is not None and mix.op_type == "Conv" else None
+        if mix is None or square is None or square.op_type != "Mul":
+            continue
+        linear = node.input[1]
+        if set(square.input) != {linear}:
+            continue
+        if part == "product":
+            renamed[node.output[0]] = square.output[0]
+            gone += [mix, node]
+        else:
+            renamed[node.output[0]] = mix.output[0]
+            mix.input[0] = linear
+            gone += [square, node]
+    for node in gone:
+        graph.node.remove(node)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+    onnx.save(model, out)
+    return bool(gone)
+
+
+def bench_onnx(
+    networks: Sequence[Network] = NETWORKS,
+    *,
+    rounds: int = 1,
+    seconds: float = 8.0,
+    threads: int = 1,
+    tick: Callable[[], object] = lambda: None,
+) -> LatencyReport:
+    """Exports each network with linear, eigen and shared neurons, and times the files in turn.
+
+    Args:
+        networks: which ones.
+        rounds: measure everything so often.
+        seconds: for each network and batch size.
+        threads: of one run.
+        tick: is called after each network and batch size of a round.
+    """
+    found: dict[tuple[str, int, str], list[float]] = {}
+    ratios: dict[tuple[str, int, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        ready: list[tuple[Network, dict[str, Path]]] = []
+        for network in networks:
+            files: dict[str, Path] = {}
+            for neuron in ("linear", *NEURONS):
+                files[neuron] = Path(folder) / f"{len(ready)}-{neuron}.onnx"
+                model = _quadratic(neuron, network.build)
+                export_onnx(model, files[neuron], torch.randn(1, *network.shape))
+            for part, name in PARTS.items():
+                file = Path(folder) / f"{len(ready)}-{part}.onnx"
+                if _reduced(files["eigen"], file, part):
+                    files[name] = file
+            ready.append((network, files))
+        for _ in range(rounds):
+            for network, files in ready:
+                for batch in network.batches:
+                    inputs: list[Tensor] = [torch.randn(batch, *network.shape)]
+                    times = latencies(
+                        files, inputs, threads=threads, seconds=seconds, repeats=100_000
+                    )
+                    for name, time in times.items():
+                        key = (network.name, batch, name)
+                        found.setdefault(key, []).append(time)
+                        ratios.setdefault(key, []).append(time / times["linear"])
+                    tick()
+    rows = [
+        {
+            "network": network,
+            "batch": batch,
+            "neuron": neuron,
+            "seconds": min(times),
+            "ratio": min(times) / min(found[network, batch, "linear"]),
+            "ratios": ratios[network, batch, neuron],
+        }
+        for (network, batch, neuron), times in found.items()
+    ]
+    return LatencyReport(rows, rounds, threads)

@@ -1,0 +1,97 @@
+"""Latency in ONNX Runtime: real files, really run, beside bounds that hold less than they do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import quadric
+from quadric import cli
+from quadric.bench import onnx as latency
+from quadric.models import create
+from quadric.nn import QuadraticLayer
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+SMALL = (
+    latency.Network("small", lambda neuron: create("resnet8", neuron=neuron), (3, 32, 32), (1, 2)),
+    latency.Network("flat", lambda neuron: create("mlp", neuron=neuron), (8,)),
+)
+
+
+def kinds(file: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(file).graph.node)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    model = latency._quadratic("eigen", SMALL[0].build)
+    quadric.export_onnx(model, tmp_path / "eigen.onnx", torch.randn(1, 3, 32, 32))
+    return tmp_path / "eigen.onnx"
+
+
+@pytest.mark.parametrize("part", latency.PARTS)
+def test_a_bound_holds_one_part_of_the_squares(exported: Path, part: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    assert latency._reduced(exported, tmp_path / "part.onnx", part)
+    before, after = kinds(exported), kinds(tmp_path / "part.onnx")
+    squares = before["Mul"]
+    assert squares == 7  # one for each convolution of a network of eight layers
+    assert after["Mul"] == (squares if part == "product" else 0)
+    assert after["Conv"] == before["Conv"] - (squares if part == "product" else 0)
+    assert after["Add"] == before["Add"] - squares
+    session = onnxruntime.InferenceSession(tmp_path / "part.onnx")
+    (out,) = session.run(None, {session.get_inputs()[0].name: torch.randn(2, 3, 32, 32).numpy()})
+    assert out.shape == (2, 10)
+
+
+def test_there_is_no_bound_of_a_linear_network(tmp_path: Path) -> None:
+    model = latency._quadratic("linear", SMALL[0].build)
+    quadric.export_onnx(model, tmp_path / "linear.onnx", torch.randn(1, 3, 32, 32))
+    assert not latency._reduced(tmp_path / "linear.onnx", tmp_path / "part.onnx", "product")
+
+
+def test_all_networks_are_there() -> None:
+    """What the table in the docs is made of can be built with every neuron."""
+    for network in latency.NETWORKS:
+        for neuron in ("linear", *latency.NEURONS):
+            with torch.device("meta"):
+                model = network.build(neuron)
+            quadratic = any(isinstance(m, QuadraticLayer) for m in model.modules())
+            assert quadratic == (neuron != "linear")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "NETWORKS", SMALL)
+    short = latency.bench_onnx
+
+    def quick(**options: object) -> latency.LatencyReport:
+        return short(SMALL, seconds=0.05, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(latency, "bench_onnx", quick)
+    file = tmp_path / "onnx.json"
+    command = ["bench", "--onnx", "--rounds", "2", "--json", str(file)]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 0, result.output
+    data = json.loads(file.read_text())
+    names = {"linear", "eigen", "shared"}
+    found: dict[tuple[str, int], set[str]] = {}
+    for row in data["rows"]:
+        found.setdefault((row["network"], row["batch"]), set()).add(row["neuron"])
+        assert row["seconds"] > 0
+        assert len(row["ratios"]) == 2
+        if row["neuron"] == "linear":
+            assert row["ratio"] == 1
+    bounded = names | set(latency.PARTS.values())
+    assert found == {("small", 1): bounded, ("small", 2): bounded, ("flat", 1): names}
+    assert data["machine"]["cores"] >= 1
+    assert data["versions"]["onnxruntime"]
+    assert "only the product" in result.output
+    assert latency.latency_summary(data["rows"], markdown=True).startswith("| network | batch |")
