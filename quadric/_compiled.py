@@ -220,8 +220,11 @@ torch.library.register_fake("quadric::norm_squares_backward", _like_all, lib=_LI
 
 
 def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    # `added` is given where gradients are no longer asked for: see `_summing.py`.
-    z, eigenvalues, _, _, weight, bias, eps, relu, of_batch, _, *settings = inputs
+    z, eigenvalues, _, _, weight, bias, eps, relu, of_batch, added, *settings = inputs
+    if added is not None:  # `_summing.py` gives it to graphs that are finished
+        raise RuntimeError(
+            "there are no gradients of what quadric::norm_squares adds: add it behind the operator"
+        )
     ctx.settings = (eps, relu, of_batch, *settings)
     _, mean, var = output
     ctx.save_for_backward(z, eigenvalues, mean, var, weight, bias)

@@ -81,7 +81,7 @@ def forward(
         norm: what follows.
         mean: of each channel, unless the batch's own is asked for.
         var: likewise its (biased) variance.
-        added: is added in front of the ReLU.
+        added: is added in front of the ReLU; it may not share memory with z.
         in_place: whether z may be overwritten.
 
     Returns:

@@ -8,21 +8,31 @@ finished graph, where nobody asks for gradients any more, such a sum is handed t
 from __future__ import annotations
 
 import operator
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 aten = torch.ops.aten
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two nodes give tensors that lie in memory alike."""
+def _is_same(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two nodes give tensors that are known to lie in memory alike."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     a, b = one.meta.get("val"), other.meta.get("val")
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.dim() != b.dim():
         return False
+    pairs = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True)
     same = a.dtype == b.dtype and a.device == b.device
-    return same and a.shape == b.shape and a.stride() == b.stride()
+    return same and all(statically_known_true(m == n) for m, n in pairs)
+
+
+def _storage(node: fx.Node) -> object:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
 
 
 class _Call:
@@ -30,10 +40,13 @@ class _Call:
 
     Attributes:
         node: the call itself.
+        changed: the tensors that it changes.
     """
 
-    def __init__(self, node: fx.Node, names: dict[str, Any]) -> None:
-        self.node, self._names = node, names
+    def __init__(
+        self, node: fx.Node, names: dict[str, Any], changed: Sequence[fx.Node] = ()
+    ) -> None:
+        self.node, self.changed, self._names = node, changed, names
 
     @classmethod
     def behind(cls, result: object) -> _Call | None:
@@ -49,17 +62,24 @@ class _Call:
         if node.target is torch.ops.higher_order.auto_functionalized_v2:
             # What changes a tensor stands in the graph as a call that returns the changed one.
             if node.args[0] is ours.norm_squares_.default and index == 1:
-                return cls(node, dict(node.kwargs))
+                names: dict[str, Any] = dict(node.kwargs)
+                return cls(node, names, names["_all_bases"])
         return None
 
     def is_open(self) -> bool:
         """Whether it may still add something: nothing is added yet, and no ReLU has come."""
         return self._names["added"] is None and self._names["relu"] is False
 
+    def changes(self, other: fx.Node) -> bool:
+        """Whether it changes that tensor, of which the compiler may have made one with another that
+        is computed alike.
+        """
+        return _storage(other) in [_storage(node) for node in self.changed]
+
     def take(self, added: fx.Node, relu: bool) -> None:
         """Adds a tensor, and lets a ReLU follow."""
         names = {**self._names, "added": added, "relu": relu}
-        if self.node.kwargs:
+        if self.changed:
             self.node.kwargs = names
         else:
             self.node.args = tuple(names.values())
@@ -78,6 +98,8 @@ def _take_up(add: fx.Node) -> None:
         if call is None or not isinstance(result, fx.Node) or not isinstance(other, fx.Node):
             continue
         if len(result.users) > 1 or not call.is_open() or not _is_same(result, other):
+            continue
+        if call.changes(other):
             continue
         order = _order(add.graph)
         if order[other] > order[call.node]:
@@ -99,26 +121,33 @@ def _register() -> None:
     from torch._inductor.fx_passes.post_grad import pass_patterns
     from torch._inductor.pattern_matcher import Arg, CallFunction, Match, register_graph_pattern
 
+    def is_ours(match: Match) -> bool:
+        return any(_Call.behind(term) is not None for term in match.output_node().args)
+
     @register_graph_pattern(
-        CallFunction(aten.add.Tensor, Arg(), Arg()), pass_dict=pass_patterns[-1]
+        CallFunction(aten.add.Tensor, Arg(), Arg()),
+        extra_check=is_ours,
+        pass_dict=pass_patterns[-1],
     )
     def _(match: Match, *terms: Any) -> None:
         _take_up(match.output_node())
 
 
 _registered = False
+_lock = threading.Lock()
 
 
 def takes_sums() -> None:
     """Tells the compiler, once."""
     global _registered
-    if _registered:
-        return
-    _registered = True
-    try:
-        _register()
-    except (ImportError, AttributeError, TypeError):
-        pass  # a compiler that is built otherwise: sums stay where they are
+    with _lock:
+        if _registered:
+            return
+        try:
+            _register()
+        except (ImportError, AttributeError, TypeError):
+            pass  # a compiler that is built otherwise: sums stay where they are
+        _registered = True
 
 
 # Called by what traces, as nothing in a graph could: see `_compiled.in_torch_func`.

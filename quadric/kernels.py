@@ -300,6 +300,10 @@ class Table:
         object.__setattr__(self, "_arrays", arrays)
         object.__setattr__(self, "arguments", (*addresses, len(self.start), self.eigenvalues))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy has arrays of its own.
+        return Table, (self.start, self.size, self.offset, self.eigenvalues)
+
 
 @functools.lru_cache(maxsize=1024)
 def eigen_table(ranks: tuple[int, ...]) -> Table:
@@ -542,7 +546,7 @@ def norm_forward(
         norm: what follows the squares.
         mean: of each channel, unless those of the batch are asked for.
         var: likewise its (biased) variance.
-        added: is added in front of the ReLU.
+        added: is added in front of the ReLU; it may not share memory with `result`.
         keep: whether mean and variance are asked for.
 
     Returns:
@@ -550,10 +554,16 @@ def norm_forward(
     """
     channels = shape[1]
     lam = _float_vector(eigenvalues, table.eigenvalues)
-    if norm.of_batch or mean is None or var is None:
-        given: list[Tensor | None] = [None, None]
-    else:
+    given: list[Tensor | None] = [None, None]
+    if not norm.of_batch:
+        if mean is None or var is None:
+            raise ValueError("mean and variance must be given unless they are those of the batch")
         given = [_float_vector(mean, channels), _float_vector(var, channels)]
+    if added is not None and added.shape != linear.shape:
+        raise ValueError(
+            f"what is added must have the output's shape {tuple(linear.shape)}, got "
+            f"{tuple(added.shape)}: expand it first"
+        )
     kept = (_empty(channels, torch.float64), _empty(channels, torch.float64)) if keep else None
     added = None if added is None else same_layout(added, linear)
     tensors = [linear, added, result, lam, *norm.vectors(channels), *given, *(kept or (None, None))]

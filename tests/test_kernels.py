@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -446,3 +448,11 @@ def test_a_graph_that_is_recorded_holds_the_squares(neuron, enabled, gradients, 
     with torch.set_grad_enabled(gradients):
         graph = make_fx(lambda x: model(x))(torch.randn(5, 20))
         torch.testing.assert_close(graph(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_copied_table_has_arrays_of_its_own():
+    table = kernels.eigen_table((9, 3))
+    for other in (copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert other == table
+        assert other.arguments[:3] == tuple(ctypes.addressof(array) for array in other._arrays)
+        assert other.arguments[:3] != table.arguments[:3]
