@@ -17,10 +17,9 @@ from quadric import models, provenance
 from quadric._text import markdown_table, text_table
 from quadric.conversion import convert_
 from quadric.exporting import export_onnx, latencies
+from quadric.exporting.bounds import PARTS, reduced
 
 NEURONS = ("eigen", "shared")
-PARTS = {"product": "only the product", "convolution": "only the 1x1 convolution"}
-"""What is left of the squares in the files that bound the others."""
 
 
 @dataclass(frozen=True)
@@ -122,42 +121,6 @@ def _quadratic(neuron: str, build: Callable[[str], nn.Module]) -> nn.Module:
     return model.eval()
 
 
-def _reduced(file: Path, out: Path, part: str) -> bool:
-    """Writes a file in which only a part of the squares is left, z z or a 1x1 convolution of z, and
-    no sum; says whether there were any. It computes nothing of use: it is a bound.
-    """
-    import onnx
-
-    model = onnx.load(file)
-    graph = model.graph
-    maker = {output: node for node in graph.node for output in node.output}
-    gone, renamed = [], {}
-    for node in graph.node:
-        if node.op_type != "Add":
-            continue
-        mix = maker.get(node.input[0])
-        square = maker.get(mix.input[0]) if mix is not None and mix.op_type == "Conv" else None
-        if mix is None or square is None or square.op_type != "Mul":
-            continue
-        linear = node.input[1]
-        if set(square.input) != {linear}:
-            continue
-        if part == "product":
-            renamed[node.output[0]] = square.output[0]
-            gone += [mix, node]
-        else:
-            renamed[node.output[0]] = mix.output[0]
-            mix.input[0] = linear
-            gone += [square, node]
-    for node in gone:
-        graph.node.remove(node)
-    for node in graph.node:
-        for place, name in enumerate(node.input):
-            node.input[place] = renamed.get(name, name)
-    onnx.save(model, out)
-    return bool(gone)
-
-
 def bench_onnx(
     networks: Sequence[Network] = NETWORKS,
     *,
@@ -187,7 +150,7 @@ def bench_onnx(
                 export_onnx(model, files[neuron], torch.randn(1, *network.shape))
             for part, name in PARTS.items():
                 file = Path(folder) / f"{len(ready)}-{part}.onnx"
-                if _reduced(files["eigen"], file, part):
+                if reduced(files["eigen"], file, part):
                     files[name] = file
             ready.append((network, files))
         for _ in range(rounds):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import quadric
 from quadric import cli
 from quadric.bench import onnx as latency
+from quadric.exporting.bounds import PARTS, reduced
 from quadric.models import create
 from quadric.nn import QuadraticLayer
 
@@ -36,11 +37,11 @@ def exported(tmp_path: Path) -> Path:
     return tmp_path / "eigen.onnx"
 
 
-@pytest.mark.parametrize("part", latency.PARTS)
+@pytest.mark.parametrize("part", PARTS)
 def test_a_bound_holds_one_part_of_the_squares(exported: Path, part: str, tmp_path: Path) -> None:
     import onnxruntime
 
-    assert latency._reduced(exported, tmp_path / "part.onnx", part)
+    assert reduced(exported, tmp_path / "part.onnx", part)
     before, after = kinds(exported), kinds(tmp_path / "part.onnx")
     squares = before["Mul"]
     assert squares == 7  # one for each convolution of a network of eight layers
@@ -55,7 +56,7 @@ def test_a_bound_holds_one_part_of_the_squares(exported: Path, part: str, tmp_pa
 def test_there_is_no_bound_of_a_linear_network(tmp_path: Path) -> None:
     model = latency._quadratic("linear", SMALL[0].build)
     quadric.export_onnx(model, tmp_path / "linear.onnx", torch.randn(1, 3, 32, 32))
-    assert not latency._reduced(tmp_path / "linear.onnx", tmp_path / "part.onnx", "product")
+    assert not reduced(tmp_path / "linear.onnx", tmp_path / "part.onnx", "product")
 
 
 def test_all_networks_are_there() -> None:
@@ -89,7 +90,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(row["ratios"]) == 2
         if row["neuron"] == "linear":
             assert row["ratio"] == 1
-    bounded = names | set(latency.PARTS.values())
+    bounded = names | set(PARTS.values())
     assert found == {("small", 1): bounded, ("small", 2): bounded, ("flat", 1): names}
     assert data["machine"]["cores"] >= 1
     assert data["versions"]["onnxruntime"]
