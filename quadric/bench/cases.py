@@ -65,6 +65,8 @@ class _BarePass(nn.Module):
 
 def with_bare_passes(model: nn.Module) -> nn.Module:
     """Puts a bare pass behind every convolution of a linear network."""
+    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        raise ValueError(f"{BARE} needs a network with convolutions, got one without: leave it out")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Conv2d):

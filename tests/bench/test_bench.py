@@ -209,6 +209,7 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--suite", "--paths", "plain,plain-fused"], "--suite, which adds them itself"),
         (["--paths", "kernels-joined"], "kernels-joined for a --model only"),
         (["--paths", "plain,bare-pass"], "bare-pass for a --model only"),
+        (["--model", "mlp", "--paths", "plain,bare-pass"], "a network with convolutions"),
     ],
 )
 def test_bad_words_are_one_line(words, message):
