@@ -19,7 +19,13 @@ from quadric.conversion import convert_
 from quadric.exporting import export_onnx, latencies
 from quadric.exporting.bounds import PARTS, reduced
 
-NEURONS = ("eigen", "shared")
+NEURONS: dict[str, tuple[str, int | None]] = {
+    "linear": ("linear", None),
+    "eigen": ("eigen", None),
+    "eigen, rank 15": ("eigen", 15),
+    "shared": ("shared", None),
+}
+"""Neuron and rank by name. Neurons of 16 channels are what ONNX Runtime's blocks hold."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +34,28 @@ class Network:
 
     Attributes:
         name: in words.
-        build: makes it with a neuron.
+        build: makes it with a neuron and its rank.
         shape: of one input.
         batches: the batch sizes.
     """
 
     name: str
-    build: Callable[[str], nn.Module]
+    build: Callable[[str, int | None], nn.Module]
     shape: tuple[int, ...]
     batches: tuple[int, ...] = (1,)
 
 
-def _encoder(neuron: str) -> nn.Module:
+def _encoder(neuron: str, rank: int | None) -> nn.Module:
     layer = nn.TransformerEncoderLayer(512, 8, 1024, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     if neuron != "linear":
-        convert_(model, neuron)
+        options: dict[str, Any] = {} if rank is None else {"rank": rank}
+        convert_(model, neuron, **options)
     return model
 
 
-def _created(name: str, **options: Any) -> Callable[[str], nn.Module]:
-    return lambda neuron: models.create(name, neuron=neuron, **options)
+def _created(name: str, **options: Any) -> Callable[[str, int | None], nn.Module]:
+    return lambda neuron, rank: models.create(name, neuron=neuron, rank=rank, **options)
 
 
 NETWORKS = (
@@ -111,10 +118,10 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['ratio']:.2f}{spread}"
 
 
-def _quadratic(neuron: str, build: Callable[[str], nn.Module]) -> nn.Module:
+def _quadratic(name: str, build: Callable[[str, int | None], nn.Module]) -> nn.Module:
     """The network with eigenvalues that are not zero, else nothing of them would be in the file."""
     torch.manual_seed(0)
-    model = build(neuron)
+    model = build(*NEURONS[name])
     for name, value in model.named_parameters():
         if name.endswith("eigenvalues"):
             nn.init.normal_(value, std=1e-3)
@@ -144,10 +151,10 @@ def bench_onnx(
         ready: list[tuple[Network, dict[str, Path]]] = []
         for network in networks:
             files: dict[str, Path] = {}
-            for neuron in ("linear", *NEURONS):
-                files[neuron] = Path(folder) / f"{len(ready)}-{neuron}.onnx"
-                model = _quadratic(neuron, network.build)
-                export_onnx(model, files[neuron], torch.randn(1, *network.shape))
+            for name in NEURONS:
+                files[name] = Path(folder) / f"{len(ready)}-{len(files)}.onnx"
+                model = _quadratic(name, network.build)
+                export_onnx(model, files[name], torch.randn(1, *network.shape))
             for part, name in PARTS.items():
                 file = Path(folder) / f"{len(ready)}-{part}.onnx"
                 if reduced(files["eigen"], file, part):

@@ -14,15 +14,14 @@ import quadric
 from quadric import cli
 from quadric.bench import onnx as latency
 from quadric.exporting.bounds import PARTS, reduced
-from quadric.models import create
 from quadric.nn import QuadraticLayer
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 SMALL = (
-    latency.Network("small", lambda neuron: create("resnet8", neuron=neuron), (3, 32, 32), (1, 2)),
-    latency.Network("flat", lambda neuron: create("mlp", neuron=neuron), (8,)),
+    latency.Network("small", latency._created("resnet8"), (3, 32, 32), (1, 2)),
+    latency.Network("flat", latency._created("mlp"), (8,)),
 )
 
 
@@ -62,11 +61,12 @@ def test_there_is_no_bound_of_a_linear_network(tmp_path: Path) -> None:
 def test_all_networks_are_there() -> None:
     """What the table in the docs is made of can be built with every neuron."""
     for network in latency.NETWORKS:
-        for neuron in ("linear", *latency.NEURONS):
+        for neuron, rank in latency.NEURONS.values():
             with torch.device("meta"):
-                model = network.build(neuron)
-            quadratic = any(isinstance(m, QuadraticLayer) for m in model.modules())
-            assert quadratic == (neuron != "linear")
+                model = network.build(neuron, rank)
+            layers = [m for m in model.modules() if isinstance(m, QuadraticLayer)]
+            assert bool(layers) == (neuron != "linear")
+            assert all(layer.rank == rank for layer in layers if rank is not None)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 0, result.output
     data = json.loads(file.read_text())
-    names = {"linear", "eigen", "shared"}
+    names = set(latency.NEURONS)
     found: dict[tuple[str, int], set[str]] = {}
     for row in data["rows"]:
         found.setdefault((row["network"], row["batch"]), set()).add(row["neuron"])
