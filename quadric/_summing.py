@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,8 +119,11 @@ def _take_up(add: fx.Node) -> None:
 
 
 def _register() -> None:
-    from torch._inductor.fx_passes.post_grad import pass_patterns
-    from torch._inductor.pattern_matcher import Arg, CallFunction, Match, register_graph_pattern
+    with warnings.catch_warnings():
+        # torch's compiler warns of torch's own old functions as it is imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch._inductor.fx_passes.post_grad import pass_patterns
+        from torch._inductor.pattern_matcher import Arg, CallFunction, Match, register_graph_pattern
 
     def is_ours(match: Match) -> bool:
         return any(_Call.behind(term) is not None for term in match.output_node().args)

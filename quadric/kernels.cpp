@@ -1346,8 +1346,7 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
 // With g the gradient that the ReLU let through, s the scale and n rows, the gradient of x is
 // s g - s/n sum g - s/(n (var + eps)) (x - mean) sum g (x - mean), the sums only where the statistics are those of these
 // rows; then comes that of the squares. Those of the bias and the weight are the sums themselves. What the ReLU let through
-// is computed anew, for eigen neurons with the squares added up in another order than in the forward pass: an output may
-// pass for zero here, or the other way around, where it is zero up to rounding.
+// is computed anew, by the same loops over the same tiles as in the forward pass.
 template <class Mixer>
 static bool norm_backward(const Mixer &mixer, const float *grad, const float *z, Norm norm, float *result, double *dlam,
                           double *dbias, int64_t outer, int64_t channels, int threads) {
