@@ -21,9 +21,18 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from quadric import kernels
 from quadric._compiled import add_squares, has_operator, in_torch_func
-from quadric._squares import NOTHING, EigenSquares, Finish, SharedSquares, Squares
-from quadric.maps import Map
+from quadric._squares import (
+    NOTHING,
+    EigenSquares,
+    Finish,
+    SharedSquares,
+    Squares,
+    backward_with_bias,
+    sum_of_bias,
+)
+from quadric.maps import DenseMap, Map
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
@@ -61,7 +70,7 @@ def _version_probe(tensor: Tensor) -> Tensor:
 
 class _MapWithSquares(torch.autograd.Function):
     """out + squares, where `out` is the fresh output of `linear_map(input, weight, bias)`, which is
-    overwritten.
+    overwritten. If `left` is given, it is the bias, and `out` is still without it.
     """
 
     @staticmethod
@@ -69,6 +78,7 @@ class _MapWithSquares(torch.autograd.Function):
         ctx: Any,
         out: Tensor,
         eigenvalues: Tensor,
+        left: Tensor | None,
         input: Tensor,
         weight: Tensor,
         settings: tuple[Tensor | None, Map, Squares, bool],
@@ -84,7 +94,7 @@ class _MapWithSquares(torch.autograd.Function):
         ctx.probe, ctx.version = None, 0
         if keeps_output or recompute:
             result = out.data
-            squares.forward_(result, eigenvalues)
+            squares.forward_(result, eigenvalues, bias=left)
             kept = None
             if keeps_output:
                 ctx.probe = _version_probe(result)
@@ -92,7 +102,7 @@ class _MapWithSquares(torch.autograd.Function):
                 kept = result.data
         else:
             assert isinstance(squares, SharedSquares)
-            result = squares.forward(out, eigenvalues)
+            result = squares.forward(out, eigenvalues, left)
             kept = out
         ctx.save_for_backward(kept, eigenvalues, input, weight)
         return result
@@ -113,10 +123,14 @@ class _MapWithSquares(torch.autograd.Function):
             grads = torch.autograd.grad(
                 out, [linear, *wanted], grad, create_graph=create_graph, allow_unused=True
             )
-            return (grads[0], grads[1] if wanted else None, *none)
+            of_bias = sum_of_bias(grads[0]) if ctx.needs_input_grad[2] else None
+            return (grads[0], grads[1] if wanted else None, of_bias, *none)
         if kept is None or (ctx.probe is not None and ctx.probe._version != ctx.version):
             kept = _again(ctx, input, weight)
-        return (*squares.backward(grad, kept, eigenvalues, ctx.needs_input_grad[1]), *none)
+        given = (grad, kept, eigenvalues, ctx.needs_input_grad[1])
+        if ctx.needs_input_grad[2]:
+            return (*backward_with_bias(squares, *given), *none)
+        return (*squares.backward(*given), None, *none)
 
 
 def _again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
@@ -174,9 +188,24 @@ def map_with_squares(
             out = linear_map(input, weight, bias)
             parts = (linear_map, input, weight, bias)
             return add_to_map(out, squares, eigenvalues, parts, recompute, finish)
-    out = linear_map(input, weight, bias)
     parts = (linear_map, input, weight, bias)
+    if bias is not None and _leaves_bias(linear_map, input, weight, bias, eigenvalues):
+        out = linear_map(input, weight, None)
+        return add_to_map(out, squares, eigenvalues, parts, recompute, finish, bias)
+    out = linear_map(input, weight, bias)
     return add_to_map(out, squares, eigenvalues, parts, recompute, finish)
+
+
+def _leaves_bias(
+    linear_map: Map, input: Tensor, weight: Tensor, bias: Tensor, eigenvalues: Tensor
+) -> bool:
+    """Whether the kernels add the bias with the squares. On CPUs torch first copies it into every
+    row of a matrix product, which then reads it again: as dear as the squares themselves.
+    """
+    if not isinstance(linear_map, DenseMap) or needs_plain(input, weight, bias, eigenvalues):
+        return False
+    fits = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (input, weight, bias))
+    return fits and kernels.active() and bias.shape == weight.shape[:1]
 
 
 def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -190,6 +219,7 @@ def add_to_map(
     parts: tuple[Map, Tensor, Tensor, Tensor | None],
     recompute: bool = False,
     finish: Finish = NOTHING,
+    left: Tensor | None = None,
 ) -> Tensor:
     """The squares of a linear map's output, which is overwritten.
 
@@ -200,18 +230,21 @@ def add_to_map(
         parts: the map, its input, weight and bias, to compute the output again.
         recompute: do so in backward instead of keeping an output.
         finish: what follows the squares.
+        left: the map's bias, if the output is still without it.
     """
-    if has_operator(out, squares):
-        return add_squares(out, eigenvalues, squares, finish)
-    if needs_plain(out, eigenvalues):
-        return finish(squares.plain(out, eigenvalues), squares.dim)
-    if torch.is_grad_enabled() and (out.requires_grad or eigenvalues.requires_grad):
+    if left is None:  # else both were asked before
+        if has_operator(out, squares):
+            return add_squares(out, eigenvalues, squares, finish)
+        if needs_plain(out, eigenvalues):
+            return finish(squares.plain(out, eigenvalues), squares.dim)
+    trained = out.requires_grad or eigenvalues.requires_grad
+    if torch.is_grad_enabled() and (trained or (left is not None and left.requires_grad)):
         linear_map, input, weight, bias = parts
         result: Tensor = _MapWithSquares.apply(  # type: ignore[no-untyped-call]
-            out, eigenvalues, input, weight, (bias, linear_map, squares, recompute)
+            out, eigenvalues, left, input, weight, (bias, linear_map, squares, recompute)
         )
         return finish(result, squares.dim)
-    squares.forward_(out, eigenvalues, finish)
+    squares.forward_(out, eigenvalues, finish, left)
     return out
 
 

@@ -42,6 +42,16 @@ def _per_channel(values: Tensor, shape: tuple[int, ...], trailing: int) -> Tenso
     return values.reshape(shape + (1,) * trailing)
 
 
+def _left(
+    bias: Tensor | None, out: Tensor, shape: kernels.Layout | None, dim: int
+) -> Tensor | None:
+    """The bias if the kernels add it, else None, and `out` has it."""
+    if bias is None or (shape is not None and shape[2] == 1):
+        return bias
+    out.add_(_per_channel(bias.to(out.dtype), (-1,), -1 - dim))
+    return None
+
+
 def _backward_by_rows(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, plan: _dense.Plan | None, dim: int
 ) -> tuple[Tensor, Tensor] | None:
@@ -231,28 +241,36 @@ class EigenSquares:
         mixed: Tensor = (blocks + torch.where(is_y, sums, 0)).to(out.dtype)
         return mixed.flatten(dim + 1, dim + 2).narrow(dim + 1, 0, size).flatten(dim, dim + 1)
 
-    def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
-        """The sum with the squares, as a new tensor, outside autograd."""
+    def forward(self, out: Tensor, eigenvalues: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The sum with the squares, as a new tensor, outside autograd. `out` gets a bias first."""
         shape = kernels.layout(out, self.dim)
+        bias = _left(bias, out, shape, self.dim)
         if shape is not None:
             result = torch.empty_like(out)
             table = self.table(out.shape[self.dim])
-            kernels.forward(self.kind, out, result, eigenvalues, table, shape)
+            kernels.forward(self.kind, out, result, eigenvalues, table, shape, bias=bias)
             return result
         result = torch.empty_like(out).copy_(out)
         self.forward_(result, eigenvalues)
         return result
 
-    def forward_(self, out: Tensor, eigenvalues: Tensor, finish: Finish = NOTHING) -> None:
-        """Adds the squares to `out` in place, and what follows them. Without that the features
-        stay as they are.
+    def forward_(
+        self,
+        out: Tensor,
+        eigenvalues: Tensor,
+        finish: Finish = NOTHING,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Adds a bias and the squares to `out` in place, and what follows them. Without either the
+        features stay as they are.
         """
         channels = out.shape[self.dim]
         shape = kernels.layout(out, self.dim)
+        bias = _left(bias, out, shape, self.dim)
         if shape is not None:
             table = self.table(channels)
             after = (finish.shift, finish.relu, finish.scale)
-            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after)
+            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after, bias)
             return
         if self.has_features(channels):
             self._add_(out, eigenvalues)
@@ -291,7 +309,7 @@ class EigenSquares:
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = self.table(out.shape[self.dim])
-            return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)
+            return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)[:2]
         if _dense.rows(out, self.dim) is not None:
             plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
@@ -446,9 +464,12 @@ class SharedSquares:
         mixed = self.mixed(out, eigenvalues)
         return (out.to(mixed.dtype) + mixed).to(out.dtype)
 
-    def forward(self, out: Tensor, eigenvalues: Tensor) -> Tensor:
-        """The sum with the mixed squares, as a new tensor, outside autograd."""
+    def forward(self, out: Tensor, eigenvalues: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The sum with the mixed squares, as a new tensor, outside autograd. `out` gets a bias
+        first.
+        """
         shape = kernels.layout(out, self.dim)
+        bias = _left(bias, out, shape, self.dim)
         if shape is None and _dense.rows(out, self.dim) is None:
             return self.plain(out, eigenvalues)
         result = torch.empty_like(out)
@@ -456,16 +477,25 @@ class SharedSquares:
             self._add_by_rows(out, eigenvalues, result)
         else:
             table = self.table(out.shape[self.dim])
-            kernels.forward(self.kind, out, result, eigenvalues, table, shape)
+            kernels.forward(self.kind, out, result, eigenvalues, table, shape, bias=bias)
         return result
 
-    def forward_(self, out: Tensor, eigenvalues: Tensor, finish: Finish = NOTHING) -> None:
-        """Replaces `out` by its sum with the mixed squares, and what follows, in place."""
+    def forward_(
+        self,
+        out: Tensor,
+        eigenvalues: Tensor,
+        finish: Finish = NOTHING,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Replaces `out`, with a bias, by its sum with the mixed squares, and what follows, in
+        place.
+        """
         shape = kernels.layout(out, self.dim)
+        bias = _left(bias, out, shape, self.dim)
         if shape is not None:
             table = self.table(out.shape[self.dim])
             after = (finish.shift, finish.relu, finish.scale)
-            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after)
+            kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after, bias)
             return
         if _dense.rows(out, self.dim) is not None:
             self._add_by_rows(out, eigenvalues, out)
@@ -502,7 +532,7 @@ class SharedSquares:
         shape = kernels.layout(linear, self.dim)
         if shape is not None:
             table = self.table(linear.shape[self.dim])
-            return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)
+            return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)[:2]
         if _dense.rows(linear, self.dim) is not None:
             plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
             found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
@@ -535,6 +565,25 @@ class SharedSquares:
 
 
 Squares = EigenSquares | SharedSquares
+
+
+def backward_with_bias(
+    squares: Squares, grad: Tensor, kept: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """`squares.backward`, and the gradient of a bias that was added with the squares."""
+    shape = kernels.layout(kept, squares.dim)
+    if shape is not None:
+        table = squares.table(shape[1])
+        found = kernels.backward(squares.kind, grad, kept, eigenvalues, table, shape, bias=True)
+        assert found[2] is not None
+        return found[0], found[1], found[2]
+    both = squares.backward(grad, kept, eigenvalues, need_eigenvalues)
+    return *both, sum_of_bias(both[0])
+
+
+def sum_of_bias(grad: Tensor) -> Tensor:
+    """The gradient of a bias of a dense map from that of its output."""
+    return grad.reshape(-1, grad.shape[-1]).sum(0)
 
 
 # A layer asks for it at every call, when the processor's caches are full of other things: every

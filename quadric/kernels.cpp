@@ -118,6 +118,51 @@ static inline void copy_tile(const float *in, float *out, int64_t at, int64_t n)
     if (in != out) std::memcpy(out + at, in + at, n * sizeof(float));
 }
 
+// A bias that the linear map has left to the squares (or null), and its output, which gets it tile by tile just before.
+struct Bias {
+    const float *values;
+    float *to;
+    void add(int64_t first, int64_t rows, int64_t channels) const {
+        if (!values) return;
+        float *x = to + first * channels;
+        for (int64_t r = 0; r < rows; r++, x += channels) {
+            int64_t c = 0;
+            for (; c + 16 <= channels; c += 16) store(x + c, load(x + c) + load(values + c));
+            for (; c < channels; c++) x[c] += values[c];
+        }
+    }
+};
+
+// The gradient of such a bias: what one thread has added up of the rows it wrote, which are still in the first cache.
+// Nothing, if nobody asks for it.
+struct BiasSums {
+    const int64_t channels;
+    std::vector<float> part;
+    std::vector<double> own;
+    int64_t since = 0;
+    BiasSums(bool wanted, int64_t n) : channels(n), part(wanted ? n : 0, 0.0f), own(wanted ? n : 0, 0.0) {}
+    void add(const float *x, int64_t rows) {
+        if (own.empty()) return;
+        int64_t c = 0;
+        for (; c + 16 <= channels; c += 16) {
+            V total = load(&part[c]);
+            for (int64_t r = 0; r < rows; r++) total += load(x + r * channels + c);
+            store(&part[c], total);
+        }
+        for (; c < channels; c++)
+            for (int64_t r = 0; r < rows; r++) part[c] += x[r * channels + c];
+        if ((since += rows) >= FLOAT_ROWS) flush();
+    }
+    void flush() {
+        for (size_t c = 0; c < own.size(); c++) own[c] += part[c], part[c] = 0;
+        since = 0;
+    }
+    void add_to(double *sums) {
+        flush();
+        for (size_t c = 0; c < own.size(); c++) sums[c] += own[c];
+    }
+};
+
 // Per channel: the eigenvalue of a feature, zero for a y.
 static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
     std::vector<float> wide(channels, 0.0f);
@@ -418,26 +463,28 @@ static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Fini
 }
 
 template <class Mixer>
-static void forward_tiles(const Mixer &mixer, const float *in, float *out, Finish finish, int64_t outer, int64_t channels,
-                          int threads) {
+static void forward_tiles(const Mixer &mixer, const float *in, Bias bias, float *out, Finish finish, int64_t outer,
+                          int64_t channels, int threads) {
     const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
         Finish here = finish;
         if (here.added) here.added += at;
+        bias.add(i * tile, rows, channels);
         mixer.forward(in + at, out + at, here, rows);
     }
 }
 
 template <class Mixer>
 static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
-                           int64_t outer, int64_t channels, int threads) {
+                           double *dbias, int64_t outer, int64_t channels, int threads) {
     // Three tensors are gone through at once: of long rows fewer.
     const int64_t tile = channels < WIDE ? segment_rows(channels) : 8, tiles = (outer + tile - 1) / tile;
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
+        BiasSums of_bias(dbias, channels);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
@@ -454,9 +501,13 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
                     own.store(sums.of(k));
                 });
             sums.count(rows);
+            of_bias.add(result + at, rows);
         }
 #pragma omp critical
-        sums.add_to(dlam);
+        {
+            sums.add_to(dlam);
+            of_bias.add_to(dbias);
+        }
     }
 }
 
@@ -548,27 +599,27 @@ struct EigenMixer {
     };
 };
 
-static bool eigen_forward_vectors(const float *in, float *out, const float *lam, Blocks b, Finish finish, int64_t outer,
-                                  int64_t channels, int threads) {
+static bool eigen_forward_vectors(const float *in, Bias bias, float *out, const float *lam, Blocks b, Finish finish,
+                                  int64_t outer, int64_t channels, int threads) {
     const EigenMixer mixer(lam, b, channels);
-    if (mixer.has_forward()) forward_tiles(mixer, in, out, finish, outer, channels, threads);
+    if (mixer.has_forward()) forward_tiles(mixer, in, bias, out, finish, outer, channels, threads);
     return mixer.has_forward();
 }
 
 static bool eigen_backward_vectors(const float *grad, const float *out, const float *lam, float *result, double *dlam,
-                                   Blocks b, int64_t outer, int64_t channels, int threads) {
+                                   double *dbias, Blocks b, int64_t outer, int64_t channels, int threads) {
     const EigenMixer mixer(lam, b, channels);
-    if (mixer.has_backward()) backward_tiles(mixer, grad, out, result, dlam, outer, channels, threads);
+    if (mixer.has_backward()) backward_tiles(mixer, grad, out, result, dlam, dbias, outer, channels, threads);
     return mixer.has_backward();
 }
 
 #else  // narrower machines: the loops below
 
-static bool eigen_forward_vectors(const float *, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
+static bool eigen_forward_vectors(const float *, Bias, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
     return false;
 }
-static bool eigen_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
-                                   int64_t, int) {
+static bool eigen_backward_vectors(const float *, const float *, const float *, float *, double *, double *, Blocks,
+                                   int64_t, int64_t, int) {
     return false;
 }
 
@@ -599,9 +650,9 @@ static inline void add_sums(float *__restrict y, const float *__restrict t, int 
     }
 }
 
-static void eigen_forward_rows(const float *in, float *out, const float *lam, Blocks b, Finish finish, int64_t outer,
-                               int64_t channels, int threads) {
-    if (eigen_forward_vectors(in, out, lam, b, finish, outer, channels, threads)) return;
+static void eigen_forward_rows(const float *in, Bias bias, float *out, const float *lam, Blocks b, Finish finish,
+                               int64_t outer, int64_t channels, int threads) {
+    if (eigen_forward_vectors(in, bias, out, lam, b, finish, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -612,6 +663,7 @@ static void eigen_forward_rows(const float *in, float *out, const float *lam, Bl
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
+            bias.add(i * tile, rows, channels);
             copy_tile(in, out, i * tile * channels, rows * channels);
             float *__restrict x = out + i * tile * channels;
             for (int64_t c = 0; c < rows * channels; c++) t[c] = w[c] * x[c] * x[c];
@@ -684,8 +736,8 @@ static inline void spread_grads(const float *__restrict g, float *__restrict gy,
 }
 
 static void eigen_backward_rows(const float *grad, const float *out, const float *lam, float *result, double *dlam,
-                                Blocks b, int64_t outer, int64_t channels, int threads) {
-    if (eigen_backward_vectors(grad, out, lam, result, dlam, b, outer, channels, threads)) return;
+                                double *dbias, Blocks b, int64_t outer, int64_t channels, int threads) {
+    if (eigen_backward_vectors(grad, out, lam, result, dlam, dbias, b, outer, channels, threads)) return;
     const int64_t tile = tile_rows(channels), tiles = (outer + tile - 1) / tile;
     const std::vector<float> wide = repeat(spread(lam, b, channels), tile);
     const float *__restrict w = wide.data();
@@ -693,6 +745,7 @@ static void eigen_backward_rows(const float *grad, const float *out, const float
     {
         std::vector<float> scratch(tile * channels, 0.0f), partial(tile * channels, 0.0f);
         std::vector<double> own(channels, 0.0);
+        BiasSums of_bias(dbias, channels);
         float *__restrict gy = scratch.data();
         float *__restrict acc = partial.data();
         int64_t since = 0;
@@ -729,12 +782,16 @@ static void eigen_backward_rows(const float *grad, const float *out, const float
             // Zero times an infinite y is NaN, and its gradient does not depend on it.
             for (int64_t m = 0; m < b.count; m++)
                 for (int64_t c = b.start[m]; c < rows * channels; c += channels) r[c] = g[c];
+            of_bias.add(r, rows);
             if (++since == 64) flush(), since = 0;
         }
         flush();
 #pragma omp critical
-        for (int64_t m = 0; m < b.count; m++)
-            for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
+        {
+            for (int64_t m = 0; m < b.count; m++)
+                for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
+            of_bias.add_to(dbias);
+        }
     }
 }
 
@@ -967,35 +1024,35 @@ struct SharedMixer {
     };
 };
 
-static bool shared_forward_vectors(const float *z, float *y, const float *lam, Blocks b, Finish f, int64_t outer,
-                                   int64_t channels, int threads) {
+static bool shared_forward_vectors(const float *z, Bias bias, float *y, const float *lam, Blocks b, Finish f,
+                                   int64_t outer, int64_t channels, int threads) {
     const SharedMixer mixer(lam, b, channels);
-    if (mixer.has_forward()) forward_tiles(mixer, z, y, f, outer, channels, threads);
+    if (mixer.has_forward()) forward_tiles(mixer, z, bias, y, f, outer, channels, threads);
     return mixer.has_forward();
 }
 
 static bool shared_backward_vectors(const float *grad, const float *z, const float *lam, float *result, double *dlam,
-                                    Blocks b, int64_t outer, int64_t channels, int threads) {
+                                    double *dbias, Blocks b, int64_t outer, int64_t channels, int threads) {
     const SharedMixer mixer(lam, b, channels);
-    if (mixer.has_backward()) backward_tiles(mixer, grad, z, result, dlam, outer, channels, threads);
+    if (mixer.has_backward()) backward_tiles(mixer, grad, z, result, dlam, dbias, outer, channels, threads);
     return mixer.has_backward();
 }
 
 #else  // narrower machines: the loops below
 
-static bool shared_forward_vectors(const float *, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
+static bool shared_forward_vectors(const float *, Bias, float *, const float *, Blocks, Finish, int64_t, int64_t, int) {
     return false;
 }
-static bool shared_backward_vectors(const float *, const float *, const float *, float *, double *, Blocks, int64_t,
-                                    int64_t, int) {
+static bool shared_backward_vectors(const float *, const float *, const float *, float *, double *, double *, Blocks,
+                                    int64_t, int64_t, int) {
     return false;
 }
 
 #endif
 
-static void shared_forward_rows(const float *z, float *y, const float *lam, Blocks b, Finish finish, int64_t outer,
-                                int64_t channels, int threads) {
-    if (shared_forward_vectors(z, y, lam, b, finish, outer, channels, threads)) return;
+static void shared_forward_rows(const float *z, Bias bias, float *y, const float *lam, Blocks b, Finish finish,
+                                int64_t outer, int64_t channels, int threads) {
+    if (shared_forward_vectors(z, bias, y, lam, b, finish, outer, channels, threads)) return;
     // Columns of L, so that a group of eight outputs is one vector.
     std::vector<float> columns(b.eigenvalues);
     for (int64_t i = 0; i < b.count; i++) {
@@ -1012,6 +1069,7 @@ static void shared_forward_rows(const float *z, float *y, const float *lam, Bloc
 #pragma omp for schedule(static)
         for (int64_t r0 = 0; r0 < outer; r0 += step) {
             const int64_t end = r0 + step < outer ? r0 + step : outer;
+            bias.add(r0, end - r0, channels);
             for (int64_t i = 0; i < b.count; i++) {
                 const int s = b.size[i];
                 const float *l = t + b.offset[i];
@@ -1133,13 +1191,14 @@ static void shared_backward_planes(const float *grad, const float *z, const floa
 }
 
 static void shared_backward_rows(const float *grad, const float *z, const float *lam, float *result, double *dlam,
-                                 Blocks b, int64_t outer, int64_t channels, int threads) {
-    if (shared_backward_vectors(grad, z, lam, result, dlam, b, outer, channels, threads)) return;
+                                 double *dbias, Blocks b, int64_t outer, int64_t channels, int threads) {
+    if (shared_backward_vectors(grad, z, lam, result, dlam, dbias, b, outer, channels, threads)) return;
     const int64_t step = 64;
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(b.eigenvalues, 0.0);
         std::vector<float> scratch;
+        BiasSums of_bias(dbias, channels);
 #pragma omp for schedule(static)
         for (int64_t r0 = 0; r0 < outer; r0 += step) {
             const int64_t end = r0 + step < outer ? r0 + step : outer;
@@ -1180,9 +1239,13 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
                     for (int e = 0; e < s * s; e++) d[e] += acc[e];
                 }
             }
+            of_bias.add(result + r0 * channels, end - r0);
         }
 #pragma omp critical
-        for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+        {
+            for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
+            of_bias.add_to(dbias);
+        }
     }
 }
 
@@ -1288,7 +1351,8 @@ static bool norm_forward(const Mixer &mixer, const float *z, const float *added,
     if (!mixer.has_backward()) return false;
     if (norm.of_batch) moments(mixer, z, norm.mean, norm.var, outer, channels, threads);
     norm.set(channels);
-    forward_tiles(mixer, z, out, {norm.scale.data(), norm.shift.data(), norm.relu, added}, outer, channels, threads);
+    const Finish finish = {norm.scale.data(), norm.shift.data(), norm.relu, added};
+    forward_tiles(mixer, z, Bias{}, out, finish, outer, channels, threads);
     return true;
 }
 
@@ -1417,7 +1481,7 @@ static bool norm_backward(EigenMixer, const float *, const float *, Norm, float 
 
 extern "C" {
 
-int quadric_abi() { return 6; }
+int quadric_abi() { return 7; }
 
 // Whether the kernels with a BatchNorm are here.
 int quadric_has_norm() {
@@ -1428,44 +1492,47 @@ int quadric_has_norm() {
 #endif
 }
 
-void quadric_eigen_forward(const float *in, float *out, const float *lam, const float *scale, const float *shift,
-                           const int32_t *start,
-                           const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
-                           int64_t channels, int64_t inner, int relu, int threads) {
+// A bias is given, and its gradient asked for, only with rows of channels.
+void quadric_eigen_forward(float *in, const float *bias, float *out, const float *lam, const float *scale,
+                           const float *shift, const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                           int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
     const Finish finish = {scale, shift, relu != 0};
-    if (inner == 1) eigen_forward_rows(in, out, lam, b, finish, outer, channels, threads);
+    if (inner == 1) eigen_forward_rows(in, {bias, in}, out, lam, b, finish, outer, channels, threads);
     else eigen_forward_planes(in, out, lam, b, finish, outer, channels, inner, threads);
 }
 
 void quadric_eigen_backward(const float *grad, const float *out, const float *lam, float *result, float *dlam,
-                            const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                            float *dbias, const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                             int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    std::vector<double> sums(eigenvalues, 0.0);
-    if (inner == 1) eigen_backward_rows(grad, out, lam, result, sums.data(), b, outer, channels, threads);
+    std::vector<double> sums(eigenvalues, 0.0), of_bias(dbias ? channels : 0, 0.0);
+    double *const more = dbias ? of_bias.data() : nullptr;
+    if (inner == 1) eigen_backward_rows(grad, out, lam, result, sums.data(), more, b, outer, channels, threads);
     else eigen_backward_planes(grad, out, lam, result, sums.data(), b, outer, channels, inner, threads);
     std::copy(sums.begin(), sums.end(), dlam);
+    std::copy(of_bias.begin(), of_bias.end(), dbias);
 }
 
-void quadric_shared_forward(const float *z, float *y, const float *lam, const float *scale, const float *shift,
-                           const int32_t *start,
-                           const int32_t *size, const int32_t *offset, int64_t count, int64_t eigenvalues, int64_t outer,
-                           int64_t channels, int64_t inner, int relu, int threads) {
+void quadric_shared_forward(float *z, const float *bias, float *y, const float *lam, const float *scale,
+                            const float *shift, const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                            int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int relu, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
     const Finish finish = {scale, shift, relu != 0};
-    if (inner == 1) shared_forward_rows(z, y, lam, b, finish, outer, channels, threads);
+    if (inner == 1) shared_forward_rows(z, {bias, z}, y, lam, b, finish, outer, channels, threads);
     else shared_forward_planes(z, y, lam, b, finish, outer, channels, inner, threads);
 }
 
 void quadric_shared_backward(const float *grad, const float *z, const float *lam, float *result, float *dlam,
-                             const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
+                             float *dbias, const int32_t *start, const int32_t *size, const int32_t *offset, int64_t count,
                              int64_t eigenvalues, int64_t outer, int64_t channels, int64_t inner, int threads) {
     const Blocks b = {count, eigenvalues, start, size, offset};
-    std::vector<double> sums(eigenvalues, 0.0);
-    if (inner == 1) shared_backward_rows(grad, z, lam, result, sums.data(), b, outer, channels, threads);
+    std::vector<double> sums(eigenvalues, 0.0), of_bias(dbias ? channels : 0, 0.0);
+    double *const more = dbias ? of_bias.data() : nullptr;
+    if (inner == 1) shared_backward_rows(grad, z, lam, result, sums.data(), more, b, outer, channels, threads);
     else shared_backward_planes(grad, z, lam, result, sums.data(), b, outer, channels, inner, threads);
     std::copy(sums.begin(), sums.end(), dlam);
+    std::copy(of_bias.begin(), of_bias.end(), dbias);
 }
 
 // These return whether they did it: not on narrower machines, nor where a neuron or group is wider than a vector. Only rows

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 6
+_ABI = 7
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -178,8 +178,8 @@ def _load(path: Path) -> ctypes.CDLL:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
     # How many pointers each takes, and how many flags; five sizes stand between them.
     arguments = {
-        "forward": (8, 2),
-        "backward": (8, 1),
+        "forward": (9, 2),
+        "backward": (9, 1),
         "norm_forward": (13, 3),
         "norm_backward": (14, 3),
     }
@@ -226,13 +226,15 @@ def _check(library: ctypes.CDLL) -> None:
             linear = row.reshape(1, -1, 1).repeat(rows, 1, pixels)
             found, finished = torch.zeros_like(linear), torch.zeros_like(linear)
             forward = getattr(library, f"quadric_{kind}_forward")
-            _call(forward, [linear, found, lam, None, None], table, shape, 0)
+            _call(forward, [linear, None, found, lam, None, None], table, shape, 0)
             shift = torch.tensor([-3.0] * len(z), dtype=torch.float32, device="cpu")
             scale = torch.tensor([2.0] * len(z), dtype=torch.float32, device="cpu")
-            _call(forward, [linear, finished, lam, scale, shift], table, shape, 1)
+            _call(forward, [linear, None, finished, lam, scale, shift], table, shape, 1)
             ones, result = torch.ones_like(linear), torch.zeros_like(linear)
             sums = torch.zeros(len(values), dtype=torch.float32, device="cpu")
+            of_bias = torch.zeros(len(z), dtype=torch.float32, device="cpu")
             tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
+            tensors += [of_bias if pixels == 1 else None]
             _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
             sums /= rows * pixels
             got = [t[i, :, -1].tolist() for t in (found, finished) for i in range(rows)]
@@ -243,6 +245,12 @@ def _check(library: ctypes.CDLL) -> None:
                 got += _with_norm(library, kind, table, linear, lam)
                 wanted += [after, [2.0 * g for g in gradients], [*[rows] * len(z)]]
                 wanted += [[rows * v for v in out], [v / 2 for v in out], [v * v / 4 for v in out]]
+            if pixels == 1:
+                without = linear - 1.0
+                ones = torch.ones(len(z), dtype=torch.float32, device="cpu")
+                _call(forward, [without, ones, without, lam, None, None], table, shape, 0)
+                got += [*without[..., 0].tolist(), of_bias.tolist()]
+                wanted += [*[out] * rows, [rows * g for g in gradients[: len(z)]]]
             if got != wanted:
                 raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
 
@@ -375,6 +383,10 @@ def _call(
 
 
 def _float_vector(values: Tensor, count: int) -> Tensor:
+    if values.device.type != "cpu":
+        raise ValueError(
+            f"the kernels need numbers on the CPU, got {values.device}: move the layer there"
+        )
     if values.numel() != count:  # the kernels would read on behind them
         raise ValueError(
             f"the kernels need {count} numbers for these channels, got {values.numel()}: give a "
@@ -388,6 +400,14 @@ def _float_vector(values: Tensor, count: int) -> Tensor:
 def _empty(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
     # The default device may be another one, whose pointer the kernels could not follow.
     return torch.empty(count, dtype=dtype, device="cpu")
+
+
+def _check_rows(shape: Layout) -> None:
+    if shape[2] != 1:
+        raise ValueError(
+            f"a bias is added only to rows of channels, got {shape[2]} numbers of each channel in "
+            "a row: add it before"
+        )
 
 
 def same_layout(tensor: Tensor, like: Tensor) -> Tensor:
@@ -407,6 +427,7 @@ def forward(
     shift: Tensor | None = None,
     relu: bool = False,
     scale: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> None:
     """Writes the neuron's output into `result`, which may be `linear` itself.
 
@@ -420,19 +441,31 @@ def forward(
         shift: added to each channel behind the squares.
         relu: whether a ReLU follows.
         scale: multiplies each channel before the shift.
+        bias: is added to `linear` itself first, in the same pass; only where channels are the last
+            dimension in memory.
     """
     assert _state.library is not None
     lam = _float_vector(eigenvalues, table.eigenvalues)
     shift = None if shift is None else _float_vector(shift, shape[1])
     scale = None if scale is None else _float_vector(scale, shape[1])
+    if bias is not None:
+        _check_rows(shape)
+        bias = _float_vector(bias, shape[1])
     function = getattr(_state.library, f"quadric_{kind}_forward")
-    _call(function, [linear, result, lam, scale, shift], table, shape, int(relu))
+    _call(function, [linear, bias, result, lam, scale, shift], table, shape, int(relu))
 
 
 def backward(
-    kind: str, grad: Tensor, kept: Tensor, eigenvalues: Tensor, table: Table, shape: Layout
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the linear map's output and of the eigenvalues.
+    kind: str,
+    grad: Tensor,
+    kept: Tensor,
+    eigenvalues: Tensor,
+    table: Table,
+    shape: Layout,
+    bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of the linear map's output, of the eigenvalues, and of a bias that was added with
+    the squares.
 
     Args:
         kind: "eigen" or "shared".
@@ -441,15 +474,20 @@ def backward(
         eigenvalues: one flat vector.
         table: the blocks of channels.
         shape: the layout of `kept`.
+        bias: whether that of the bias is asked for; only where channels are the last dimension in
+            memory.
     """
     assert _state.library is not None
+    if bias:
+        _check_rows(shape)
     lam = _float_vector(eigenvalues, table.eigenvalues)
     grad = same_layout(grad, kept)
     result = torch.empty_like(kept)
     sums = _empty(table.eigenvalues)
+    of_bias = _empty(shape[1]) if bias else None
     function = getattr(_state.library, f"quadric_{kind}_backward")
-    _call(function, [grad, kept, lam, result, sums], table, shape)
-    return result, sums.to(eigenvalues.dtype)
+    _call(function, [grad, kept, lam, result, sums, of_bias], table, shape)
+    return result, sums.to(eigenvalues.dtype), of_bias
 
 
 # ------------------------------------------------------------------------------------------------

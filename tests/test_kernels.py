@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric import kernels
-from quadric._squares import EigenSquares, Finish, SharedSquares
+from quadric._squares import EigenSquares, Finish, SharedSquares, backward_with_bias
 from quadric.joining import join_
 from tests.conftest import need_kernels
 
@@ -127,6 +127,82 @@ def test_what_follows_the_squares(
         expected = expected.clamp_min(0)
     squares.forward_(out, lam, Finish(shift, relu, scale))
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.parametrize("rank", [1, 8, 9, 15, 16, 40, 70])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_bias_that_is_left_to_the_squares(
+    neuron, rank, shape, dim, library, narrow_library, monkeypatch
+):
+    """Added in the kernels where channels lie in rows, before them where they do not."""
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = NEURONS[neuron](rank, dim)
+    linear, bias, shift = torch.randn(shape), torch.randn(shape[dim]), torch.randn(shape[dim])
+    lam = torch.randn(squares.num_eigenvalues(shape[dim]))
+    ones = (1,) * (-1 - dim)
+    biased = linear.double() + bias.double().reshape(-1, *ones)
+    expected = squares.plain(biased, lam.double())
+    out = linear.clone()
+    squares.forward_(out, lam, bias=bias)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
+    out = linear.clone()
+    squares.forward_(out, lam, Finish(shift, True), bias)
+    finished = (expected + shift.double().reshape(-1, *ones)).clamp_min(0)
+    torch.testing.assert_close(out.double(), finished, rtol=1e-5, atol=1e-4)
+    out = linear.clone()
+    new = squares.forward(out, lam, bias)  # kept for the backward pass: it has the bias then
+    torch.testing.assert_close(new.double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(out.double(), biased, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize("shape", [(5, 37), (1, 1), (2, 3, 24), (300, 20), (19, 330)])
+@pytest.mark.parametrize("rank", [1, 4, 8, 9, 16, 40])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_the_gradient_of_a_bias_comes_with_the_others(
+    neuron, rank, shape, library, narrow_library, monkeypatch
+):
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = NEURONS[neuron](rank)
+    kept, grad = torch.randn(shape), torch.randn(shape)
+    lam = torch.randn(squares.num_eigenvalues(shape[-1]))
+    found = backward_with_bias(squares, grad, kept, lam, True)
+    both = squares.backward(grad, kept, lam, True)
+    torch.testing.assert_close(found[:2], both, rtol=0, atol=0)
+    summed = both[0].double().flatten(0, -2).sum(0)
+    torch.testing.assert_close(found[2].double(), summed, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_the_gradient_of_a_bias_is_exact_over_many_rows(
+    neuron, library, narrow_library, monkeypatch
+):
+    """One float for all of them would be wrong by a percent."""
+    if library == "narrow":
+        monkeypatch.setattr(kernels._state, "library", narrow_library)
+    squares = NEURONS[neuron](3)
+    rows = 300_000
+    lam = torch.zeros(squares.num_eigenvalues(20))
+    grad = torch.full((rows, 20), 0.1)
+    of_bias = backward_with_bias(squares, grad, torch.ones(rows, 20), lam, True)[2]
+    torch.testing.assert_close(of_bias, torch.full((20,), 0.1 * rows), rtol=1e-5, atol=0)
+
+
+def test_a_bias_is_refused_where_channels_do_not_lie_in_rows():
+    squares = EigenSquares(3, -2)
+    out, lam = torch.zeros(2, 8, 5), torch.zeros(6)
+    shape = kernels.layout(out, -2)
+    with pytest.raises(ValueError, match="only to rows of channels, got 5 numbers"):
+        kernels.forward("eigen", out, out, lam, squares.table(8), shape, bias=torch.zeros(8))
+    with pytest.raises(ValueError, match="only to rows of channels, got 5 numbers"):
+        kernels.backward("eigen", out, out, lam, squares.table(8), shape, bias=True)
+    with pytest.raises(ValueError, match="need numbers on the CPU, got meta"):
+        kernels.forward("eigen", out, out, lam.to("meta"), squares.table(8), shape)
 
 
 @pytest.mark.parametrize("library", ["this machine's", "narrow"])
@@ -311,6 +387,87 @@ def test_no_operator_besides_the_convolution_touches_an_activation(neuron, more)
         added.remove(name)
     assert len(added) <= more, added
     assert not {"mul", "add", "pow", "square", "sum", "matmul", "bmm", "clone"} & set(added), added
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("train", [False, True])
+def test_no_pass_for_the_bias_of_a_dense_layer(neuron, train):
+    """torch copies a bias into every row before the product; here the squares bring it along."""
+    names = {}
+    for name in ("linear", neuron):
+        layer = quadric.make_layer(nn.Linear, 8, 20, neuron=name)
+        with Operations() as operations, torch.set_grad_enabled(train):
+            layer(torch.randn(7, 3, 8))
+        names[name] = operations.names
+    assert "addmm" in names["linear"]
+    assert "mm" in names[neuron]
+    assert not {"addmm", "add", "add_", "copy_", "clone"} & set(names[neuron]), names
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("shape", [(8,), (5, 8), (4, 3, 8), (0, 8)])
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("trained", ["all", "bias", "all but bias", "bias behind an operation"])
+def test_gradients_with_a_bias_that_is_left_to_the_squares(trained, neuron, shape, recompute):
+    layer = quadric.make_layer(nn.Linear, 8, 20, neuron=neuron, recompute=recompute)
+    nn.init.normal_(layer.eigenvalues)
+    bias = [layer.bias]
+    others = [layer.weight, layer.eigenvalues]
+    wanted = {"all": others + bias, "all but bias": others}.get(trained, bias)
+    for p in layer.parameters():
+        p.requires_grad_(any(p is w for w in wanted))
+    x = torch.randn(shape, requires_grad=trained == "all")
+    given = layer.bias.clone() if "behind" in trained else layer.bias
+    call = torch.func.functional_call(layer, {"bias": given}, (x,))
+    twin = copy.deepcopy(layer).double()
+    x64 = x.detach().double().requires_grad_(x.requires_grad)
+    linear = nn.functional.linear(x64, twin.weight, twin.bias)
+    expected = NEURONS[neuron](layer.rank).plain(linear, twin.eigenvalues)
+    torch.testing.assert_close(call.detach().double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    inputs = [x] if x.requires_grad else []
+    more = [x64] if x.requires_grad else []
+    wanted64 = [p for p in (twin.weight, twin.eigenvalues, twin.bias) if p.requires_grad]
+    found = torch.autograd.grad(call.sin().sum(), [*inputs, *wanted])
+    right = torch.autograd.grad(expected.sin().sum(), [*more, *wanted64])
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_second_derivatives_with_a_bias_that_is_left_to_the_squares(neuron):
+    layer = quadric.make_layer(nn.Linear, 8, 20, neuron=neuron)
+    nn.init.normal_(layer.eigenvalues)
+    twin = copy.deepcopy(layer).double()
+    x = torch.randn(5, 8, requires_grad=True)
+
+    def second(layer, x, out):
+        own = [x, *layer.parameters()]
+        (slope,) = torch.autograd.grad(out.sin().sum(), layer.bias, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), own)
+
+    x64 = x.detach().double().requires_grad_()
+    linear = nn.functional.linear(x64, twin.weight, twin.bias)
+    expected = second(twin, x64, NEURONS[neuron](layer.rank).plain(linear, twin.eigenvalues))
+    for a, b in zip(second(layer, x, layer(x)), expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3)
+
+
+def test_a_bias_in_float64_stays_torch_s():
+    layer = quadric.QuadraticLinear(8, 20, rank=4).double()
+    nn.init.normal_(layer.eigenvalues)
+    x = torch.randn(5, 8).double()
+    linear = nn.functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), EigenSquares(4).plain(linear, layer.eigenvalues))
+
+
+def test_a_bias_of_one_number_stays_torch_s():
+    """torch broadcasts it; the kernels would read on behind it."""
+    layer = quadric.make_layer(nn.Linear, 8, 20, neuron="shared", rank=4)
+    nn.init.normal_(layer.eigenvalues)
+    layer.bias = nn.Parameter(torch.randn(1))
+    x = torch.randn(5, 8)
+    linear = nn.functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), SharedSquares(4).plain(linear, layer.eigenvalues))
 
 
 def run(code: str, **environment: str) -> str:
