@@ -5,7 +5,7 @@ such passes anyway, so `join_` lets the layer compute both, and a ReLU behind th
 passes. Everything stays in its place: parameters, statistics, names, state dict, train and eval
 mode. It is a way to compute and no other network, and `separate_` undoes it.
 
-It needs the fused kernels (`quadric.use_kernels`), float32 on a CPU with 512-bit vectors, and
+It needs the fused kernels (`quadric.use_kernels`), float32 on a CPU with AVX2 or AVX-512, and
 channels that lie next to each other (channels_last pictures, tables); neurons and groups of at most
 16 channels. Everywhere else the layer adds its squares and torch does the rest, as before.
 """

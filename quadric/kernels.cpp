@@ -3,7 +3,7 @@
 // A tensor is (outer, channels, inner): images in NCHW have inner = H * W, images in channels_last and matrices have
 // inner = 1, the channels being contiguous. Channels fall into blocks (`start`, `size`, `offset` of the first eigenvalue):
 // for eigen a block is a neuron, y first and its features behind; for shared it is a group of outputs with a size x size
-// matrix of eigenvalues. No torch header is used: the library is built in a second or two and called through ctypes.
+// matrix of eigenvalues. No torch header is used: they would take longer to build than all of this. It is called through ctypes.
 
 #include <algorithm>
 #include <cmath>
@@ -12,14 +12,17 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#include <immintrin.h>
-#define WIDE_VECTORS
-// For what a loop over a few rows calls: a call, and what it captures going through memory, took a third of the time.
-#define ALWAYS_INLINE __attribute__((always_inline))
-#endif
+#include "vectors.h"
 
-typedef float V __attribute__((vector_size(64)));   // 16 floats; narrower machines split it
+// As many floats as a register has: split by the compiler, wider vectors go through memory.
+#if defined(__AVX512F__)
+typedef float V __attribute__((vector_size(64)));
+#elif defined(__AVX__)
+typedef float V __attribute__((vector_size(32)));
+#else
+typedef float V __attribute__((vector_size(16)));
+#endif
+static const int LANES = sizeof(V) / sizeof(float);
 typedef float V8 __attribute__((vector_size(32)));  // 8 floats: one group of the shared neuron
 
 static inline V load(const float *p) { V v; std::memcpy(&v, p, sizeof v); return v; }
@@ -28,7 +31,7 @@ static inline V8 load8(const float *p) { V8 v; std::memcpy(&v, p, sizeof v); ret
 static inline void store8(float *p, V8 v) { std::memcpy(p, &v, sizeof v); }
 static inline float sum(V v) {
     float s = 0;
-    for (int i = 0; i < 16; i++) s += v[i];
+    for (int i = 0; i < LANES; i++) s += v[i];
     return s;
 }
 
@@ -127,7 +130,7 @@ struct Bias {
         float *x = to + first * channels;
         for (int64_t r = 0; r < rows; r++, x += channels) {
             int64_t c = 0;
-            for (; c + 16 <= channels; c += 16) store(x + c, load(x + c) + load(values + c));
+            for (; c + LANES <= channels; c += LANES) store(x + c, load(x + c) + load(values + c));
             for (; c < channels; c++) x[c] += values[c];
         }
     }
@@ -144,7 +147,7 @@ struct BiasSums {
     void add(const float *x, int64_t rows) {
         if (own.empty()) return;
         int64_t c = 0;
-        for (; c + 16 <= channels; c += 16) {
+        for (; c + LANES <= channels; c += LANES) {
             V total = load(&part[c]);
             for (int64_t r = 0; r < rows; r++) total += load(x + r * channels + c);
             store(&part[c], total);
@@ -171,154 +174,93 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
     return wide;
 }
 
-#ifdef WIDE_VECTORS
+#ifdef VECTORS
 
-// A `Finish` of up to 16 neighboring channels.
+// A `Finish` of neighboring channels.
+template <class V>
 struct FinishVector {
-    __m512 scale, shift, least;
-    FinishVector(Finish f, __mmask16 lanes, int64_t start)
-        : scale(f.scale ? _mm512_maskz_loadu_ps(lanes, f.scale + start) : _mm512_set1_ps(1.0f)),
-          shift(f.shift ? _mm512_maskz_loadu_ps(lanes, f.shift + start) : _mm512_setzero_ps()),
-          least(_mm512_set1_ps(f.relu ? 0.0f : -__builtin_inff())) {}
-    __m512 affine(__m512 v) const { return _mm512_fmadd_ps(v, scale, shift); }
-    // The second operand of a maximum is what becomes of a NaN.
-    __m512 operator()(__m512 v) const { return _mm512_max_ps(least, affine(v)); }
-    __m512 operator()(__m512 v, __m512 added) const { return _mm512_max_ps(least, _mm512_add_ps(affine(v), added)); }
+    V scale, shift, least;
+    FinishVector(Finish f, const typename V::Prefix &lanes, int64_t start)
+        : scale(f.scale ? V::get(lanes, f.scale + start) : V::all(1.0f)),
+          shift(f.shift ? V::get(lanes, f.shift + start) : V::zeros()), least(V::all(f.relu ? 0.0f : -__builtin_inff())) {}
+    V affine(V v) const { return fma(v, scale, shift); }
+    V operator()(V v) const { return at_least(least, affine(v)); }
+    V operator()(V v, V added) const { return at_least(least, affine(v) + added); }
 };
 
 static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
     if (!f.any()) return;
     for (int64_t c = 0; c < channels; c += 16) {
-        const __mmask16 lanes = channels - c >= 16 ? 0xffff : (1 << (channels - c)) - 1;
-        const FinishVector finish(f, lanes, c);
+        const F::Prefix lanes = F::prefix(channels - c >= 16 ? 0xffff : (1 << (channels - c)) - 1);
+        const FinishVector<F> finish(f, lanes, c);
         float *p = x + c;
-        for (int64_t r = 0; r < rows; r++, p += channels)
-            _mm512_mask_storeu_ps(p, lanes, finish(_mm512_maskz_loadu_ps(lanes, p)));
+        for (int64_t r = 0; r < rows; r++, p += channels) finish(F::get(lanes, p)).put(lanes, p);
     }
 }
 
-// The features of a neuron by eights: which lanes there are, and their eigenvalues, twice.
-template <int EIGHTS>
-struct Features {
-    __mmask8 lanes[EIGHTS];
-    __m512 lam[EIGHTS];
-    Features(const float *l, int k) {
-        for (int i = 0; i < EIGHTS; i++, k -= 8) {
-            lanes[i] = k >= 8 ? 255 : k > 0 ? (1 << k) - 1 : 0;
-            lam[i] = _mm512_broadcast_f32x8(_mm256_maskz_loadu_ps(lanes[i], l + 8 * i));
-        }
-    }
-    // Their weighted squares in two rows, eight partial sums in each half of a vector.
-    __m512 squares(const float *f, int64_t channels) const {
-        __m512 sum = _mm512_setzero_ps();
-        for (int i = 0; i < EIGHTS; i++, f += 8) {
-            const __m256 one = _mm256_maskz_loadu_ps(lanes[i], f), two = _mm256_maskz_loadu_ps(lanes[i], f + channels);
-            const __m512 x = _mm512_insertf32x8(_mm512_castps256_ps512(one), two, 1), t = _mm512_mul_ps(lam[i], x);
-            sum = i ? _mm512_fmadd_ps(t, x, sum) : _mm512_mul_ps(t, x);
-        }
-        return sum;
-    }
-};
-
-// Halves what is left to add up in each of two vectors, and puts both into one: lanes 0 and 2 and lanes 1 and 3 of each
-// quarter, in turn; then the two sums of each quarter; then quarters.
-static inline __m512 add_lanes(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-}
-static inline __m512 add_pairs(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-}
-static inline __m512 add_quarters(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-
-// y += the weighted squares of the features behind it, eight rows at a time: four pairs of rows are added up crosswise, so
-// that all eight sums come out in one vector.
+// y += the weighted squares of the features behind it.
 template <int EIGHTS>
 static void eigen_forward_neuron(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
     const Features<EIGHTS> features(lam, k);
     int64_t r = 0;
-    for (; r + 8 <= rows; r += 8, y += 8 * channels) {
-        const float *f = y + 1;
-        const __m512 a = features.squares(f, channels), b = features.squares(f + 2 * channels, channels);
-        const __m512 c = features.squares(f + 4 * channels, channels);
-        const __m512 d = features.squares(f + 6 * channels, channels);
-        // In each quarter a sum for a, b, c and d; two quarters for each row of a pair.
-        const __m512 all = add_pairs(add_lanes(a, b), add_lanes(c, d));
-        alignas(64) float sums[16];
-        _mm512_store_ps(sums, _mm512_add_ps(all, _mm512_shuffle_f32x4(all, all, 0xb1)));
-        for (int p = 0; p < 4; p++) y[2 * p * channels] += sums[p], y[(2 * p + 1) * channels] += sums[8 + p];
-    }
-    for (; r < rows; r++, y += channels)
-        *y += _mm512_mask_reduce_add_ps(255, features.squares(y + 1, 0));
-}
-
-// The sums of what `squares` gives of each of sixteen rows.
-template <class Squares>
-ALWAYS_INLINE static inline __m512 add_rows(const float *x, int64_t channels, Squares squares) {
-    const auto four = [&](int first) ALWAYS_INLINE {
-        const float *p = x + first * channels, *q = p + 2 * channels;
-        const __m512 a = add_lanes(squares(p), squares(p + channels));
-        return add_pairs(a, add_lanes(squares(q), squares(q + channels)));
-    };
-    return add_quarters(add_quarters(four(0), four(4)), add_quarters(four(8), four(12)));
+    for (; r + 8 <= rows; r += 8, y += 8 * channels) features.add_to_eight(y, channels);
+    for (; r < rows; r++, y += channels) features.add(y);
 }
 
 // The same of a neuron that fits one vector, sixteen rows at a time. WHOLE: all 16 numbers from the y on are there to read.
+// `lam` has a number for each channel, zero for the y, here and in what follows.
 template <bool WHOLE>
 static void eigen_forward_vector(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
-    const __mmask16 lanes = (1 << (k + 1)) - 1, features = lanes & ~1;
-    const __m512 l = _mm512_maskz_expandloadu_ps(features, lam);
+    const Bits lanes = (1 << (k + 1)) - 1;
+    const F::Mask there = F::mask(lanes), features = F::mask(lanes & ~1);
+    const F l = F::get(features, lam);
     const auto squares = [&](const float *p) ALWAYS_INLINE {
-        const __m512 x = WHOLE ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes, p);
-        return _mm512_maskz_mul_ps(features, _mm512_mul_ps(l, x), x);
+        const F x = WHOLE ? F::get(p) : F::get(there, p);
+        return keep(features, l * x * x);
     };
     int64_t r = 0;
     for (; r + 16 <= rows; r += 16, y += 16 * channels) {
         alignas(64) float sums[16];
-        _mm512_store_ps(sums, add_rows(y, channels, squares));
+        add_rows(y, channels, squares).put(sums);
         for (int i = 0; i < 16; i++) y[i * channels] += sums[i];
     }
-    for (; r < rows; r++, y += channels) *y += _mm512_reduce_add_ps(squares(y));
+    for (; r < rows; r++, y += channels) *y += total(squares(y));
 }
 
 // The same of sixteen neighboring neurons of one width in one row after the other: where rows are long, a block of sixteen
-// rows is far apart in memory. `lam` has a number for each channel, and 16 more behind them.
+// rows is far apart in memory. There are 16 more numbers behind those of all channels.
 static void eigen_forward_wide(float *y, const float *lam, int k, int64_t rows, int64_t channels) {
-    const __mmask16 lanes = (1 << (k + 1)) - 1, features = lanes & ~1;
+    const Bits lanes = (1 << (k + 1)) - 1;
+    const F::Mask there = F::mask(lanes), features = F::mask(lanes & ~1);
     for (int64_t r = 0; r < rows; r++, y += channels) {
         const auto squares = [&](const float *p) ALWAYS_INLINE {
-            const __m512 x = _mm512_maskz_loadu_ps(lanes, p);
-            return _mm512_maskz_mul_ps(features, _mm512_mul_ps(_mm512_loadu_ps(lam + (p - y)), x), x);
+            const F x = F::get(there, p);
+            return keep(features, F::get(lam + (p - y)) * x * x);
         };
         alignas(64) float sums[16];
-        _mm512_store_ps(sums, add_rows(y, k + 1, squares));
+        add_rows(y, k + 1, squares).put(sums);
         for (int i = 0; i < 16; i++) y[i * (k + 1)] += sums[i];
     }
 }
 
-// Neighboring neurons that fit one vector of 16 channels: loaded and stored together, other lanes masked out.
+// Neighboring neurons that fit one vector: loaded and stored together, other lanes masked out.
 struct Segment {
     int64_t start;
-    __mmask16 lanes, features;
-    __m512 lam;    // zero for a y
-    __m512i y_of;  // the lane of each lane's y
-    int widest;    // channels of its widest neuron
-    bool alone;    // whether there is no other
+    Bits lanes, features;
+    float lam[16];     // zero for a y
+    int32_t y_of[16];  // the lane of each lane's y
+    int widest;        // channels of its widest neuron
+    bool alone;        // whether there is no other
 };
 
-// For each lane the one that is 1, 2, 4 and 8 behind; one of a second vector, of zeros, where the neuron has ended. Not in a
-// `Segment`, of which some loops need many at once in the first cache.
+// For each lane the one that is 1, 2, 4 and 8 behind; 16 where the neuron has ended. Not in a `Segment`, of which some loops
+// need many at once in the first cache.
 struct Reach {
-    __m512i from[4];
+    int32_t from[4][16];
     explicit Reach(const Segment &s) {
-        alignas(64) int32_t y[16], lanes[16];
-        _mm512_store_si512(y, s.y_of);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++)
             for (int lane = 0, next = 1 << i; lane < 16; lane++, next++)
-                lanes[lane] = next < 16 && s.lanes >> next & 1 && y[next] == y[lane] ? next : 16;
-            from[i] = _mm512_load_si512(lanes);
-        }
+                from[i][lane] = next < 16 && s.lanes >> next & 1 && s.y_of[next] == s.y_of[lane] ? next : 16;
     }
 };
 
@@ -328,24 +270,19 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
     for (int64_t i = 0; i < b.count;) {
         Segment s = {};
         s.start = b.start[i];
-        alignas(64) float l[16] = {};
-        alignas(64) int32_t y[16] = {};
         int width = 0;
-        for (; i < b.count && width + b.size[i] <= 16; i++) {
+        for (; i < b.count && fits(width, b.size[i]); i++) {
             const int n = b.size[i];
+            if (s.widest < n) s.widest = n;
             for (int j = 0; j < n; j++) {
                 s.lanes |= 1 << (width + j);
-                y[width + j] = width;
-                if (j) s.features |= 1 << (width + j), l[width + j] = lam[b.offset[i] + j - 1];
+                s.y_of[width + j] = width;
+                if (j) s.features |= 1 << (width + j), s.lam[width + j] = lam[b.offset[i] + j - 1];
             }
             width += n;
         }
         if (width == 0) return {};
-        for (int64_t m = i - 1; m >= 0 && b.start[m] >= s.start; m--)
-            if (s.widest < b.size[m]) s.widest = b.size[m];
         s.alone = s.widest == width;
-        s.lam = _mm512_load_ps(l);
-        s.y_of = _mm512_load_si512(y);
         all.push_back(s);
     }
     return all;
@@ -355,44 +292,49 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
 template <class Lanes, class Use>
 ALWAYS_INLINE static inline void each_mixed(const Lanes &lanes, const float *p, int64_t rows, int64_t channels, Use use) {
     for (int64_t n = 0; n < rows; n++, p += channels) {
-        const __m512 z = _mm512_maskz_loadu_ps(lanes.lanes(), p);
+        const auto z = Lanes::Vector::get(lanes.lanes(), p);
         use(n, z, lanes.mix(z));
     }
 }
 
-// A segment's arithmetic on one row. STEPS is how often the distance of what is added up has to double.
-template <int STEPS>
+// A segment's arithmetic on one row. STEPS is how often the distance of what is added up has to double. ALONE: there is one
+// neuron only.
+template <class V, int STEPS, bool ALONE = false>
 struct EigenLanes {
+    typedef V Vector;
     const int64_t first;
-    const __mmask16 there, features, ys;
-    const __m512 lam, twice, zero;
-    const __m512i y_of;
-    __m512i from[STEPS];
+    const int channels;
+    const typename V::Prefix there;
+    const typename V::Mask features, ys;
+    const V lam, twice;
+    const typename V::Index y_of;
+    typename V::Index from[STEPS];
 
     EigenLanes(const Segment &s, const Reach &reach)
-        : first(s.start), there(s.lanes), features(s.features), ys(s.lanes & ~s.features), lam(s.lam),
-          twice(_mm512_add_ps(s.lam, s.lam)), zero(_mm512_setzero_ps()), y_of(s.y_of) {
-        for (int i = 0; i < STEPS; i++) from[i] = reach.from[i];
+        : first(s.start), channels(__builtin_popcount(s.lanes)), there(V::prefix(s.lanes)), features(V::mask(s.features)),
+          ys(V::mask(s.lanes & ~s.features)), lam(V::get(s.lam)), twice(lam + lam), y_of(V::index(s.y_of)) {
+        for (int i = 0; i < STEPS; i++) from[i] = V::index(reach.from[i]);
     }
     int64_t start() const { return first; }
-    __mmask16 lanes() const { return there; }
+    int width() const { return channels; }
+    const typename V::Prefix &lanes() const { return there; }
     // The output with its squares.
-    __m512 mix(__m512 z) const {
-        const __m512 f = _mm512_maskz_mov_ps(features, z);
-        __m512 t = _mm512_mul_ps(_mm512_mul_ps(lam, f), f);
-        for (int i = 0; i < STEPS; i++) t = _mm512_add_ps(t, _mm512_permutex2var_ps(t, from[i], zero));
-        return _mm512_mask_add_ps(z, ys, z, t);
+    V mix(V z) const {
+        const V f = keep(features, z);
+        V t = lam * f * f;
+        for (int i = 0; i < STEPS; i++) t = t + pick_or_zero(from[i], t);
+        return add_where(ys, z, t);
     }
     // What a row adds to the gradients of the eigenvalues.
     struct Sums {
-        __m512 sum;
-        explicit Sums(const float *p) : sum(_mm512_loadu_ps(p)) {}
-        void store(float *p) const { _mm512_storeu_ps(p, sum); }
+        V sum;
+        explicit Sums(const float *p) : sum(V::get(p)) {}
+        void store(float *p) const { sum.put(p); }
     };
-    __m512 back(__m512 g, __m512 z, Sums &sums) const {
-        const __m512 f = _mm512_maskz_mov_ps(features, z), gf = _mm512_mul_ps(_mm512_permutexvar_ps(y_of, g), f);
-        sums.sum = _mm512_fmadd_ps(gf, f, sums.sum);
-        return _mm512_mask3_fmadd_ps(twice, gf, g, features);
+    V back(V g, V z, Sums &sums) const {
+        const V f = keep(features, z), gf = (ALONE ? first_lane(g) : pick(y_of, g)) * f;
+        sums.sum = fma(gf, f, sums.sum);
+        return fma_where(features, twice, gf, g);
     }
     // Calls `use` with the number of each row, what the linear map gave, and that with its squares.
     template <class Use>
@@ -402,25 +344,25 @@ struct EigenLanes {
 };
 
 // A segment of one neuron only, of more than 8 channels: sixteen rows are added up at once.
-struct EigenNeuron : EigenLanes<4> {
-    using EigenLanes<4>::EigenLanes;
+struct EigenNeuron : EigenLanes<F, 4, true> {
+    using EigenLanes<F, 4, true>::EigenLanes;
 
     template <class Use>
     ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
         const auto squares = [&](const float *q) ALWAYS_INLINE {
-            const __m512 x = _mm512_maskz_loadu_ps(features, q);
-            return _mm512_mul_ps(_mm512_mul_ps(lam, x), x);
+            const F x = F::get(features, q);
+            return lam * x * x;
         };
         int64_t n = 0;
         for (; n + 16 <= rows; n += 16, p += 16 * channels) {
             alignas(64) float sums[16];
-            _mm512_store_ps(sums, add_rows(p, channels, squares));
+            add_rows(p, channels, squares).put(sums);
             for (int i = 0; i < 16; i++) {
-                const __m512 z = _mm512_maskz_loadu_ps(there, p + i * channels);
-                use(n + i, z, _mm512_mask_add_ps(z, ys, z, _mm512_set1_ps(sums[i])));
+                const F z = F::get(there, p + i * channels);
+                use(n + i, z, add_where(ys, z, F::all(sums[i])));
             }
         }
-        each_mixed(*this, p, rows - n, channels, [&](int64_t i, __m512 z, __m512 x) ALWAYS_INLINE { use(n + i, z, x); });
+        each_mixed(*this, p, rows - n, channels, [&](int64_t i, F z, F x) ALWAYS_INLINE { use(n + i, z, x); });
     }
 };
 
@@ -442,22 +384,22 @@ template <class Mixer>
 static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Finish f, int64_t rows, int64_t channels) {
     for (size_t k = 0; k < mixer.all.size(); k++)
         mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-            const FinishVector finish(f, lanes.lanes(), lanes.start());
+            typedef typename std::decay_t<decltype(lanes)>::Vector V;
+            const FinishVector<V> finish(f, lanes.lanes(), lanes.start());
             const float *from = z + lanes.start();
             float *to = y + lanes.start();
             if (f.added)
-                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
+                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
                     const float *added = f.added + lanes.start() + n * channels;
-                    const __m512 v = finish(x, _mm512_maskz_loadu_ps(lanes.lanes(), added));
-                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), v);
+                    finish(x, V::get(lanes.lanes(), added)).put(lanes.lanes(), to + n * channels);
                 });
             else if (f.any())
-                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
-                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), finish(x));
+                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
+                    finish(x).put(lanes.lanes(), to + n * channels);
                 });
             else
-                lanes.each(from, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
-                    _mm512_mask_storeu_ps(to + n * channels, lanes.lanes(), x);
+                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
+                    x.put(lanes.lanes(), to + n * channels);
                 });
         });
 }
@@ -490,13 +432,13 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
             for (size_t k = 0; k < mixer.all.size(); k++)
                 mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-                    typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
+                    typedef std::decay_t<decltype(lanes)> Lanes;
+                    typename Lanes::Sums own(sums.of(k));
                     const float *g = grad + at + lanes.start(), *x = kept + at + lanes.start();
                     float *r = result + at + lanes.start();
                     for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels) {
-                        const __m512 one = _mm512_maskz_loadu_ps(lanes.lanes(), g);
-                        const __m512 two = _mm512_maskz_loadu_ps(lanes.lanes(), x);
-                        _mm512_mask_storeu_ps(r, lanes.lanes(), lanes.back(one, two, own));
+                        const auto one = Lanes::Vector::get(lanes.lanes(), g), two = Lanes::Vector::get(lanes.lanes(), x);
+                        lanes.back(one, two, own).put(lanes.lanes(), r);
                     }
                     own.store(sums.of(k));
                 });
@@ -547,17 +489,17 @@ struct EigenMixer {
         copy_tile(in, x, 0, rows * channels);
         for (int64_t m = 0; m < b.count; m++) {
             const int k = b.size[m] - 1;
+            float *y = x + b.start[m];
+            const float *l = lam + b.offset[m], *spread = wide.data() + b.start[m];
             if (k > 8 && k < 16 && has_sixteen(m)) {
-                eigen_forward_wide(x + b.start[m], wide.data() + b.start[m], k, rows, channels);
+                eigen_forward_wide(y, spread, k, rows, channels);
                 m += 15;
                 continue;
             }
-            float *y = x + b.start[m];
-            const float *l = lam + b.offset[m];
             if (k == 0) continue;
             if (k <= 8) eigen_forward_neuron<1>(y, l, k, rows, channels);
-            else if (k < 16 && b.start[m] + 16 <= channels) eigen_forward_vector<true>(y, l, k, rows, channels);
-            else if (k < 16) eigen_forward_vector<false>(y, l, k, rows, channels);
+            else if (k < 16 && b.start[m] + 16 <= channels) eigen_forward_vector<true>(y, spread, k, rows, channels);
+            else if (k < 16) eigen_forward_vector<false>(y, spread, k, rows, channels);
             else if (k == 16) eigen_forward_neuron<2>(y, l, k, rows, channels);
             else if (k <= 32) eigen_forward_neuron<4>(y, l, k, rows, channels);
             else eigen_forward_neuron<8>(y, l, k, rows, channels);
@@ -567,10 +509,12 @@ struct EigenMixer {
 
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
-        if (all[k].widest <= 4) run(EigenLanes<2>(all[k], reach[k]));
-        else if (all[k].widest <= 8) run(EigenLanes<3>(all[k], reach[k]));
+        if (all[k].widest <= 4) run(EigenLanes<Half, 2>(all[k], reach[k]));
+        else if (all[k].widest <= 8) run(EigenLanes<Half, 3>(all[k], reach[k]));
         else if (all[k].alone) run(EigenNeuron(all[k], reach[k]));
-        else run(EigenLanes<4>(all[k], reach[k]));
+#if VECTORS == 512
+        else run(EigenLanes<F, 4>(all[k], reach[k]));
+#endif
     }
 
     struct Sums {
@@ -706,7 +650,7 @@ static void eigen_backward_planes(const float *grad, const float *out, const flo
                     const float l = lam[b.offset[i] + j - 1], twice = 2 * l;
                     V acc = {};
                     int64_t p = 0;
-                    for (; p + 16 <= n; p += 16) {
+                    for (; p + LANES <= n; p += LANES) {
                         const V x = load(f + p), gf = load(gy + p) * x;
                         store(r + p, load(g + p) + twice * gf);
                         acc += gf * x;
@@ -807,7 +751,7 @@ static inline void shared_forward_group(const float *z, float *y, const float *L
     V *q = S ? square : many.data();
     std::vector<float> tail(s);
     int64_t p = 0;
-    for (; p + 16 <= n; p += 16) {
+    for (; p + LANES <= n; p += LANES) {
         for (int j = 0; j < s; j++) {
             const V x = load(z + j * inner + p);
             q[j] = x * x;
@@ -852,14 +796,14 @@ static void shared_forward_planes(const float *z, float *y, const float *lam, Bl
     }
 }
 
-#ifdef WIDE_VECTORS
+#ifdef VECTORS
 
-// Neighboring groups that fit one vector of 16 channels. Step d takes to each lane the d-th channel of its own group.
+// Neighboring groups that fit one vector. Step d takes to each lane the d-th channel of its own group.
 struct Cluster {
     int64_t start, first, groups;  // first channel, first block, how many blocks
-    __mmask16 lanes;
-    __mmask16 inside[16];  // lanes whose group has a d-th channel
-    __m512i from[16];      // the lane of that channel
+    Bits lanes;
+    Bits inside[16];       // lanes whose group has a d-th channel
+    int32_t from[16][16];  // the lane of that channel
     int steps;             // channels of the largest group
     bool even;             // all groups have so many, and there is a loop of so many steps
 };
@@ -870,19 +814,17 @@ static std::vector<Cluster> clusters(Blocks b) {
     for (int64_t i = 0; i < b.count;) {
         Cluster c = {};
         c.start = b.start[i], c.first = i;
-        alignas(64) int32_t from[16][16] = {};
         int width = 0;
-        for (; i < b.count && width + b.size[i] <= 16; i++) {
+        for (; i < b.count && fits(width, b.size[i]); i++) {
             const int n = b.size[i];
             for (int lane = width; lane < width + n; lane++) {
                 c.lanes |= 1 << lane;
-                for (int d = 0; d < n; d++) c.inside[d] |= 1 << lane, from[d][lane] = width + d;
+                for (int d = 0; d < n; d++) c.inside[d] |= 1 << lane, c.from[d][lane] = width + d;
             }
             if (c.steps < n) c.steps = n;
             width += n, c.groups++;
         }
         if (width == 0) return {};
-        for (int d = 0; d < 16; d++) c.from[d] = _mm512_load_si512(from[d]);
         c.even = c.steps == 4 || c.steps == 8 || c.steps == 16;
         for (int d = 0; d < c.steps; d++) c.even = c.even && c.inside[d] == c.lanes;
         all.push_back(c);
@@ -910,56 +852,61 @@ static std::vector<Steps> coefficients(const std::vector<Cluster> &all, const fl
 
 // A lane whose group has no d-th channel takes zero: its zero coefficient times an infinite number would be NaN. Where all
 // groups are even nothing has to be masked, and what stands in lanes beyond them is never stored.
-template <int STEPS, bool EVEN>
+template <class V, int STEPS, bool EVEN>
 struct Take {
-    __m512i from[STEPS];
-    __mmask16 inside[STEPS];
+    typename V::Index from[STEPS];
+    typename V::Mask inside[STEPS];
     explicit Take(const Cluster &c) {
-        for (int d = 0; d < STEPS; d++) from[d] = c.from[d], inside[d] = c.inside[d];
+        for (int d = 0; d < STEPS; d++) from[d] = V::index(c.from[d]), inside[d] = V::mask(c.inside[d]);
     }
-    __m512 operator()(int d, __m512 v) const {
-        return EVEN ? _mm512_permutexvar_ps(from[d], v) : _mm512_maskz_permutexvar_ps(inside[d], from[d], v);
+    V operator()(int d, V v) const {
+        return EVEN ? spread_lane<STEPS>(from[d], d, v) : keep(inside[d], pick(from[d], v));
     }
 };
 
 // A cluster's arithmetic on one row.
-template <int STEPS, bool EVEN>
+template <class V, int STEPS, bool EVEN>
 struct SharedLanes {
-    const Cluster &c;
-    const Take<STEPS, EVEN> take;
-    __m512 ahead[STEPS], behind[STEPS];
+    typedef V Vector;
+    const int64_t first;
+    const int channels;
+    const typename V::Prefix there;
+    const Take<V, STEPS, EVEN> take;
+    V ahead[STEPS], behind[STEPS];
 
-    SharedLanes(const Cluster &cluster, const Steps &l, const Steps &transposed) : c(cluster), take(cluster) {
-        for (int d = 0; d < STEPS; d++) ahead[d] = _mm512_load_ps(l.of[d]), behind[d] = _mm512_load_ps(transposed.of[d]);
+    SharedLanes(const Cluster &c, const Steps &l, const Steps &transposed)
+        : first(c.start), channels(__builtin_popcount(c.lanes)), there(V::prefix(c.lanes)), take(c) {
+        for (int d = 0; d < STEPS; d++) ahead[d] = V::get(l.of[d]), behind[d] = V::get(transposed.of[d]);
     }
-    int64_t start() const { return c.start; }
-    __mmask16 lanes() const { return c.lanes; }
+    int64_t start() const { return first; }
+    int width() const { return channels; }
+    const typename V::Prefix &lanes() const { return there; }
     // The output with its squares.
-    __m512 mix(__m512 x) const {
-        const __m512 x2 = _mm512_mul_ps(x, x);
-        __m512 sum[2] = {x, _mm512_setzero_ps()};
-        for (int d = 0; d < STEPS; d++) sum[d & 1] = _mm512_fmadd_ps(ahead[d], take(d, x2), sum[d & 1]);
-        return _mm512_add_ps(sum[0], sum[1]);
+    V mix(V x) const {
+        const V x2 = x * x;
+        V sum[2] = {x, V::zeros()};
+        for (int d = 0; d < STEPS; d++) sum[d & 1] = fma(ahead[d], take(d, x2), sum[d & 1]);
+        return sum[0] + sum[1];
     }
     // What a row adds to the gradients of the eigenvalues.
     struct Sums {
-        __m512 of[STEPS];
+        V of[STEPS];
         explicit Sums(const float *p) {
-            for (int d = 0; d < STEPS; d++) of[d] = _mm512_load_ps(p + 16 * d);
+            for (int d = 0; d < STEPS; d++) of[d] = V::get(p + 16 * d);
         }
         void store(float *p) const {
-            for (int d = 0; d < STEPS; d++) _mm512_store_ps(p + 16 * d, of[d]);
+            for (int d = 0; d < STEPS; d++) of[d].put(p + 16 * d);
         }
     };
-    __m512 back(__m512 g, __m512 x, Sums &sums) const {
-        const __m512 x2 = _mm512_mul_ps(x, x);
-        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    V back(V g, V x, Sums &sums) const {
+        const V x2 = x * x;
+        V sum[2] = {V::zeros(), V::zeros()};
         for (int d = 0; d < STEPS; d++) {
-            const __m512 t = take(d, g);
-            sum[d & 1] = _mm512_fmadd_ps(behind[d], t, sum[d & 1]);
-            sums.of[d] = _mm512_fmadd_ps(t, x2, sums.of[d]);
+            const V t = take(d, g);
+            sum[d & 1] = fma(behind[d], t, sum[d & 1]);
+            sums.of[d] = fma(t, x2, sums.of[d]);
         }
-        return _mm512_fmadd_ps(_mm512_add_ps(x, x), _mm512_add_ps(sum[0], sum[1]), g);
+        return fma(x + x, sum[0] + sum[1], g);
     }
     template <class Use>
     ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
@@ -984,12 +931,12 @@ struct SharedMixer {
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         const Cluster &c = all[k];
-        if (c.steps <= 4 && c.even) run(SharedLanes<4, true>(c, ahead[k], back[k]));
-        else if (c.steps <= 4) run(SharedLanes<4, false>(c, ahead[k], back[k]));
-        else if (c.steps <= 8 && c.even) run(SharedLanes<8, true>(c, ahead[k], back[k]));
-        else if (c.steps <= 8) run(SharedLanes<8, false>(c, ahead[k], back[k]));
-        else if (c.even) run(SharedLanes<16, true>(c, ahead[k], back[k]));
-        else run(SharedLanes<16, false>(c, ahead[k], back[k]));
+        if (c.steps <= 4 && c.even) run(SharedLanes<Half, 4, true>(c, ahead[k], back[k]));
+        else if (c.steps <= 4) run(SharedLanes<Half, 4, false>(c, ahead[k], back[k]));
+        else if (c.steps <= 8 && c.even) run(SharedLanes<Half, 8, true>(c, ahead[k], back[k]));
+        else if (c.steps <= 8) run(SharedLanes<Half, 8, false>(c, ahead[k], back[k]));
+        else if (c.even) run(SharedLanes<F, 16, true>(c, ahead[k], back[k]));
+        else run(SharedLanes<F, 16, false>(c, ahead[k], back[k]));
     }
 
     void forward(const float *z, float *y, Finish f, int64_t rows) const { mixed_rows(*this, z, y, f, rows, channels); }
@@ -1111,7 +1058,7 @@ static inline void shared_backward_group(const float *g, const float *z, const f
     V fixed[S ? S : 1];
     std::vector<V> many(S ? 0 : s);
     V *gv = S ? fixed : many.data();
-    for (; p + 16 <= n; p += 16) {
+    for (; p + LANES <= n; p += LANES) {
         for (int i = 0; i < s; i++) gv[i] = load(g + i * inner + p);
         for (int j = 0; j < s; j++) {
             V a = L[j] * gv[0], c = {};
@@ -1128,7 +1075,7 @@ static inline void shared_backward_group(const float *g, const float *z, const f
             const int ni = s - i0 < 4 ? s - i0 : 4, nj = s - j0 < 4 ? s - j0 : 4;
             V acc[4][4] = {};
             if (ni == 4 && nj == 4) {
-                for (p = 0; p < whole; p += 16) {
+                for (p = 0; p < whole; p += LANES) {
                     V q[4];
                     for (int j = 0; j < 4; j++) {
                         const V x = load(z + (j0 + j) * inner + p);
@@ -1140,7 +1087,7 @@ static inline void shared_backward_group(const float *g, const float *z, const f
                     }
                 }
             } else {
-                for (p = 0; p < whole; p += 16)
+                for (p = 0; p < whole; p += LANES)
                     for (int i = 0; i < ni; i++)
                         for (int j = 0; j < nj; j++) {
                             const V x = load(z + (j0 + j) * inner + p);
@@ -1255,7 +1202,7 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 // the linear map's output z. Training then moves no more memory than BatchNorm alone: z twice and the result once forward,
 // z and the gradient twice and the result once backward.
 
-#ifdef WIDE_VECTORS
+#ifdef VECTORS
 
 // Mean of each channel and the sum of squared distances from it.
 struct Moments {
@@ -1293,23 +1240,22 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
                 mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start();
                     const float *p = z + i * tile * channels + start;
-                    if (own.count == 0)
-                        _mm512_mask_storeu_ps(&guess[start], lanes.lanes(),
-                                              lanes.mix(_mm512_maskz_loadu_ps(lanes.lanes(), p)));
+                    typedef typename std::decay_t<decltype(lanes)>::Vector V;
+                    if (own.count == 0) lanes.mix(V::get(lanes.lanes(), p)).put(lanes.lanes(), &guess[start]);
                     double middle[16], squared[16];
                     bool hidden = false;
                     for (int turn = 0; turn < 2; turn++) {
-                        const __m512 from = _mm512_maskz_loadu_ps(lanes.lanes(), &guess[start]);
-                        __m512 sum = _mm512_setzero_ps(), squares = sum;
-                        lanes.each(p, rows, channels, [&](int64_t, __m512, __m512 x) ALWAYS_INLINE {
-                            const __m512 apart = _mm512_sub_ps(x, from);
-                            sum = _mm512_add_ps(sum, apart);
-                            squares = _mm512_fmadd_ps(apart, apart, squares);
+                        const V from = V::get(lanes.lanes(), &guess[start]);
+                        V sum = V::zeros(), squares = sum;
+                        lanes.each(p, rows, channels, [&](int64_t, V, V x) ALWAYS_INLINE {
+                            const V apart = x - from;
+                            sum = sum + apart;
+                            squares = fma(apart, apart, squares);
                         });
                         alignas(64) float s[16], q[16];
-                        _mm512_store_ps(s, sum), _mm512_store_ps(q, squares);
+                        sum.put(s), squares.put(q);
                         hidden = false;
-                        for (int j = 0; j < 16 && lanes.lanes() >> j; j++) {
+                        for (int j = 0; j < lanes.width(); j++) {
                             const double d = double(s[j]) / double(rows);
                             middle[j] = guess[start + j] + d, squared[j] = q[j] - d * s[j];
                             hidden = hidden || squared[j] < q[j] / 16;
@@ -1317,7 +1263,7 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
                         }
                         if (!hidden) break;
                     }
-                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++) own.add(start + j, middle[j], squared[j], rows);
+                    for (int j = 0; j < lanes.width(); j++) own.add(start + j, middle[j], squared[j], rows);
                 });
             own.count += rows;
         }
@@ -1357,20 +1303,17 @@ static bool norm_forward(const Mixer &mixer, const float *z, const float *added,
 }
 
 // The same of the channels of some lanes.
+template <class V>
 struct NormVector {
-    __mmask16 lanes;
+    const typename V::Prefix &lanes;
     bool relu;
-    FinishVector finish;
-    __m512 mean;
-    NormVector(const Norm &n, __mmask16 lanes, int64_t start)
+    FinishVector<V> finish;
+    V mean;
+    NormVector(const Norm &n, const typename V::Prefix &lanes, int64_t start)
         : lanes(lanes), relu(n.relu), finish({n.scale.data(), n.shift.data(), false}, lanes, start),
-          mean(_mm512_maskz_loadu_ps(lanes, &n.middle[start])) {}
+          mean(V::get(lanes, &n.middle[start])) {}
     // The gradient that the ReLU let through: not where its input was zero or less. NaN passes, as in torch.
-    __m512 open(const float *g, __m512 x) const {
-        if (!relu) return _mm512_maskz_loadu_ps(lanes, g);
-        const __mmask16 through = _mm512_cmp_ps_mask(finish.affine(x), _mm512_setzero_ps(), _CMP_NLE_UQ);
-        return _mm512_maskz_loadu_ps(lanes & through, g);
-    }
+    V open(const float *g, V x) const { return relu ? get_where_positive(lanes, g, finish.affine(x)) : V::get(lanes, g); }
 };
 
 // Sums over all rows of the gradient g that the ReLU let through, and of g (x - mean), one behind the other.
@@ -1388,17 +1331,18 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
             for (size_t k = 0; k < mixer.all.size(); k++)
                 mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
-                    const NormVector vector(norm, lanes.lanes(), start);
-                    __m512 plain = _mm512_setzero_ps(), weighted = plain;
+                    typedef typename std::decay_t<decltype(lanes)>::Vector V;
+                    const NormVector<V> vector(norm, lanes.lanes(), start);
+                    V plain = V::zeros(), weighted = plain;
                     const float *g = grad + at;
-                    lanes.each(z + at, rows, channels, [&](int64_t n, __m512, __m512 x) ALWAYS_INLINE {
-                        const __m512 t = vector.open(g + n * channels, x);
-                        plain = _mm512_add_ps(plain, t);
-                        weighted = _mm512_fmadd_ps(t, _mm512_sub_ps(x, vector.mean), weighted);
+                    lanes.each(z + at, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
+                        const V t = vector.open(g + n * channels, x);
+                        plain = plain + t;
+                        weighted = fma(t, x - vector.mean, weighted);
                     });
                     alignas(64) float s[16], w[16];
-                    _mm512_store_ps(s, plain), _mm512_store_ps(w, weighted);
-                    for (int j = 0; j < 16 && lanes.lanes() >> j; j++)
+                    plain.put(s), weighted.put(w);
+                    for (int j = 0; j < lanes.width(); j++)
                         own[start + j] += s[j], own[channels + start + j] += w[j];
                 });
         }
@@ -1434,19 +1378,19 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
             for (size_t k = 0; k < mixer.all.size(); k++)
                 mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
-                    const __mmask16 there = lanes.lanes();
-                    const NormVector vector(norm, there, start);
-                    const __m512 m = _mm512_maskz_loadu_ps(there, &slope[start]);
-                    const __m512 d = _mm512_maskz_loadu_ps(there, &base[start]);
-                    typename std::decay_t<decltype(lanes)>::Sums own(sums.of(k));
+                    typedef std::decay_t<decltype(lanes)> Lanes;
+                    typedef typename Lanes::Vector V;
+                    const auto &there = lanes.lanes();
+                    const NormVector<V> vector(norm, there, start);
+                    const V m = V::get(there, &slope[start]), d = V::get(there, &base[start]);
+                    typename Lanes::Sums own(sums.of(k));
                     const float *g = grad + at;
                     float *r = result + at;
-                    lanes.each(z + at, rows, channels, [&](int64_t n, __m512 linear, __m512 x) ALWAYS_INLINE {
-                        __m512 of_x = _mm512_mul_ps(vector.finish.scale, vector.open(g + n * channels, x));
+                    lanes.each(z + at, rows, channels, [&](int64_t n, V linear, V x) ALWAYS_INLINE {
+                        V of_x = vector.finish.scale * vector.open(g + n * channels, x);
                         // Not zero times x else, which may be infinite.
-                        if (norm.of_batch)
-                            of_x = _mm512_add_ps(of_x, _mm512_fmadd_ps(m, _mm512_sub_ps(x, vector.mean), d));
-                        _mm512_mask_storeu_ps(r + n * channels, there, lanes.back(of_x, linear, own));
+                        if (norm.of_batch) of_x = of_x + fma(m, x - vector.mean, d);
+                        lanes.back(of_x, linear, own).put(there, r + n * channels);
                     });
                     own.store(sums.of(k));
                 });
@@ -1481,12 +1425,12 @@ static bool norm_backward(EigenMixer, const float *, const float *, Norm, float 
 
 extern "C" {
 
-int quadric_abi() { return 7; }
+int quadric_abi() { return 8; }
 
-// Whether the kernels with a BatchNorm are here.
-int quadric_has_norm() {
-#ifdef WIDE_VECTORS
-    return 1;
+// Bits of the vectors of `vectors.h`, or 0 without them; then there are no kernels with a BatchNorm.
+int quadric_vectors() {
+#ifdef VECTORS
+    return VECTORS;
 #else
     return 0;
 #endif

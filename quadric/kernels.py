@@ -31,7 +31,8 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_ABI = 7
+_HEADER = Path(__file__).with_name("vectors.h")
+_ABI = 8
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -78,7 +79,7 @@ def use_kernels(enabled: bool = True) -> bool:
         try:
             _state.library = _load(_build())
             _check(_state.library)
-            _state.has_norm = bool(_state.library.quadric_has_norm())
+            _state.has_norm = _state.library.quadric_vectors() > 0
         except Exception as error:  # a fast path must never be the reason that nothing runs
             _state.library, _state.enabled = None, False
             _state.reason = f"{error}"
@@ -140,7 +141,7 @@ def _build() -> Path:
     compiler = _compiler()
     version = _run([compiler, "--version"]).stdout
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    text = _SOURCE.read_bytes()
+    text = _SOURCE.read_bytes() + _HEADER.read_bytes()
     key = "\n".join([version, " ".join(_FLAGS), native, _processor(), sys.platform]).encode()
     name = f"kernels-{hashlib.sha256(text + key).hexdigest()[:20]}.so"
     target = _cache() / name
@@ -233,15 +234,15 @@ def _check(library: ctypes.CDLL) -> None:
             ones, result = torch.ones_like(linear), torch.zeros_like(linear)
             sums = torch.zeros(len(values), dtype=torch.float32, device="cpu")
             of_bias = torch.zeros(len(z), dtype=torch.float32, device="cpu")
-            tensors = [ones, found if kind == "eigen" else linear, lam, result, sums]
-            tensors += [of_bias if pixels == 1 else None]
+            kept = found if kind == "eigen" else linear
+            tensors = [ones, kept, lam, result, sums, of_bias if pixels == 1 else None]
             _call(getattr(library, f"quadric_{kind}_backward"), tensors, table, shape)
             sums /= rows * pixels
             got = [t[i, :, -1].tolist() for t in (found, finished) for i in range(rows)]
             got += [result[i, :, -1].tolist() + sums.tolist() for i in range(rows)]
             after = [max(2.0 * v - 3.0, 0.0) for v in out]
             wanted = [*[out] * rows, *[after] * rows, *[gradients] * rows]
-            if pixels == 1 and library.quadric_has_norm() and table.widest <= _VECTOR:
+            if pixels == 1 and library.quadric_vectors() and table.widest <= _VECTOR:
                 got += _with_norm(library, kind, table, linear, lam)
                 wanted += [after, [2.0 * g for g in gradients], [*[rows] * len(z)]]
                 wanted += [[rows * v for v in out], [v / 2 for v in out], [v * v / 4 for v in out]]

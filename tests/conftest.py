@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import tempfile
 
 # torch keeps the backward passes of compiled graphs on disk and finds them without a look at the
 # code they came from: a test of a gradient would hold the code of another day to be right.
@@ -14,6 +17,7 @@ from hypothesis import settings
 from torch import Tensor
 
 import quadric
+from quadric import kernels
 
 torch.set_num_threads(1)
 
@@ -50,6 +54,39 @@ def need_kernels() -> None:
     if reason.startswith("no C++ compiler"):
         pytest.skip(f"no kernels on this machine: {reason}")
     pytest.fail(f"the kernels must be active where there is a compiler: {reason}")
+
+
+SWITCHES: dict[str, str | None] = {"this machine's": None, "no vectors": "-mno-avx2"}
+"""Libraries of kernels, by what a compiler leaves out of this machine's instructions."""
+if "AVX512" in torch.backends.cpu.get_cpu_capability():
+    SWITCHES["narrower vectors"] = "-mno-avx512f"
+
+
+@functools.cache
+def _library_without(switch: str) -> ctypes.CDLL | None:
+    """The kernels as a processor without some instructions gets them, or None if the compiler does
+    not know these.
+    """
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("QUADRIC_CACHE", folder)
+        patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, switch))
+        try:
+            return kernels._load(kernels._build())
+        except RuntimeError:
+            return None
+
+
+@pytest.fixture(params=SWITCHES)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test that has the kernels switched on with each library."""
+    switch = SWITCHES[request.param]
+    if switch is None:
+        return
+    found = _library_without(switch)
+    if found is None:
+        pytest.skip(f"the compiler has no switch {switch}")
+    monkeypatch.setattr(kernels._state, "library", found)
+    monkeypatch.setattr(kernels._state, "has_norm", found.quadric_vectors() > 0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

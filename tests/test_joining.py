@@ -69,6 +69,11 @@ def has_norm() -> bool:
     return kernels.has_norm(1)
 
 
+def need_norm() -> None:
+    if not has_norm():
+        pytest.skip("this processor has no kernels with a BatchNorm")
+
+
 def has_torch_s(operations: Operations) -> bool:
     """Whether a BatchNorm or a ReLU of torch's was among them."""
     return bool({"native_batch_norm", "_batch_norm_impl_index", "relu"} & set(operations.names))
@@ -112,6 +117,7 @@ def compare(model: nn.Module, x: Tensor, *, tolerance: float = 2e-5) -> Any:
 SHAPES = [(40, 6), (5, 3, 9, 7), (2, 2, 5, 4, 6)]
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("training", [True, False])
@@ -125,6 +131,7 @@ def test_all_kinds(neuron: str, relu: bool, training: bool, shape: tuple[int, ..
     assert is_joined(model, x)
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8, 9, 15])
 @pytest.mark.parametrize("outputs", [1, 2, 10, 16, 17, 33, 60])
@@ -133,6 +140,7 @@ def test_ranks_and_widths(neuron: str, rank: int, outputs: int) -> None:
     compare(model, rows_of((5, 3, 9, 7)))
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("rows", [4, 7, 8, 9, 130, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 2])
@@ -172,11 +180,13 @@ LAYER_OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("neuron", "options"), LAYER_OPTIONS)
 def test_options_of_the_layer(neuron: str, options: dict[str, Any]) -> None:
     compare(block(neuron, 24, options=options), rows_of((5, 3, 9, 7)))
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_a_large_mean_does_not_cancel(neuron: str) -> None:
     model = block(neuron, shape=(600, 6))
@@ -192,6 +202,7 @@ def test_a_large_mean_does_not_cancel(neuron: str) -> None:
     assert separate < 0.1
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("outputs", [2, 4, 20])
 @pytest.mark.parametrize("place", [0, -1])
@@ -209,6 +220,7 @@ def test_an_outlier_does_not_hide_the_spread(neuron: str, outputs: int, place: i
     )
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_an_infinite_output_that_the_relu_cuts(neuron: str) -> None:
     model = block(neuron, 4, (3, 2), options={"rank": 2}).eval()
@@ -225,6 +237,7 @@ def test_an_infinite_output_that_the_relu_cuts(neuron: str) -> None:
     assert neuron == "shared" or expected.isfinite().all()
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_nothing_goes_back_through_a_relu_at_zero(neuron: str) -> None:
     model = block(neuron)
@@ -368,6 +381,7 @@ def test_an_empty_batch(training: bool) -> None:
     assert model(torch.randn(0, 6)).shape == other(torch.randn(0, 6)).shape == (0, 25)
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("training", [True, False])
@@ -387,8 +401,7 @@ def test_it_keeps_what_a_linear_layer_keeps(neuron: str) -> None:
     """The bytes that wait for the backward pass: a joined layer's are those of a linear one, its
     eigenvalues and the statistics in float64, without the output, which its ReLU need not keep.
     """
-    if not has_norm():
-        pytest.skip("this processor has no kernels with a BatchNorm")
+    need_norm()
     x = rows_of((8, 3, 16, 16)).requires_grad_()
     model, linear = block(neuron, 32), nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32))
     linear.append(nn.ReLU()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -415,8 +428,7 @@ class Calls:
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_one_call_forward_and_one_backward(neuron: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What CI notices where seconds would not be: a fusion that was lost."""
-    if not has_norm():
-        pytest.skip("this processor has no kernels with a BatchNorm")
+    need_norm()
     model = block(neuron)
     join_(model)
     calls = Calls(monkeypatch)
@@ -627,6 +639,7 @@ def test_a_compiled_network(neuron: str, channels_last: bool) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_a_compiled_cumulative_average() -> None:
     """torch.compile keeps a number that changes in its graph where it is the `alpha` of a sum."""
+    need_norm()
     torch._dynamo.reset()
     model = block("eigen", 12, momentum=None)
     other = copy.deepcopy(model)

@@ -43,18 +43,6 @@ def _kernels():
     quadric.use_kernels(False)
 
 
-@pytest.fixture(scope="module")
-def narrow_library(tmp_path_factory):
-    """The kernels as a processor without vectors of 16 numbers gets them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUADRIC_CACHE", str(tmp_path_factory.mktemp("narrow")))
-        patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, "-mno-avx512f"))
-        try:
-            return kernels._load(kernels._build())
-        except RuntimeError as error:
-            pytest.skip(f"the compiler has no such switch: {error}")
-
-
 def in_format(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if channels_last and tensor.dim() in formats:
@@ -62,6 +50,7 @@ def in_format(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
     return tensor
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("rank", [1, 3, 4, 8, 9, 16, 40])
@@ -89,7 +78,7 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
     torch.testing.assert_close(grad_lam.double(), lam64.grad, rtol=1e-5, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("rank", [1, 8, 9, 15, 16, 40])
@@ -107,12 +96,7 @@ def test_what_follows_the_squares(
     shape,
     dim,
     channels_last,
-    library,
-    narrow_library,
-    monkeypatch,
 ):
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
     squares = NEURONS[neuron](rank, dim)
     out = in_format(torch.randn(shape), channels_last)
     lam = torch.randn(squares.num_eigenvalues(shape[dim]))
@@ -129,16 +113,12 @@ def test_what_follows_the_squares(
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("rank", [1, 8, 9, 15, 16, 40, 70])
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_a_bias_that_is_left_to_the_squares(
-    neuron, rank, shape, dim, library, narrow_library, monkeypatch
-):
+def test_a_bias_that_is_left_to_the_squares(neuron, rank, shape, dim):
     """Added in the kernels where channels lie in rows, before them where they do not."""
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
     squares = NEURONS[neuron](rank, dim)
     linear, bias, shift = torch.randn(shape), torch.randn(shape[dim]), torch.randn(shape[dim])
     lam = torch.randn(squares.num_eigenvalues(shape[dim]))
@@ -158,15 +138,11 @@ def test_a_bias_that_is_left_to_the_squares(
     torch.testing.assert_close(out.double(), biased, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("shape", [(5, 37), (1, 1), (2, 3, 24), (300, 20), (19, 330)])
 @pytest.mark.parametrize("rank", [1, 4, 8, 9, 16, 40])
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_the_gradient_of_a_bias_comes_with_the_others(
-    neuron, rank, shape, library, narrow_library, monkeypatch
-):
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
+def test_the_gradient_of_a_bias_comes_with_the_others(neuron, rank, shape):
     squares = NEURONS[neuron](rank)
     kept, grad = torch.randn(shape), torch.randn(shape)
     lam = torch.randn(squares.num_eigenvalues(shape[-1]))
@@ -177,14 +153,10 @@ def test_the_gradient_of_a_bias_comes_with_the_others(
     torch.testing.assert_close(found[2].double(), summed, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_the_gradient_of_a_bias_is_exact_over_many_rows(
-    neuron, library, narrow_library, monkeypatch
-):
+def test_the_gradient_of_a_bias_is_exact_over_many_rows(neuron):
     """One float for all of them would be wrong by a percent."""
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
     squares = NEURONS[neuron](3)
     rows = 300_000
     lam = torch.zeros(squares.num_eigenvalues(20))
@@ -205,12 +177,10 @@ def test_a_bias_is_refused_where_channels_do_not_lie_in_rows():
         kernels.forward("eigen", out, out, lam.to("meta"), squares.table(8), shape)
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_a_relu_keeps_nan_and_infinity(neuron, channels_last, library, narrow_library, monkeypatch):
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
+def test_a_relu_keeps_nan_and_infinity(neuron, channels_last):
     out = in_format(torch.ones(2, 20, 3, 7), channels_last)
     out[0, 0, 0, 0], out[1, 10, 1, 1] = float("nan"), float("inf")
     squares = NEURONS[neuron](9, -3)
@@ -222,28 +192,11 @@ def test_a_relu_keeps_nan_and_infinity(neuron, channels_last, library, narrow_li
     assert out.isinf().any()
 
 
-@pytest.mark.parametrize("rank", [1, 4, 8, 9, 40])
-@pytest.mark.parametrize("neuron", NEURONS)
-def test_a_narrower_processor_computes_the_same(neuron, rank, narrow_library, monkeypatch):
-    squares = NEURONS[neuron](rank)
-    z, grad = torch.randn(300, 48), torch.randn(300, 48)
-    lam = torch.randn(squares.num_eigenvalues(48))
-    results = []
-    for library in (kernels._state.library, narrow_library):
-        monkeypatch.setattr(kernels._state, "library", library)
-        out = z.clone()
-        squares.forward_(out, lam)
-        results.append((out, *squares.backward(grad, z, lam, True)))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("shape", "dim"), [((40, 48), -1), ((2, 48, 4, 5), -3)])
 @pytest.mark.parametrize("rank", [1, 9, 20])
-def test_an_infinite_output_stays_one(rank, shape, dim, library, narrow_library, monkeypatch):
+def test_an_infinite_output_stays_one(rank, shape, dim):
     """It takes part in no sum: neither its own nor its gradient may become NaN."""
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
     squares = EigenSquares(rank, dim)
     z, grad = torch.randn(shape), torch.randn(shape)
     lam = torch.randn(squares.num_eigenvalues(48))
@@ -261,12 +214,10 @@ def test_an_infinite_output_stays_one(rank, shape, dim, library, narrow_library,
     assert grad_lam.isfinite().all()
 
 
-@pytest.mark.parametrize("library", ["this machine's", "narrow"])
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("rank", [1, 3, 4, 5, 8, 11, 16, 20])
-def test_what_is_infinite_stays_in_its_group(rank, library, narrow_library, monkeypatch):
+def test_what_is_infinite_stays_in_its_group(rank):
     """Groups of 47 outputs share vectors, and the last is smaller: none sees another's."""
-    if library == "narrow":
-        monkeypatch.setattr(kernels._state, "library", narrow_library)
     squares = SharedSquares(rank)
     z, grad = torch.randn(40, 47), torch.randn(40, 47)
     lam = torch.rand(squares.num_eigenvalues(47)) + 0.5  # never zero: inf stays inf
@@ -344,9 +295,9 @@ WAYS = ("forward", "backward", "norm_forward", "norm_backward")
 @pytest.mark.parametrize("name", [f"quadric_{k}_{way}" for k in NEURONS for way in WAYS])
 def test_a_library_that_computes_something_else_is_never_used(name):
     real = kernels._state.library
-    if "norm" in name and not real.quadric_has_norm():
+    if "norm" in name and not real.quadric_vectors():
         pytest.skip("this processor has no kernels with a BatchNorm")
-    names = ["quadric_has_norm", *(f"quadric_{k}_{way}" for k in NEURONS for way in WAYS)]
+    names = ["quadric_vectors", *(f"quadric_{k}_{way}" for k in NEURONS for way in WAYS)]
     fake = types.SimpleNamespace(**{each: getattr(real, each) for each in names})
     kernels._check(fake)
     setattr(fake, name, lambda *args: None)
