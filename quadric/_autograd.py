@@ -201,11 +201,15 @@ def _leaves_bias(
 ) -> bool:
     """Whether the kernels add the bias with the squares. On CPUs torch first copies it into every
     row of a matrix product, which then reads it again: as dear as the squares themselves.
+
+    Not as long as all eigenvalues are zero: a bias that is added later may be rounded otherwise,
+    and a layer that has not learned yet computes exactly what the linear one does.
     """
     if not isinstance(linear_map, DenseMap) or needs_plain(input, weight, bias, eigenvalues):
         return False
     fits = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (input, weight, bias))
-    return fits and kernels.active() and bias.shape == weight.shape[:1]
+    fits = fits and kernels.active() and bias.shape == weight.shape[:1]
+    return fits and bool(eigenvalues.any())
 
 
 def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:

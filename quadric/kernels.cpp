@@ -3,7 +3,7 @@
 // A tensor is (outer, channels, inner): images in NCHW have inner = H * W, images in channels_last and matrices have
 // inner = 1, the channels being contiguous. Channels fall into blocks (`start`, `size`, `offset` of the first eigenvalue):
 // for eigen a block is a neuron, y first and its features behind; for shared it is a group of outputs with a size x size
-// matrix of eigenvalues. No torch header is used: they would take longer to build than all of this. It is called through ctypes.
+// matrix of eigenvalues. The library is called through ctypes: torch's headers would take longer to build than all of this.
 
 #include <algorithm>
 #include <cmath>

@@ -347,6 +347,8 @@ def test_no_pass_for_the_bias_of_a_dense_layer(neuron, train):
     names = {}
     for name in ("linear", neuron):
         layer = quadric.make_layer(nn.Linear, 8, 20, neuron=name)
+        if name != "linear":
+            nn.init.normal_(layer.eigenvalues)
         with Operations() as operations, torch.set_grad_enabled(train):
             layer(torch.randn(7, 3, 8))
         names[name] = operations.names
@@ -401,6 +403,17 @@ def test_second_derivatives_with_a_bias_that_is_left_to_the_squares(neuron):
     expected = second(twin, x64, NEURONS[neuron](layer.rank).plain(linear, twin.eigenvalues))
     for a, b in zip(second(layer, x, layer(x)), expected, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("train", [False, True])
+def test_a_fresh_dense_layer_is_exactly_linear(neuron, train):
+    """So many inputs that torch adds up products in several parts, the bias with the first."""
+    linear = nn.Linear(2000, 40)
+    layer = quadric.make_layer(linear, neuron=neuron)
+    x = torch.randn(64, 2000)
+    with torch.set_grad_enabled(train):
+        assert torch.equal(layer(x), linear(x))
 
 
 def test_a_bias_in_float64_stays_torch_s():
