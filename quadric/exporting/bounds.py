@@ -16,7 +16,8 @@ def reduced(file: Path, out: Path, part: str) -> bool:
     Args:
         file: an ONNX file of `export_onnx`.
         out: the new file.
-        part: a key of `PARTS`: the product z z, or the 1x1 convolution, of z itself.
+        part: a key of `PARTS`: the product z z, or the 1x1 convolution (or two of them), of z
+            itself.
 
     Returns:
         Whether there were any squares.
@@ -30,19 +31,21 @@ def reduced(file: Path, out: Path, part: str) -> bool:
     for node in graph.node:
         if node.op_type != "Add":
             continue
-        mix = maker.get(node.input[0])
-        square = maker.get(mix.input[0]) if mix is not None and mix.op_type == "Conv" else None
-        if mix is None or square is None or square.op_type != "Mul":
-            continue
+        steps, square = [], maker.get(node.input[0])
+        while square is not None and square.op_type == "Conv":
+            steps.append(square)
+            square = maker.get(square.input[0])
         linear = node.input[1]
+        if not steps or square is None or square.op_type != "Mul":
+            continue
         if set(square.input) != {linear}:
             continue
         if part == "product":
             renamed[node.output[0]] = square.output[0]
-            gone += [mix, node]
+            gone += [*steps, node]
         else:
-            renamed[node.output[0]] = mix.output[0]
-            mix.input[0] = linear
+            renamed[node.output[0]] = steps[0].output[0]
+            steps[-1].input[0] = linear
             gone += [square, node]
     for node in gone:
         graph.node.remove(node)

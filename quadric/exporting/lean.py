@@ -6,10 +6,12 @@ Written with S as a weight it is three that every runtime has tuned: a product z
 convolution (or matrix product) of the squares, an addition. ONNX Runtime does the addition and a
 ReLU behind it inside of the convolution.
 
-How S is multiplied is chosen by its cost, measured in ONNX Runtime on a processor with 16-wide
-registers, where convolutions work on blocks of 16 channels: by groups of whole blocks where no
-neuron crosses them, in two steps (down to the y of all neurons, up to the channels) where that
-takes a quarter of the work, and at once else.
+How S is multiplied is chosen by its cost, measured in ONNX Runtime, whose convolutions work on
+blocks of 8 or 16 channels, as wide as the processor's registers. Behind a convolution: by groups of
+whole blocks where no neuron crosses them, in two steps (down to the y of all neurons, up to the
+channels) where that halves the work, and at once else. Behind a matrix product the two steps take
+more work the more neurons there are. Where there are many, the output is read as a matrix with one
+neuron a row, and one small product sums the squares of all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quadric._squares import SharedSquares, accumulation_dtype
@@ -28,10 +31,17 @@ from quadric.zoo.eigen import Square
 from quadric.zoo.shared import Shared
 
 BLOCK = 16
-"""Channels that a vectorized convolution handles at once."""
+"""Channels that a vectorized convolution handles at once, on the widest processors; narrower ones
+handle half of them."""
 
 SMALL_PRODUCT = 64
 """Outputs of a dense layer below which one product with all of S is the fastest."""
+
+MANY_NEURONS = 32
+"""Neurons of a dense layer from which one product with neurons as rows is faster than two."""
+
+SHORT_ROW = 8
+"""Channels of a row below which a product's registers are mostly empty."""
 
 _CONV: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -58,6 +68,8 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
     mix: nn.Module
     if spatial == 0:
         mix = _dense_mix(rows, columns, values, channels, shift)
+        if isinstance(mix, _RowMix):
+            linear = _widened(linear, len(mix.values))
     else:
         mix = _conv_mix(rows, columns, values, channels, spatial, shift)
     return Lean(linear, mix).train(layer.training)
@@ -86,6 +98,9 @@ def _coefficients(layer: QuadraticLayer) -> tuple[Tensor, Tensor, Tensor]:
 class Lean(nn.Module):
     """z + S z^2.
 
+    A dense layer's input of more dimensions is taken as rows: the runtime then adds the bias inside
+    of the product.
+
     Args:
         linear: makes z.
         mix: makes z + S z^2 of z^2 and z.
@@ -97,6 +112,11 @@ class Lean(nn.Module):
         self.mix = mix
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(self.linear, nn.Linear) and input.dim() != 2:
+            rows: Tensor = self(input.reshape(-1, input.shape[-1]))
+            # Only the batch may be of any size: the runtime then need not compute the shape.
+            outer = (-1, *input.shape[1:-1]) if input.dim() > 1 else ()
+            return rows.reshape(*outer, rows.shape[-1])
         out: Tensor = self.linear(input)
         z = out.to(accumulation_dtype(out.dtype))
         mixed: Tensor = self.mix(z * z, z)
@@ -132,7 +152,7 @@ def _conv_mix(
     size = _block_size(rows, columns, channels, BLOCK)
     summed = rows.unique()
     middle = math.ceil(len(summed) / BLOCK) * BLOCK
-    if 8 * middle <= size:
+    if 4 * middle <= size:
         down = values.new_zeros(middle, channels)
         down[torch.searchsorted(summed, rows), columns] = values
         up = values.new_zeros(channels, middle)
@@ -178,15 +198,57 @@ class _ProductMix(nn.Module):
         self.shift = None if shift is None else nn.Parameter(shift.detach().clone())
 
     def forward(self, squares: Tensor, z: Tensor) -> Tensor:
-        if z.dim() != 2:
-            rows = [t.reshape(-1, t.shape[-1]) for t in (squares, z)]
-            # Only the batch may be of any size: the runtime then need not compute the shape.
-            return self(*rows).reshape(-1, *z.shape[1:])
         for matrix in list(self.matrices)[:-1]:
             squares = squares @ matrix
         if self.shift is not None:
             z = z + self.shift
         return torch.addmm(z, squares, self.matrices[-1])
+
+
+class _RowMix(nn.Module):
+    """One product for all neurons, each of them a row.
+
+    Args:
+        values: the eigenvalue of each channel, zero for a y; they may be more than the channels,
+            so that the last row is full.
+        size: channels of a neuron.
+        width: channels of a row: one neuron, or a few small ones.
+        channels: outputs.
+        shift: what is added to each channel.
+    """
+
+    def __init__(
+        self, values: Tensor, size: int, width: int, channels: int, shift: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.values = nn.Parameter(values)
+        channel = torch.arange(width, device=values.device)
+        ones = values.new_zeros(width, width)
+        ones[channel, channel // size * size] = 1
+        self.ones = nn.Parameter(ones)
+        self.channels = channels
+        self.shift = None if shift is None else nn.Parameter(shift.detach().clone())
+
+    def forward(self, squares: Tensor, z: Tensor) -> Tensor:
+        by_row, weighted = (t.reshape(-1, len(self.ones)) for t in (z, squares * self.values))
+        mixed = torch.addmm(by_row, weighted, self.ones).reshape(-1, len(self.values))
+        if self.channels < len(self.values):
+            mixed = mixed[:, : self.channels]
+        return mixed if self.shift is None else mixed + self.shift
+
+
+def _widened(linear: nn.Module, outputs: int) -> nn.Linear:
+    """A linear layer with outputs of zero behind its own, if they are not as many already."""
+    assert isinstance(linear, nn.Linear)
+    more = outputs - linear.out_features
+    if more == 0:
+        return linear
+    weight, bias = linear.weight.detach(), linear.bias
+    wide = nn.Linear(linear.in_features, outputs, bias=bias is not None, device="meta")
+    wide.weight = nn.Parameter(F.pad(weight, (0, 0, 0, more)))
+    if bias is not None:
+        wide.bias = nn.Parameter(F.pad(bias.detach(), (0, more)))
+    return wide
 
 
 class _BlockMix(nn.Module):
@@ -226,6 +288,12 @@ def _dense_mix(
         matrix = values.new_zeros(channels, channels)
         matrix[columns, rows] = values
         return _ProductMix([matrix], shift)
+    neuron = _neuron_size(rows, columns)
+    if neuron is not None and len(summed) >= MANY_NEURONS:
+        width = math.ceil(SHORT_ROW / neuron) * neuron
+        weights = values.new_zeros(math.ceil(channels / width) * width)
+        weights[columns] = values
+        return _RowMix(weights, neuron, width, channels, shift)
     if 4 * len(summed) <= channels:
         down = values.new_zeros(channels, len(summed))
         down[columns, torch.searchsorted(summed, rows)] = values
@@ -240,3 +308,12 @@ def _dense_mix(
         matrix[columns, rows] = values
         return _ProductMix([matrix], shift)
     return _BlockMix(blocks, shift)
+
+
+def _neuron_size(rows: Tensor, columns: Tensor) -> int | None:
+    """How many channels a neuron has, if all but the last have as many, and y comes first."""
+    summed = rows.unique()
+    if len(summed) < 2:
+        return None
+    size = int(summed[1] - summed[0])
+    return size if torch.equal(rows, columns // size * size) else None

@@ -44,8 +44,10 @@ def test_a_bound_holds_one_part_of_the_squares(exported: Path, part: str, tmp_pa
     before, after = kinds(exported), kinds(tmp_path / "part.onnx")
     squares = before["Mul"]
     assert squares == 7  # one for each convolution of a network of eight layers
+    mixing = before["Conv"] - squares
+    assert mixing == squares + 2  # the two with the most channels mix them in two steps
     assert after["Mul"] == (squares if part == "product" else 0)
-    assert after["Conv"] == before["Conv"] - (squares if part == "product" else 0)
+    assert after["Conv"] == before["Conv"] - (mixing if part == "product" else 0)
     assert after["Add"] == before["Add"] - squares
     session = onnxruntime.InferenceSession(tmp_path / "part.onnx")
     (out,) = session.run(None, {session.get_inputs()[0].name: torch.randn(2, 3, 32, 32).numpy()})

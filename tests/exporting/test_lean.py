@@ -15,18 +15,20 @@ from tests.nn.cases import CASES, IDS, Case
 
 F64 = torch.float64
 
-# Layers that take each way: all at once, by groups, in two steps, by blocks, diagonal.
+# Layers that take each way: all at once, by groups, in two steps, by blocks, diagonal, by rows.
 LAYERS = [
     (nn.Linear, (5, 20), (4, 5), {}),
     (nn.Linear, (5, 128), (2, 3, 5), {}),
     (nn.Linear, (5, 256), (5,), {}),
+    (nn.Linear, (5, 333), (2, 3, 5), {"bias": False}),
+    (nn.Conv2d, (4, 32, 3), (2, 4, 5, 5), {"padding": 1}),
     (nn.Conv2d, (4, 64, 3), (2, 4, 5, 5), {"padding": 1}),
     (nn.Conv2d, (4, 128, 1), (2, 4, 3, 3), {}),
     (nn.Conv2d, (4, 48, 3), (2, 4, 5, 5), {"groups": 2}),
     (nn.Conv1d, (4, 160, 3), (2, 4, 6), {"stride": 2}),
     (nn.Conv3d, (2, 24, 2), (2, 3, 3, 3), {"groups": 2}),
 ]
-NEURONS = [("eigen", 9), ("eigen", 7), ("shared", 8), ("shared", 5), ("square", None)]
+NEURONS = [("eigen", 9), ("eigen", 7), ("eigen", 1), ("shared", 8), ("shared", 5), ("square", None)]
 
 
 @pytest.mark.parametrize(("kind", "args", "shape", "options"), LAYERS)
@@ -62,14 +64,35 @@ def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, 
 
 def test_the_cheapest_way_is_chosen() -> None:
     # Neurons of 10 channels cross every block: all at once, or down to their y and up again.
-    assert weights("eigen", 9, nn.Conv2d, 64) == [(64, 64, 1, 1)]
+    assert weights("eigen", 9, nn.Conv2d, 48) == [(48, 48, 1, 1)]
+    assert weights("eigen", 9, nn.Conv2d, 64) == [(16, 64, 1, 1), (64, 16, 1, 1)]
     assert weights("eigen", 9, nn.Conv2d, 128) == [(16, 128, 1, 1), (128, 16, 1, 1)]
     # Neurons of 8 channels do not cross blocks of 16.
     assert weights("eigen", 7, nn.Conv2d, 64) == [(64, 16, 1, 1)]
     assert weights("shared", 8, nn.Conv2d, 64) == [(64, 16, 1, 1)]
     assert weights("shared", 8, nn.Linear, 32) == [(32, 32)]
     assert weights("shared", 8, nn.Linear, 256) == [(8, 32, 32)]
-    assert weights("eigen", 9, nn.Linear, 512) == [(512, 52), (52, 512)]
+    # Two products for a few neurons, for many of them one with neurons as rows.
+    assert weights("eigen", 9, nn.Linear, 256) == [(256, 26), (26, 256)]
+    assert weights("eigen", 9, nn.Linear, 512) == [(520,), (10, 10)]
+    assert weights("eigen", 15, nn.Linear, 512) == [(512,), (16, 16)]
+    assert weights("eigen", 3, nn.Linear, 130) == [(136,), (8, 8)]  # two neurons a row
+
+
+def test_a_full_last_row_needs_no_outputs_of_zero() -> None:
+    for rank, outputs in ((15, 512), (9, 520)):
+        layer: Any = lean_layer(quadric.QuadraticLinear(4, 512, rank=rank))
+        assert layer.linear.out_features == outputs
+        assert layer(torch.ones(3, 4)).shape == (3, 512)
+
+
+def test_a_dense_layer_takes_rows() -> None:
+    lean: Any = lean_layer(quadric.QuadraticLinear(4, 20))
+    seen: list[torch.Size] = []
+    lean.linear.register_forward_hook(lambda _, args, __: seen.append(args[0].shape))
+    for shape in ((4,), (3, 4), (2, 3, 4), (2, 3, 5, 4)):
+        assert lean(torch.ones(shape)).shape == (*shape[:-1], 20)
+    assert [tuple(shape) for shape in seen] == [(1, 4), (3, 4), (6, 4), (30, 4)]
 
 
 def test_a_layer_without_features_is_its_linear_layer() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import quadric
 from quadric.exporting import export_onnx
+from quadric.exporting.int8 import square_nodes
 from quadric.exporting.onnx_file import OPSET
 from tests.exporting.networks import encoder, quadratic_layers, small_cnn, trained_
 
@@ -129,6 +130,18 @@ def test_one_layer_alone(tmp_path: Path) -> None:
     report = export_onnx(layer, tmp_path / "layer.onnx", torch.zeros(2, 3))
     assert_same(tmp_path / "layer.onnx", layer, torch.randn(4, 3))
     assert report.operators == {"Gemm": 2, "Mul": 1}
+
+
+def test_a_wide_dense_layer(tmp_path: Path) -> None:
+    layer = trained_(quadric.QuadraticLinear(3, 333))
+    report = export_onnx(layer, tmp_path / "layer.onnx", torch.zeros(2, 5, 3))
+    for batch in (1, 4):
+        assert_same(tmp_path / "layer.onnx", layer, torch.randn(batch, 5, 3))
+    # To rows and back, neurons as rows and back; the bias is added in the product.
+    assert report.operators == {"Gemm": 2, "Mul": 2, "Reshape": 5, "Slice": 1}
+    graph = onnx.load(str(tmp_path / "layer.onnx"))
+    found = [node.op_type for node in graph.graph.node if node.name in square_nodes(graph)]
+    assert found == ["Mul", "Mul", "Reshape", "Gemm"]
 
 
 def test_several_inputs_and_integers(tmp_path: Path) -> None:
