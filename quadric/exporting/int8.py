@@ -1,7 +1,8 @@
 """export_int8: a convolutional network in 8-bit integers for ONNX Runtime, with measured accuracy.
 
 Weights and activations of the convolutions and matrix products are quantized statically (QDQ
-format, one scale for each output channel of a weight), with ranges taken from a calibration set.
+format, one scale for each output channel of a weight), with ranges taken from a calibration set,
+and such that the file gives the same on every processor.
 The square of an 8-bit number needs 16 bits, so the squares may have to stay in float. Quantized,
 they are faster: they are quantized where that moves the outputs hardly more than quantizing all the
 rest does, which is measured on the calibration set.
@@ -193,6 +194,9 @@ def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: 
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
+                # Weights of 7 bits: processors without instructions for 8-bit sums add up pairs of
+                # products in 16 bits, which 8 would exceed, silently.
+                reduce_range=True,
                 nodes_to_exclude=[] if squares else square_nodes(graph),
             )
     finally:
