@@ -5,7 +5,8 @@ eigen has one column a neuron, shared one square block a group. Slices of a few 
 walk through in such rows, while a product with a small dense M runs at the speed of the processor.
 So the channels are cut, between neurons, into chunks, and the rows into tiles whose squares stay in
 the cache. Of an eigen layer only the y are computed, a narrow product that is added to every
-(rank + 1)-th channel.
+(rank + 1)-th channel. Libraries compute a product with so few outputs, and one that sums over so
+many rows, on a single core; cut into parts, as a batch of products, all cores take part.
 
 A dense product adds zero times every square, which for an infinite one is NaN in all outputs of the
 chunk. The formula keeps it to its own neuron; rows with a square that is not finite are left to the
@@ -32,8 +33,15 @@ _SQUARE = 32
 _WIDE_SQUARE = 64
 """The same in a layer of more than 128 channels, where the calls would become many."""
 
-_TILE = 1 << 18
-"""Numbers of a tile: its squares fit the second cache of a core or two."""
+_TILE = 1 << 19
+"""Numbers of a tile: its squares fit the second caches of a few cores, or a shared one with ease.
+Smaller ones cost more than they save: cores wait for each other at the end of every operator.
+"""
+
+_PART = 1 << 15 if torch.backends.mkl.is_available() else _TILE
+"""Numbers of a part of a tile, which one core takes. Without MKL torch calls the library for one
+part after the other, and nothing is gained.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,42 +60,48 @@ class _Chunk:
         channels: which they are.
         outputs: those of them that something is added to, evenly spaced.
         rows: where these stand among the outputs of all chunks.
-        first: their first eigenvalue.
-        last: one behind their last.
-        targets: the row of each eigenvalue in the chunk's matrix, which of its outputs.
-        features: its column, counted from the first channel.
     """
 
     channels: slice
     outputs: slice
     rows: slice
-    first: int
-    last: int
-    targets: Tensor
-    features: Tensor
 
-    def matrix(self, eigenvalues: Tensor) -> Tensor:
-        """The chunk's part of M, (outputs, channels)."""
-        width = self.channels.stop - self.channels.start
-        matrix = eigenvalues.new_zeros(self.rows.stop - self.rows.start, width)
-        matrix[self.targets, self.features] = eigenvalues[self.first : self.last]
-        return matrix
-
-    def values(self, matrix: Tensor) -> Tensor:
-        """The entries of such a matrix, in the order of the eigenvalues."""
-        return matrix[self.targets, self.features]
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the chunk's part of M: outputs, channels."""
+        return self.rows.stop - self.rows.start, self.channels.stop - self.channels.start
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a layer's channels are cut into chunks; made by `eigen_plan` and `shared_plan`."""
+    """How a layer's channels are cut into chunks; made by `eigen_plan` and `shared_plan`.
+
+    Attributes:
+        chunks: one behind the other.
+        places: where each eigenvalue stands among the entries of all chunks' matrices.
+    """
 
     chunks: tuple[_Chunk, ...]
+    places: Tensor
 
     @property
     def outputs(self) -> int:
         """How many channels something is added to."""
         return int(self.chunks[-1].rows.stop) if self.chunks else 0
+
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        return [math.prod(chunk.shape) for chunk in self.chunks]
+
+    def matrices(self, eigenvalues: Tensor) -> list[Tensor]:
+        """Each chunk's part of M, (outputs, channels)."""
+        entries = eigenvalues.new_zeros(sum(self._sizes)).scatter_(0, self.places, eigenvalues)
+        parts = zip(entries.split(self._sizes), self.chunks, strict=True)
+        return [part.view(chunk.shape) for part, chunk in parts]
+
+    def values(self, entries: Tensor) -> Tensor:
+        """Of the entries of such matrices, one behind the other, those of the eigenvalues."""
+        return entries.gather(0, self.places)
 
 
 class _Cutter:
@@ -96,43 +110,49 @@ class _Cutter:
     def __init__(self, width: int) -> None:
         self.width = width
         self.chunks: list[_Chunk] = []
-        self.start = self.stop = self.first = self.row = 0
+        self.places: list[int] = []
+        self.start = self.stop = self.size = self.row = 0
         self.entries: list[Entry] = []
         self.outputs: list[int] = []
 
     def add(self, size: int, outputs: Sequence[int], entries: Sequence[Entry]) -> None:
         """One more block, its outputs and entries counted from its first channel."""
         if self.stop - self.start + size > self.width or not self._even(outputs):
-            self.cut()
+            self._cut()
         self.outputs += [self.stop + output for output in outputs]
         self.entries += [Entry(self.stop + e.feature, self.stop + e.target) for e in entries]
         self.stop += size
+
+    def plan(self) -> Plan:
+        """All that was added."""
+        self._cut()
+        # On the CPU whatever the default device is: the plan outlives it.
+        places = torch.tensor(self.places, dtype=torch.long, device="cpu")
+        return Plan(tuple(self.chunks), places)
 
     def _even(self, outputs: Sequence[int]) -> bool:
         """Whether the spacing of the outputs goes on into this block."""
         all_outputs = [*self.outputs, *(self.stop + output for output in outputs)]
         return len({b - a for a, b in itertools.pairwise(all_outputs)}) <= 1
 
-    def cut(self) -> None:
+    def _cut(self) -> None:
         """Ends a chunk; one of linear channels alone has no outputs."""
         if self.stop > self.start:
             step = self.outputs[1] - self.outputs[0] if len(self.outputs) > 1 else 1
             begin, end = (self.outputs[0], self.outputs[-1] + 1) if self.outputs else (0, 0)
-            place = {channel: i for i, channel in enumerate(self.outputs)}
-            # On the CPU whatever the default device is: the plan outlives it.
-            targets = [place[e.target] for e in self.entries]
-            features = [e.feature - self.start for e in self.entries]
             chunk = _Chunk(
                 channels=slice(self.start, self.stop),
                 outputs=slice(begin, end, step),
                 rows=slice(self.row, self.row + len(self.outputs)),
-                first=self.first,
-                last=self.first + len(self.entries),
-                targets=torch.tensor(targets, dtype=torch.long, device="cpu"),
-                features=torch.tensor(features, dtype=torch.long, device="cpu"),
             )
             self.chunks.append(chunk)
-            self.first, self.row = chunk.last, chunk.rows.stop
+            place = {channel: i for i, channel in enumerate(self.outputs)}
+            height, width = chunk.shape
+            self.places += [
+                self.size + place[e.target] * width + e.feature - self.start for e in self.entries
+            ]
+            self.size += height * width
+            self.row += height
         self.start, self.outputs, self.entries = self.stop, [], []
 
 
@@ -144,8 +164,7 @@ def eigen_plan(ranks: tuple[int, ...]) -> Plan | None:
     cutter = _Cutter(_NARROW)
     for rank in ranks:
         cutter.add(rank + 1, [0] if rank else [], [Entry(j, 0) for j in range(1, rank + 1)])
-    cutter.cut()
-    return Plan(tuple(cutter.chunks))
+    return cutter.plan()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -155,8 +174,7 @@ def shared_plan(sizes: tuple[int, ...]) -> Plan:
     for size in sizes:
         entries = [Entry(j, i) for i in range(size) for j in range(size)]
         cutter.add(size, range(size), entries)
-    cutter.cut()
-    return Plan(tuple(cutter.chunks))
+    return cutter.plan()
 
 
 def rows(tensor: Tensor, dim: int) -> Tensor | None:
@@ -166,18 +184,41 @@ def rows(tensor: Tensor, dim: int) -> Tensor | None:
         tensor: the output of a linear map.
         dim: its channel dimension, counted from the end.
     """
-    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64):
+    if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
         return None
-    last = tensor.movedim(dim, -1)
+    last = tensor if dim == -1 else tensor.movedim(dim, -1)
     if tensor.numel() == 0 or not last.is_contiguous():
         return None
     return last.view(-1, last.shape[-1])
 
 
-def _tiles(rows: Tensor) -> Iterator[slice]:
-    step = max(1, _TILE // rows.shape[1])
-    for start in range(0, len(rows), step):
-        yield slice(start, min(start + step, len(rows)))
+def as_rows(tensor: Tensor, dim: int) -> Tensor:
+    """The same of a tensor that lies in memory as one that was asked about."""
+    return tensor.movedim(dim, -1).view(-1, tensor.shape[dim])
+
+
+def _part(channels: int) -> int:
+    """The rows of a part."""
+    return max(1, _PART // channels)
+
+
+def _tiles(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of each, tile by tile, and room for as many squares.
+
+    Tiles are whole parts, but for a last one that is smaller than a part.
+    """
+    part = _part(rows.shape[1])
+    step = part * (_TILE // _PART)
+    full, rest = divmod(len(rows), step)
+    sizes = [size for size in (*[step] * full, rest - rest % part, rest % part) if size]
+    room = rows.new_empty(sizes[0], rows.shape[1])
+    for tile in zip(*(tensor.split(sizes) for tensor in (rows, *others)), strict=True):
+        yield *tile, room[: len(tile[0])]
+
+
+def _in_parts(tile: Tensor, part: int) -> Tensor:
+    """A tile as a view (parts, rows, channels)."""
+    return tile.view(-1, min(part, len(tile)), tile.shape[1])
 
 
 def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
@@ -192,44 +233,51 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
     Returns:
         How many rows are done: all, or fewer where a square is not finite, and none behind it.
     """
-    matrices = [chunk.matrix(eigenvalues) for chunk in plan.chunks]
+    matrices = plan.matrices(eigenvalues)
     if plan.outputs == out.shape[1]:
         return _add_to_all(out, matrices, plan, result)
-    # Outputs first: a product of so few with so many rows is faster this way around.
-    sums = out.new_empty(plan.outputs, len(out))
-    squares = out.new_empty(0)
-    for tile in _tiles(out):
-        x = out[tile]
-        torch.mul(x, x, out=squares.resize_(x.shape))
-        for chunk, matrix in zip(plan.chunks, matrices, strict=True):
-            torch.mm(matrix, squares[:, chunk.channels].t(), out=sums[chunk.rows, tile])
-    # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
-    if not math.isfinite(sums.sum().item()):
-        return 0
-    for chunk in plan.chunks:
-        result.t()[chunk.outputs].add_(sums[chunk.rows])
-    return len(out)
+    return _add_to_some(out, matrices, plan)
+
+
+def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
+    """The same in place, where the outputs are only some of the channels."""
+    part = _part(out.shape[1])
+    done = 0
+    for x, squares in _tiles(out):
+        torch.mul(x, x, out=squares)
+        # Channels first: a product of so few outputs with so many rows is faster this way around.
+        features, targets = (_in_parts(t, part).transpose(1, 2) for t in (squares, x))
+        sums = [
+            torch.bmm(matrix.expand(len(features), *chunk.shape), features[:, chunk.channels])
+            for chunk, matrix in zip(plan.chunks, matrices, strict=True)
+        ]
+        # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
+        if not all(math.isfinite(each.sum().item()) for each in sums):
+            return done
+        for chunk, each in zip(plan.chunks, sums, strict=True):
+            targets[:, chunk.outputs].add_(each)
+        done += len(x)
+    return done
 
 
 def _add_to_all(out: Tensor, matrices: Sequence[Tensor], plan: Plan, result: Tensor) -> int:
     """The same where every channel is an output."""
-    matrices = [matrix.t().contiguous() for matrix in matrices]
-    squares = out.new_empty(0)
     copied = result.data_ptr() != out.data_ptr()
-    for tile in _tiles(out):
-        x, r = out[tile], result[tile]
-        torch.mul(x, x, out=squares.resize_(x.shape))
+    done = 0
+    for x, r, squares in _tiles(out, result):
+        torch.mul(x, x, out=squares)
         if not math.isfinite(squares.sum().item()):
-            return int(tile.start)
+            return done
         for chunk, matrix in zip(plan.chunks, matrices, strict=True):
             cut = chunk.channels
             if copied:
-                torch.mm(squares[:, cut], matrix, out=r[:, cut])
+                torch.mm(squares[:, cut], matrix.t(), out=r[:, cut])
             else:
-                r[:, cut].addmm_(squares[:, cut], matrix)
+                r[:, cut].addmm_(squares[:, cut], matrix.t())
         if copied:
             r.add_(x)
-    return len(out)
+        done += len(x)
+    return done
 
 
 def backward(
@@ -246,26 +294,25 @@ def backward(
         plan: the layer's chunks.
         result: rows, overwritten.
     """
-    doubled = [chunk.matrix(eigenvalues).mul_(2) for chunk in plan.chunks]
-    totals = [torch.zeros_like(matrix) for matrix in doubled]
+    doubled = plan.matrices(eigenvalues * 2)
     linear = [chunk.channels for chunk in plan.chunks if chunk.rows.start == chunk.rows.stop]
-    squares = kept.new_empty(0)
-    into = grad.t()
+    into = grad
     if plan.outputs < kept.shape[1]:
-        into = grad.new_empty(plan.outputs, len(grad))
+        into = grad.new_empty(len(grad), plan.outputs)
         for chunk in plan.chunks:
-            into[chunk.rows].copy_(grad.t()[chunk.outputs])
-    for tile in _tiles(kept):
-        x, g, r = kept[tile], grad[tile], result[tile]
-        torch.mul(x, x, out=squares.resize_(x.shape))
+            into[:, chunk.rows].copy_(grad[:, chunk.outputs])
+    part = _part(kept.shape[1])
+    most = min(-(-len(kept) // part), _TILE // _PART)
+    totals = [kept.new_zeros(most, *chunk.shape) for chunk in plan.chunks]
+    for x, g, own, r, squares in _tiles(kept, grad, into, result):
+        torch.mul(x, x, out=squares)
+        left, right = _in_parts(own, part).transpose(1, 2), _in_parts(squares, part)
         for chunk, total, matrix in zip(plan.chunks, totals, doubled, strict=True):
-            cut, own = squares[:, chunk.channels], into[chunk.rows, tile]
-            total.addmm_(own, cut)
-            torch.mm(own.t(), matrix, out=cut)
+            total[: len(left)].baddbmm_(left[:, chunk.rows], right[:, :, chunk.channels])
+            torch.mm(own[:, chunk.rows], matrix, out=squares[:, chunk.channels])
         torch.addcmul(g, x, squares, out=r)
-        for part in linear:  # zero times an infinite output would be NaN, and no sum would show it
-            r[:, part].copy_(g[:, part])
+        for cut in linear:  # zero times an infinite output would be NaN, and no sum would show it
+            r[:, cut].copy_(g[:, cut])
+    sums = torch.cat([total.sum(0).view(-1) for total in totals])
     # Each square of a chunk meets each gradient in its sums: they are finite only if all were.
-    if not all(math.isfinite(total.sum().item()) for total in totals):
-        return None
-    return torch.cat([c.values(total) for c, total in zip(plan.chunks, totals, strict=True)])
+    return plan.values(sums) if math.isfinite(sums.sum().item()) else None

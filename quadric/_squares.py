@@ -61,7 +61,7 @@ def _backward_by_rows(
     if grad.stride() != kept.stride():
         grad = torch.empty_like(kept).copy_(grad)
     result = torch.empty_like(kept)
-    g, x, r = (t.movedim(dim, -1).view(-1, t.shape[dim]) for t in (grad, kept, result))
+    g, x, r = (_dense.as_rows(tensor, dim) for tensor in (grad, kept, result))
     sums = _dense.backward(g, x, eigenvalues.to(kept.dtype), plan, r)
     return None if sums is None else (result, sums.to(eigenvalues.dtype))
 
@@ -470,14 +470,16 @@ class SharedSquares:
         """
         shape = kernels.layout(out, self.dim)
         bias = _left(bias, out, shape, self.dim)
-        if shape is None and _dense.rows(out, self.dim) is None:
-            return self.plain(out, eigenvalues)
-        result = torch.empty_like(out)
-        if shape is None:
-            self._add_by_rows(out, eigenvalues, result)
-        else:
+        if shape is not None:
+            result = torch.empty_like(out)
             table = self.table(out.shape[self.dim])
             kernels.forward(self.kind, out, result, eigenvalues, table, shape, bias=bias)
+            return result
+        rows = _dense.rows(out, self.dim)
+        if rows is None:
+            return self.plain(out, eigenvalues)
+        result = torch.empty_like(out)
+        self._add_by_rows(rows, eigenvalues, _dense.as_rows(result, self.dim))
         return result
 
     def forward_(
@@ -497,19 +499,19 @@ class SharedSquares:
             after = (finish.shift, finish.relu, finish.scale)
             kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after, bias)
             return
-        if _dense.rows(out, self.dim) is not None:
-            self._add_by_rows(out, eigenvalues, out)
+        rows = _dense.rows(out, self.dim)
+        if rows is not None:
+            self._add_by_rows(rows, eigenvalues, rows)
         else:
             self._add_slices_(out, eigenvalues)
         finish.apply_(out, self.dim)
 
-    def _add_by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
-        """Writes the sum with the mixed squares into `result`, which lies in memory as `out`."""
-        plan = _dense.shared_plan(self.group_sizes(out.shape[self.dim]))
-        x, r = (t.movedim(self.dim, -1).view(-1, t.shape[self.dim]) for t in (out, result))
-        done = _dense.add(x, eigenvalues.to(out.dtype), plan, r)
-        if done < len(x):
-            r[done:].copy_(replace(self, dim=-1).plain(x[done:], eigenvalues))
+    def _add_by_rows(self, rows: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
+        """Writes the sum of rows with their mixed squares into those of `result`."""
+        plan = _dense.shared_plan(self.group_sizes(rows.shape[1]))
+        done = _dense.add(rows, eigenvalues.to(rows.dtype), plan, result)
+        if done < len(rows):
+            result[done:].copy_(replace(self, dim=-1).plain(rows[done:], eigenvalues))
 
     def _add_slices_(self, out: Tensor, eigenvalues: Tensor) -> None:
         dtype = accumulation_dtype(out.dtype)

@@ -33,7 +33,8 @@ def _data(squares: EigenSquares | SharedSquares, channels: int = 166) -> tuple[T
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dense, "_TILE", 200)
+    monkeypatch.setattr(_dense, "_TILE", 60)
+    monkeypatch.setattr(_dense, "_PART", 30)
 
 
 @pytest.fixture
@@ -87,6 +88,7 @@ def assert_formula(squares: EigenSquares | SharedSquares, out: Tensor, eigenvalu
         (EigenSquares(rank=3, groups=2), 42),  # and between two groups
         (EigenSquares(rank=3, groups=2), 44),  # unevenly spaced
         (EigenSquares(rank=1), 130),
+        (EigenSquares(rank=4), 7),  # parts of several rows, and rows behind the last part
         (SharedSquares(rank=8, groups=2), 42),
     ],
     ids=str,
@@ -114,12 +116,14 @@ def test_the_shared_neuron_can_leave_its_input_alone(calls: list[bool]) -> None:
     assert calls == [True]
 
 
-@pytest.mark.usefixtures("small_tiles")  # of one row: shared has done those before
-@pytest.mark.parametrize("name", ["eigen", "shared"])
+@pytest.mark.usefixtures("small_tiles")  # of a row or two: those before may be done
+@pytest.mark.parametrize(("name", "channels"), [("eigen", 166), ("eigen", 24), ("shared", 166)])
 @pytest.mark.parametrize("value", [float("inf"), 1e200, float("nan")])
-def test_what_is_not_finite_stays_in_its_neuron(name: str, value: float, calls: list[bool]) -> None:
+def test_what_is_not_finite_stays_in_its_neuron(
+    name: str, channels: int, value: float, calls: list[bool]
+) -> None:
     squares = SQUARES[name]
-    out, eigenvalues = _data(squares)
+    out, eigenvalues = _data(squares, channels)
     out[3, 5] = value
     expected = squares.plain(out, eigenvalues)
     assert expected[3, 20:].isfinite().all()
@@ -186,19 +190,20 @@ def test_a_plan_made_under_another_default_device_serves_the_cpu(name: str) -> N
 @pytest.mark.parametrize(
     ("name", "forward", "backward"),
     [
-        ("eigen", ["mul", "mm", "add_"], ["copy_", "mul", "addmm_", "mm", "addcmul"]),
-        ("shared", ["mul", "addmm_"], ["mul", "addmm_", "mm", "addcmul"]),
+        ("eigen", ["mul", "bmm", "add_"], ["copy_", "mul", "baddbmm_", "mm", "addcmul"]),
+        ("shared", ["mul", "addmm_"], ["mul", "baddbmm_", "mm", "addcmul"]),
     ],
 )
 def test_a_tile_takes_so_many_operators(name: str, forward: list[str], backward: list[str]) -> None:
     """Each is a pass over an activation: one more, and the plain path is a fifth slower."""
     squares = SQUARES[name]
     out, eigenvalues = _data(squares, channels=20)
-    passes = {"mul", "mm", "add", "add_", "addmm", "addmm_", "addcmul", "copy_", "cat"}
+    products = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"}
+    passes = {"mul", "add", "add_", "addcmul", "copy_", "cat", *products}
     with Operations() as done:
         squares.forward_(out, eigenvalues)
     assert [each for each in done.names if each in passes] == forward
     with Operations() as done:
         squares.backward(torch.randn_like(out), out, eigenvalues, True)
-    # The last one puts the eigenvalues' gradients together.
-    assert [each for each in done.names if each in passes] == [*backward, "cat"]
+    # The first one doubles the eigenvalues, the last one puts their gradients together.
+    assert [each for each in done.names if each in passes] == ["mul", *backward, "cat"]
