@@ -194,7 +194,12 @@ static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
         const F::Prefix lanes = F::prefix(channels - c >= 16 ? 0xffff : (1 << (channels - c)) - 1);
         const FinishVector<F> finish(f, lanes, c);
         float *p = x + c;
-        for (int64_t r = 0; r < rows; r++, p += channels) finish(F::get(lanes, p)).put(lanes, p);
+        const float *q = f.added + c;
+        if (f.added)
+            for (int64_t r = 0; r < rows; r++, p += channels, q += channels)
+                finish(F::get(lanes, p), F::get(lanes, q)).put(lanes, p);
+        else
+            for (int64_t r = 0; r < rows; r++, p += channels) finish(F::get(lanes, p)).put(lanes, p);
     }
 }
 
@@ -418,6 +423,25 @@ static void forward_tiles(const Mixer &mixer, const float *in, Bias bias, float 
     }
 }
 
+// The gradients of some rows, `result` may be `grad`.
+template <class Mixer>
+static inline void backward_rows(const Mixer &mixer, const float *grad, const float *kept, float *result,
+                                 typename Mixer::Sums &sums, int64_t rows, int64_t channels) {
+    for (size_t k = 0; k < mixer.all.size(); k++)
+        mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
+            typedef std::decay_t<decltype(lanes)> Lanes;
+            typename Lanes::Sums own(sums.of(k));
+            const float *g = grad + lanes.start(), *x = kept + lanes.start();
+            float *r = result + lanes.start();
+            for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels) {
+                const auto one = Lanes::Vector::get(lanes.lanes(), g), two = Lanes::Vector::get(lanes.lanes(), x);
+                lanes.back(one, two, own).put(lanes.lanes(), r);
+            }
+            own.store(sums.of(k));
+        });
+    sums.count(rows);
+}
+
 template <class Mixer>
 static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
                            double *dbias, int64_t outer, int64_t channels, int threads) {
@@ -430,19 +454,7 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-                    typedef std::decay_t<decltype(lanes)> Lanes;
-                    typename Lanes::Sums own(sums.of(k));
-                    const float *g = grad + at + lanes.start(), *x = kept + at + lanes.start();
-                    float *r = result + at + lanes.start();
-                    for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels) {
-                        const auto one = Lanes::Vector::get(lanes.lanes(), g), two = Lanes::Vector::get(lanes.lanes(), x);
-                        lanes.back(one, two, own).put(lanes.lanes(), r);
-                    }
-                    own.store(sums.of(k));
-                });
-            sums.count(rows);
+            backward_rows(mixer, grad + at, kept + at, result + at, sums, rows, channels);
             of_bias.add(result + at, rows);
         }
 #pragma omp critical
@@ -480,12 +492,14 @@ struct EigenMixer {
     }
 
     void forward(const float *in, float *x, Finish finish, int64_t rows) const {
+#if VECTORS == 512
         // In one go, with what follows. Squares alone change only the y, which are few: unless a row is one vector it is
-        // faster to write nothing else.
+        // faster to write nothing else. So it is in any case where a neuron lies across registers.
         if (has_backward() && (finish.any() || (in != x && all.size() == 1))) {
             mixed_rows(*this, in, x, finish, rows, channels);
             return;
         }
+#endif
         copy_tile(in, x, 0, rows * channels);
         for (int64_t m = 0; m < b.count; m++) {
             const int k = b.size[m] - 1;
@@ -1198,11 +1212,85 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 // ---------------------------------------------------------------------------------------------- squares, BatchNorm, ReLU
 
-// What BatchNorm reads, x, is the output with its squares. It is never stored: each pass computes it anew, in registers, from
+// What BatchNorm reads, x, is the output with its squares. It is never stored: each pass computes it anew, tile by tile, from
 // the linear map's output z. Training then moves no more memory than BatchNorm alone: z twice and the result once forward,
 // z and the gradient twice and the result once backward.
 
 #ifdef VECTORS
+
+// A tile of x: `start` is given its rows of z, `with_lanes` calls a function with some of its channels, whose `each` goes
+// through x row by row. The gradient of x goes through the lanes' `back`, and then those of all rows through the tile's.
+#if VECTORS == 512
+
+// In registers: where a neuron fits one, squares cost little more than to read them.
+template <class Mixer>
+struct Tile {
+    const Mixer &mixer;
+    const float *z = nullptr;
+    int64_t rows = 0;
+    explicit Tile(const Mixer &m) : mixer(m) {}
+    void start(const float *linear, int64_t n) { z = linear, rows = n; }
+    size_t count() const { return mixer.all.size(); }
+    template <class Run>
+    ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
+        mixer.with_lanes(k, run);
+    }
+    void back(float *, typename Mixer::Sums &sums) const { sums.count(rows); }
+};
+
+#else
+
+// In the first cache: neurons that lie across registers are mixed once, and all channels gone through in whole ones.
+template <class V>
+struct StoredLanes {
+    typedef V Vector;
+    const int64_t first;
+    const int channels;
+    const typename V::Prefix there;
+    const float *z, *x;
+
+    StoredLanes(int64_t first, int width, const float *z, const float *x)
+        : first(first), channels(width), there(V::prefix((1 << width) - 1)), z(z), x(x) {}
+    int64_t start() const { return first; }
+    int width() const { return channels; }
+    const typename V::Prefix &lanes() const { return there; }
+    struct Sums {
+        explicit Sums(const float *) {}
+        void store(float *) const {}
+    };
+    V back(V g, V, Sums &) const { return g; }
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t stride, Use use) const {
+        const float *q = x + (p - z);
+        for (int64_t n = 0; n < rows; n++, q += stride) {
+            const V v = V::get(there, q);
+            use(n, v, v);
+        }
+    }
+};
+
+template <class Mixer>
+struct Tile {
+    const Mixer &mixer;
+    std::vector<float> x;
+    const float *z = nullptr;
+    int64_t rows = 0;
+    explicit Tile(const Mixer &m) : mixer(m), x(segment_rows(m.channels) * m.channels) {}
+    void start(const float *linear, int64_t n) {
+        z = linear, rows = n;
+        mixer.forward(z, x.data(), Finish{}, rows);
+    }
+    size_t count() const { return (mixer.channels + 15) / 16; }
+    template <class Run>
+    ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
+        const int64_t first = 16 * k, left = mixer.channels - first;
+        if (left > 8) run(StoredLanes<F>(first, left < 16 ? left : 16, z, x.data()));
+        else run(StoredLanes<Half>(first, left, z, x.data()));
+    }
+    void back(float *g, typename Mixer::Sums &sums) const { backward_rows(mixer, g, z, g, sums, rows, mixer.channels); }
+};
+
+#endif
 
 // Mean of each channel and the sum of squared distances from it.
 struct Moments {
@@ -1232,16 +1320,19 @@ static void moments(const Mixer &mixer, const float *z, double *mean, double *va
 #pragma omp parallel num_threads(threads)
     {
         Moments own(channels);
+        Tile<Mixer> mixed(mixer);
         std::vector<float> guess(channels);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
+            mixed.start(z + i * tile * channels, rows);
+            for (size_t k = 0; k < mixed.count(); k++)
+                mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start();
                     const float *p = z + i * tile * channels + start;
                     typedef typename std::decay_t<decltype(lanes)>::Vector V;
-                    if (own.count == 0) lanes.mix(V::get(lanes.lanes(), p)).put(lanes.lanes(), &guess[start]);
+                    if (own.count == 0)
+                        lanes.each(p, 1, channels, [&](int64_t, V, V x) ALWAYS_INLINE { x.put(lanes.lanes(), &guess[start]); });
                     double middle[16], squared[16];
                     bool hidden = false;
                     for (int turn = 0; turn < 2; turn++) {
@@ -1325,11 +1416,13 @@ static void norm_sums(const Mixer &mixer, const float *grad, const float *z, con
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(2 * channels, 0.0);
+        Tile<Mixer> mixed(mixer);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
+            mixed.start(z + i * tile * channels, rows);
+            for (size_t k = 0; k < mixed.count(); k++)
+                mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
                     typedef typename std::decay_t<decltype(lanes)>::Vector V;
                     const NormVector<V> vector(norm, lanes.lanes(), start);
@@ -1372,11 +1465,13 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
+        Tile<Mixer> mixed(mixer);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            for (size_t k = 0; k < mixer.all.size(); k++)
-                mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
+            mixed.start(z + i * tile * channels, rows);
+            for (size_t k = 0; k < mixed.count(); k++)
+                mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start(), at = i * tile * channels + start;
                     typedef std::decay_t<decltype(lanes)> Lanes;
                     typedef typename Lanes::Vector V;
@@ -1394,7 +1489,7 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
                     });
                     own.store(sums.of(k));
                 });
-            sums.count(rows);
+            mixed.back(result + i * tile * channels, sums);
         }
 #pragma omp critical
         sums.add_to(dlam);
