@@ -194,11 +194,11 @@ static void finish_tile(float *x, Finish f, int64_t rows, int64_t channels) {
         const F::Prefix lanes = F::prefix(channels - c >= 16 ? 0xffff : (1 << (channels - c)) - 1);
         const FinishVector<F> finish(f, lanes, c);
         float *p = x + c;
-        const float *q = f.added + c;
-        if (f.added)
+        if (f.added) {
+            const float *q = f.added + c;
             for (int64_t r = 0; r < rows; r++, p += channels, q += channels)
                 finish(F::get(lanes, p), F::get(lanes, q)).put(lanes, p);
-        else
+        } else
             for (int64_t r = 0; r < rows; r++, p += channels) finish(F::get(lanes, p)).put(lanes, p);
     }
 }
@@ -302,7 +302,7 @@ ALWAYS_INLINE static inline void each_mixed(const Lanes &lanes, const float *p, 
     }
 }
 
-// A segment's arithmetic on one row. STEPS is how often the distance of what is added up has to double. ALONE: there is one
+// A segment's arithmetic on one row; its `mix` and `each` are for AVX-512 (see `Tile`). STEPS is how often the distance of what is added up has to double. ALONE: there is one
 // neuron only.
 template <class V, int STEPS, bool ALONE = false>
 struct EigenLanes {

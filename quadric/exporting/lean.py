@@ -206,7 +206,7 @@ class _ProductMix(nn.Module):
 
 
 class _RowMix(nn.Module):
-    """One product for all neurons, each of them a row.
+    """One product for all neurons, each of them, or a few small ones, a row.
 
     Args:
         values: the eigenvalue of each channel, zero for a y; they may be more than the channels,
