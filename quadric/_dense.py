@@ -90,14 +90,24 @@ class Plan:
         return int(self.chunks[-1].rows.stop) if self.chunks else 0
 
     @functools.cached_property
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [chunk.shape for chunk in self.chunks]
+
+    @functools.cached_property
     def _sizes(self) -> list[int]:
-        return [math.prod(chunk.shape) for chunk in self.chunks]
+        return [math.prod(shape) for shape in self._shapes]
+
+    @functools.cached_property
+    def _size(self) -> int:
+        return sum(self._sizes)
 
     def matrices(self, eigenvalues: Tensor) -> list[Tensor]:
         """Each chunk's part of M, (outputs, channels)."""
-        entries = eigenvalues.new_zeros(sum(self._sizes)).scatter_(0, self.places, eigenvalues)
-        parts = zip(entries.split(self._sizes), self.chunks, strict=True)
-        return [part.view(chunk.shape) for part, chunk in parts]
+        entries = eigenvalues.new_zeros(self._size).scatter_(0, self.places, eigenvalues)
+        if len(self.chunks) == 1:
+            return [entries.view(self._shapes[0])]
+        parts = zip(entries.split(self._sizes), self._shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
 
     def values(self, entries: Tensor) -> Tensor:
         """Of the entries of such matrices, one behind the other, those of the eigenvalues."""
@@ -240,24 +250,44 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
 
 
 def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
-    """The same in place, where the outputs are only some of the channels."""
-    part = _part(out.shape[1])
-    done = 0
-    for x, squares in _tiles(out):
-        torch.mul(x, x, out=squares)
-        # Channels first: a product of so few outputs with so many rows is faster this way around.
-        features, targets = (_in_parts(t, part).transpose(1, 2) for t in (squares, x))
-        sums = [
-            torch.bmm(matrix.expand(len(features), *chunk.shape), features[:, chunk.channels])
-            for chunk, matrix in zip(plan.chunks, matrices, strict=True)
-        ]
-        # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
-        if not all(math.isfinite(each.sum().item()) for each in sums):
-            return done
+    """The same in place, where the outputs are only some of the channels.
+
+    They are few, so the sums of all rows are kept until all are known: one check and one addition
+    for each chunk, where every operator makes all cores wait for each other.
+    """
+    rows, channels = out.shape
+    part = _part(channels)
+    whole = rows - rows % part
+    kept = []
+    for start, stop in ((0, whole), (whole, rows)):
+        if start < stop:
+            parts = out[start:stop].view(-1, min(part, stop - start), channels)
+            kept.append((parts.transpose(1, 2), _sums(parts, matrices, plan)))
+    # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
+    if not all(math.isfinite(each.sum().item()) for _, sums in kept for each in sums):
+        return 0
+    for targets, sums in kept:
         for chunk, each in zip(plan.chunks, sums, strict=True):
             targets[:, chunk.outputs].add_(each)
-        done += len(x)
-    return done
+    return rows
+
+
+def _sums(parts: Tensor, matrices: Sequence[Tensor], plan: Plan) -> list[Tensor]:
+    """For each chunk, what is added to its outputs: (parts, outputs, rows)."""
+    count, rows, channels = parts.shape
+    step = min(count, _TILE // _PART)
+    room = parts.new_empty(step, rows, channels)
+    sums = [parts.new_empty(count, matrix.shape[0], rows) for matrix in matrices]
+    for start in range(0, count, step):
+        size = min(step, count - start)
+        x, squares = parts.narrow(0, start, size), room.narrow(0, 0, size)
+        torch.mul(x, x, out=squares)
+        # Channels first: a product of so few outputs with so many rows is faster this way around.
+        features = squares.transpose(1, 2)
+        for chunk, matrix, each in zip(plan.chunks, matrices, sums, strict=True):
+            own = features[:, chunk.channels] if len(sums) > 1 else features
+            torch.bmm(matrix.expand(size, -1, -1), own, out=each.narrow(0, start, size))
+    return sums
 
 
 def _add_to_all(out: Tensor, matrices: Sequence[Tensor], plan: Plan, result: Tensor) -> int:
