@@ -207,3 +207,17 @@ def test_a_tile_takes_so_many_operators(name: str, forward: list[str], backward:
         squares.backward(torch.randn_like(out), out, eigenvalues, True)
     # The first one doubles the eigenvalues, the last one puts their gradients together.
     assert [each for each in done.names if each in passes] == ["mul", *backward, "cat"]
+
+
+def test_all_tiles_of_an_eigen_layer_are_checked_and_added_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every operator makes all cores wait for each other: a tenth of the plain path's inference."""
+    monkeypatch.setattr(_dense, "_TILE", 80)
+    monkeypatch.setattr(_dense, "_PART", 40)  # of two rows
+    squares = SQUARES["eigen"]
+    out, eigenvalues = _data(squares, channels=20)
+    with Operations() as done:
+        squares.forward_(out[:6], eigenvalues)
+    counts = {name: done.names.count(name) for name in ("mul", "bmm", "sum", "add_")}
+    assert counts == {"mul": 2, "bmm": 2, "sum": 1, "add_": 1}
