@@ -3,9 +3,9 @@ backward.
 
 `use_kernels(True)` compiles `kernels.cpp` with the machine's own C++ compiler, once; the library is
 kept in a cache folder (`$QUADRIC_CACHE`, or the user's cache) under a name that depends on the
-source, the compiler and the processor, written in full before it gets that name, so that a killed
-build leaves nothing behind. It is called through ctypes and needs neither torch's headers nor a
-build tool. Importing quadric never builds anything.
+source, the compiler and the processor, written in full before it gets that name, and loaded only if
+it still is what was written (a file cut short would end the process). It is called through ctypes
+and needs neither torch's headers nor a build tool. Importing quadric never builds anything.
 
 The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
 without a compiler, and any failure run the plain operators; `reason()` says why.
@@ -13,6 +13,7 @@ without a compiler, and any failure run the plain operators; `reason()` says why
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -23,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +48,15 @@ _FLAGS = (
 )
 _SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
+
+_UNFINISHED = "unfinished-"
+"""What the name of a library begins with until it is built."""
+
+_SUM = ".sha256"
+"""What the name of the file with a library's checksum ends with."""
+
+_KILLED_AFTER = 3600.0
+"""Seconds after which an unfinished library belongs to a build that was killed."""
 
 _VECTOR = 16
 """Channels of the widest neuron or group that the kernels with a BatchNorm take."""
@@ -145,9 +156,10 @@ def _build() -> Path:
     key = "\n".join([version, " ".join(_FLAGS), native, _processor(), sys.platform]).encode()
     name = f"kernels-{hashlib.sha256(text + key).hexdigest()[:20]}.so"
     target = _cache() / name
-    if target.exists():
+    if _is_whole(target):
         return target
-    handle, unfinished = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    _remove_left(target.parent)
+    handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=target.parent)
     os.close(handle)
     try:
         attempts = [[native, "-fopenmp"], ["-fopenmp"], []]
@@ -155,13 +167,44 @@ def _build() -> Path:
             command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", unfinished]
             done = _run(command)
             if done.returncode == 0:
+                os.chmod(unfinished, 0o644)
+                written = Path(f"{unfinished}{_SUM}")
+                written.write_text(_checksum(Path(unfinished)))
+                # The sum last: until then the library does not count as whole.
                 os.replace(unfinished, target)
+                os.replace(written, _sum_of(target))
                 return target
-        last = done.stderr.strip().splitlines() or ["no message"]
-        raise RuntimeError(f"{compiler} failed to build the kernels: {last[0]}")
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        said = next((line for line in lines if "error" in line), lines[0])
+        raise RuntimeError(f"{compiler} failed to build the kernels: {said}")
     finally:
-        if os.path.exists(unfinished):
-            os.unlink(unfinished)
+        for file in (unfinished, f"{unfinished}{_SUM}"):
+            if os.path.exists(file):
+                os.unlink(file)
+
+
+def _checksum(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _sum_of(library: Path) -> Path:
+    return library.with_name(library.name + _SUM)
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there, as it was built."""
+    try:
+        return _sum_of(library).read_text() == _checksum(library)
+    except (OSError, ValueError):
+        return False
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes what builds left that were killed; one that goes on now is younger."""
+    for file in folder.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > _KILLED_AFTER:
+                file.unlink()
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -173,7 +216,8 @@ def _load(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
         abi = library.quadric_abi()
     except (OSError, AttributeError) as error:
-        path.unlink(missing_ok=True)  # damaged: build it anew next time
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)  # made for another machine: build it anew next time
         raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
     if abi != _ABI:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")

@@ -473,21 +473,38 @@ def test_another_default_device_does_not_matter():
 
 def test_a_damaged_library_and_a_killed_build_are_survived(tmp_path, monkeypatch):
     monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path))
-    (tmp_path / "tmpabc.so").write_bytes(b"half a library")  # what a killed build leaves
+    left, going_on = (tmp_path / f"{kernels._UNFINISHED}{name}.so" for name in "ab")
+    for file in (left, going_on):
+        file.write_bytes(b"half a library")  # what a killed build leaves
+    os.utime(left, (0, 0))
     built = kernels._build()
     assert built.parent == tmp_path
-    assert kernels._build() == built  # from the cache
-    built.write_bytes(b"not a library")
+    assert built.stat().st_mode & 0o777 == 0o644
+    assert not left.exists()
+    assert going_on.exists()
+    made = built.stat().st_mtime_ns
+    assert kernels._build().stat().st_mtime_ns == made  # from the cache
+    # The system loads what is there of a library that was cut, and ends the process at the rest.
+    whole = built.read_bytes()
+    built.write_bytes(whole[: len(whole) // 2])
+    code = "import quadric; print(quadric.use_kernels(True), quadric.kernels.reason())"
+    assert run(code, QUADRIC_CACHE=str(tmp_path)) == "True None\n"
+    assert built.stat().st_size == len(whole)
+
+
+def test_a_library_that_cannot_be_loaded_is_the_reason(tmp_path):
+    other = tmp_path / "kernels.so"
+    other.write_bytes(b"not a library")
     with pytest.raises(RuntimeError, match="could not be loaded"):
-        kernels._load(built)
-    again = kernels._build()  # the damaged one was removed
-    assert kernels._load(again).quadric_abi() == kernels._ABI
+        kernels._load(other)
+    assert not other.exists()
 
 
 def test_a_compiler_that_fails_is_the_reason(tmp_path, monkeypatch):
     broken = tmp_path / "c++"
     broken.write_text(
-        "#!/bin/sh\n[ $1 = --version ] && echo 1.0 && exit 0\necho 'no such flag' >&2\nexit 1\n"
+        "#!/bin/sh\n[ $1 = --version ] && echo 1.0 && exit 0\necho 'In a function' >&2\n"
+        "echo 'error: no such flag' >&2\nexit 1\n"
     )
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
@@ -495,7 +512,7 @@ def test_a_compiler_that_fails_is_the_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels._state, "library", None)
     try:
         assert quadric.use_kernels(True) is False
-        assert "no such flag" in (kernels.reason() or "")
+        assert (kernels.reason() or "").endswith("the kernels: error: no such flag")
         assert not list((tmp_path / "cache").iterdir())
     finally:
         monkeypatch.undo()
