@@ -37,7 +37,7 @@ from quadric._following import (
     several_places,
 )
 from quadric._squares import EigenSquares, SharedSquares
-from quadric.joining import separate_
+from quadric.joining import separate_, separated
 from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
@@ -124,6 +124,8 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
         model: in eval mode; changed in place.
         example_inputs: a tensor, a tuple or a mapping. They are needed for networks that torch.fx
             cannot trace, and to tell behind a Linear or a Conv1d which dimension is normalized.
+            Where torch.fx cannot trace, what this one run shows counts: a network that takes
+            another way with other inputs (`if x.shape[0] > 4`) must not be folded.
 
     Examples:
         >>> import quadric
@@ -144,8 +146,9 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
     if not norms:
         return report
     check_eval(model, "fold its BatchNorm")
+    with separated(model):  # for good only if the example inputs run
+        found = find_pairs(model, places, example_inputs, _layer_types(), (_BatchNorm,))
     separate_(model)
-    found = find_pairs(model, places, example_inputs, _layer_types(), (_BatchNorm,))
     several = several_places(model)
     for norm in norms:
         pair = found.get(id(norm.module))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import quadric
 from quadric import kernels
+from quadric._behind import JoinedReLU
 from quadric.folding import fold_batchnorm_
 from quadric.fusing import fuse_
 from quadric.joining import join_, separate_
@@ -843,3 +844,15 @@ def test_the_report_names_what_stays() -> None:
 def test_a_model_is_asked_for() -> None:
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got str: give"):
         join_("resnet20")  # type: ignore[arg-type]
+
+
+def test_example_inputs_that_do_not_run_leave_a_joined_model_as_it_is():
+    model = nn.Sequential(nn.Conv2d(3, 20, 3), nn.BatchNorm2d(20), nn.ReLU())
+    quadric.convert_(model)
+    model.eval()
+    join_(model, torch.randn(2, 3, 6, 6))
+    for change in (fuse_, fold_batchnorm_):
+        with pytest.raises(Exception, match="channels"):
+            change(model, torch.randn(2, 4, 6, 6))
+        assert model[0].behind is not None
+        assert isinstance(model[2], JoinedReLU)
