@@ -622,7 +622,10 @@ def bench(
         str | None, typer.Option(help="Cost against rank instead: 1,3,7,15,31,63.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Batch size of a network.", min=1)] = None,
-    input: Annotated[str | None, typer.Option(help="Input shape of a factory's network.")] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Input shape without the batch: 3x32x32, or 128:int64 (repeatable)."),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Timed runs (of tables at most 5).", min=1)] = 20,
     rounds: Annotated[
         int, typer.Option(help="Make the whole comparison so often, say the spread.", min=1)
@@ -650,6 +653,13 @@ def bench(
 
     Time quadratic layers and networks against linear ones, interleaved, with peak memory.
     """
+    _check_json(json_file)
+    alone = next((f"--{name}" for name, on in (("tables", tables), ("onnx", onnx)) if on), None)
+    others: dict[str, object] = {"model": model, "shapes": shapes, "ranks": ranks, "input": input}
+    others |= {"suite": suite, "plot": picture, "batch": batch, "onnx": tables and onnx}
+    extra = next((name for name, given in others.items() if given), None)
+    if alone is not None and extra is not None:
+        raise ValueError(f"{alone} says itself what is timed, got --{extra} with it: leave it out")
     if tables:
         require("tables", "quadric bench --tables")
         from quadric.sklearn.bench import bench_tables
@@ -672,6 +682,9 @@ def bench(
         return
     if picture is not None:
         require("plots", "quadric bench --plot")
+        from quadric.bench.plot import check_file
+
+        check_file(picture)
     from quadric.bench.command import bench_command
 
     report = bench_command(
@@ -853,11 +866,17 @@ def export(
     written. BatchNorm is folded into the layers. Sizes and latencies stand beside those of the same
     network with linear neurons.
     """
+    _check_json(json_file)
     if out.suffix == ".onnx":
         require("onnx", "quadric export to .onnx")
     from quadric.exporting.deploying import check_format, deploy, deployment_table
 
     check_format(out, int8)
+    if not source.exists():
+        raise ValueError(
+            f"there is no run directory or file {source}: name one of quadric train, or a file of "
+            "quadric.save"
+        )
     if source.is_dir():
         require("train", "quadric export of a run")
         from quadric.train.deployment import from_run

@@ -11,12 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from quadric import kernels, models
+from quadric import kernels
 from quadric.bench.straightforward import FORMULAS, Straightforward
 from quadric.conversion import convert_
+from quadric.exporting.checking import tensors_in
 from quadric.fusing import fuse_
 from quadric.joining import join_
-from quadric.networks import build_network, is_factory
+from quadric.networks import build_network, example_inputs
 from quadric.zoo import get_neuron, make_layer
 from quadric.zoo.layers import NeuronLayer
 
@@ -146,8 +147,15 @@ class Case:
         self.module.train()
         self.clear()
         with self._context():
-            loss = self.module(*self.inputs).float().square().mean()
+            loss = sum(out.float().square().mean() for out in outputs(self.module(*self.inputs)))
+        assert isinstance(loss, Tensor)
         loss.backward()
+
+
+def outputs(result: Any) -> list[Tensor]:
+    """What a network can be trained by: the tensors of its result that have a gradient."""
+    found = [result] if isinstance(result, Tensor) else tensors_in(result)
+    return [value for value in found if value.requires_grad]
 
 
 def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
@@ -255,7 +263,7 @@ def network_cases(
     formats: Sequence[str] = ("nchw", "channels_last"),
     dtypes: Sequence[str] = ("float32",),
     batch: int | None = None,
-    shape: Sequence[int] | None = None,
+    inputs: Sequence[str] | None = None,
 ) -> list[Case]:
     """A whole network: a name of `quadric.models`, "transformer", or module:factory.
 
@@ -266,22 +274,49 @@ def network_cases(
         formats: the memory formats of image networks.
         dtypes: float32, bf16 or both.
         batch: the batch size; by default 128 (64 sentences for the transformer).
-        shape: the shape of one input of a factory's network.
+        inputs: shapes of one input in words, such as "3x32x32" or "128:int64"; by default those of
+            the network. Numbers are random, indices zero.
     """
     if name == "transformer":
+        if inputs:
+            raise ValueError("the transformer has its own inputs: leave --input out")
         return transformer_cases(neurons, paths, dtypes, batch)
     size = batch or 128
-    if shape is None and is_factory(name):
-        raise ValueError(f"the input shape of {name} must be given: --input 3x32x32, for example")
-    one = tuple(shape) if shape is not None else models.input_shape(name)
+    examples = example_inputs(name, inputs)
 
     def build(neuron: str, options: dict[str, Any]) -> nn.Module:
-        return build_network(name, neuron, options.get("rank"))
+        return build_network(name, neuron, options.get("rank"), example_inputs=examples)
 
-    inputs = (torch.randn(size, *one),)
-    images = len(one) == 3
+    _check_network(name, build_network(name), examples)
+    batches = tuple(_of_batch(example, size) for example in examples)
+    images = len(examples) == 1 and examples[0].dim() == 4
     group = f"{name}, batch {size}"
-    return make_cases(group, build, inputs, neurons, paths, formats if images else ("",), dtypes)
+    return make_cases(group, build, batches, neurons, paths, formats if images else ("",), dtypes)
+
+
+def _of_batch(example: Tensor, size: int) -> Tensor:
+    shape = (size, *example.shape[1:])
+    if example.is_floating_point():
+        return torch.randn(shape, dtype=example.dtype)
+    return torch.zeros(shape, dtype=example.dtype)
+
+
+def _check_network(name: str, model: nn.Module, examples: Sequence[Tensor]) -> None:
+    """Refuses a network that does not take these inputs, or that nothing can be learned in."""
+    shapes = ", ".join("x".join(map(str, example.shape[1:])) for example in examples)
+    try:
+        result = model.eval()(*(_of_batch(example, 2) for example in examples))
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{name} must run on inputs of shape {shapes}, got {type(error).__name__}: {text}: "
+            "give its own shapes, --input once for each input"
+        ) from error
+    if not outputs(result):
+        raise ValueError(
+            f"{name} must give tensors that have a gradient, got none: a training step is timed, "
+            "so some parameters must not be frozen"
+        )
 
 
 def transformer_cases(

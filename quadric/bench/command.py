@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,14 @@ from quadric.bench.cases import (
 )
 from quadric.bench.run import AT_LEAST, INFERENCES, BenchReport, run
 from quadric.bench.suite import suite_cases
+from quadric.networks import network_cost
 
 if TYPE_CHECKING:
     from quadric.bench.onnx import LatencyReport
+
+
+DEAR = 64
+"""Times the MACs of linear above which a neuron is timed only if it is named."""
 
 
 def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -36,7 +42,7 @@ def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
             raise ValueError(f"{what} must be among {', '.join(known)}, got {word!r}")
     if not words:
         raise ValueError(f"{what} must name at least one of {', '.join(known)}, got {text!r}")
-    return words
+    return list(dict.fromkeys(words))
 
 
 def _numbers(what: str, text: str, separator: str, count: int | None = None) -> tuple[int, ...]:
@@ -51,6 +57,65 @@ def _numbers(what: str, text: str, separator: str, count: int | None = None) -> 
     return found
 
 
+def _refuse(given: Mapping[str, object], suite: bool, model: str | None, ranks: str | None) -> None:
+    """Refuses options that another one leaves without a meaning."""
+    if suite and any(value for name, value in given.items() if name != "batch"):
+        raise ValueError("--suite says itself what is timed: leave out model, shapes, ranks, input")
+    if suite:
+        return
+    rules = [
+        (ranks is not None, "--ranks times one convolution", ("model", "shapes", "input", "batch")),
+        (model is not None, "--model is a network of its own", ("shapes",)),
+        (model is None, "single layers have --shapes", ("input", "batch")),
+    ]
+    for applies, rule, without in rules:
+        extra = next((name for name in without if applies and given[name]), None)
+        if extra is not None:
+            raise ValueError(f"{rule}, got --{extra} with it: leave one of them out")
+
+
+def _require_compiler() -> None:
+    """Refuses to compile where torch finds no compiler, before anything is timed."""
+    from torch._inductor import cpp_builder
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"paths may hold compiled only where torch finds a C++ compiler, got: {text[:200]}: "
+            "install one, or leave compiled out"
+        ) from error
+
+
+def _payable(names: Sequence[str], notes: list[str], ratio: Callable[[str], float]) -> list[str]:
+    """The neurons that do not take hours; the others are noted."""
+    ratios = {name: ratio(name) for name in names}
+    dear = [name for name in names if ratios[name] > DEAR]
+    if dear:
+        notes.append(
+            f"left out, for more than {DEAR} times the MACs of linear: {', '.join(dear)}; to time "
+            "them nevertheless, name them with --neurons"
+        )
+    return [name for name in names if name not in dear]
+
+
+def _layer_ratio(neuron: str, n: int, outputs: int) -> float:
+    """The MACs of a layer whose neurons see n inputs, as a ratio to linear's."""
+    return zoo.get_neuron(neuron).make_rule().num_macs(n, outputs) / (n * outputs)
+
+
+def _network_ratio(model: str, neuron: str, inputs: Sequence[str] | None) -> float:
+    """The MACs of a network as a ratio to linear's; infinite where it cannot be built."""
+    if model == "transformer":
+        return _layer_ratio(neuron, 512, 512)
+    linear = network_cost(model, inputs=inputs).macs
+    try:
+        return network_cost(model, neuron, inputs=inputs).macs / max(linear, 1)
+    except ValueError:  # more memory than the neuron may take
+        return math.inf
+
+
 def bench_command(
     model: str | None,
     neurons: str,
@@ -60,7 +125,7 @@ def bench_command(
     shapes: str | None,
     ranks: str | None,
     batch: int | None,
-    input: str | None,
+    input: Sequence[str] | None,
     repeats: int,
     threads: int | None,
     memory: bool,
@@ -75,37 +140,46 @@ def bench_command(
     types = _chosen("dtypes", dtypes, tuple(DTYPES))
     if threads is not None:
         torch.set_num_threads(threads)
-    note = None
-    if any(way.startswith("kernels") for way in ways):
-        note = "fused kernels are on, for float32 on the CPU"
-        if not kernels.use_kernels(True):
-            note = f"fused kernels are off: {kernels.reason()}"
-            plain = (way.replace("kernels", "plain").removesuffix(JOINED) for way in ways)
-            ways = list(dict.fromkeys(plain))
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise ValueError("paths may hold straightforward for single layers only: leave it out")
     fused = next((way for way in ways if way.endswith((FUSED, JOINED, BARE))), None)
     if fused is not None and (suite or model is None or ranks is not None):
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
         raise ValueError(f"paths may hold {fused} {rule}: leave it out")
-    if suite and (model or shapes or ranks or input):
-        raise ValueError("--suite says itself what is timed: leave out model, shapes, ranks, input")
+    given = {"model": model, "shapes": shapes, "ranks": ranks, "input": input, "batch": batch}
+    _refuse(given, suite, model, ranks)
+    if any(way.startswith("compiled") for way in ways):
+        _require_compiler()
+    notes = []
+    if any(way.startswith(("kernels", "compiled")) for way in ways):
+        notes = ["fused kernels are on, for float32 on the CPU"]
+        if not kernels.use_kernels(True):
+            notes = [f"fused kernels are off: {kernels.reason()}"]
+            plain = (way.replace("kernels", "plain").removesuffix(JOINED) for way in ways)
+            ways = list(dict.fromkeys(plain))
     if suite:
         cases = suite_cases(ways, batch=batch)
     elif ranks is not None:
         with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
+        if not with_rank:
+            raise ValueError(f"--ranks needs neurons that have a rank, got {neurons}")
         path = "kernels" if "kernels" in ways else ways[0]
-        cases = rank_cases(_numbers("ranks", ranks, ","), with_rank, path)
+        numbers = tuple(dict.fromkeys(_numbers("ranks", ranks, ",")))
+        cases = rank_cases(numbers, with_rank, path)
     elif model is not None:
-        shape = _numbers("input", input, "x") if input is not None else None
-        cases = network_cases(model, rows, ways, layouts, types, batch, shape)
+        if neurons == "all":
+            rows = _payable(rows, notes, lambda name: _network_ratio(model, name, input))
+        cases = network_cases(model, rows, ways, layouts, types, batch, input)
     else:
         sizes: tuple[tuple[int, int, int], ...] = ANCHOR_SHAPES
         if shapes is not None:
-            parsed = [_numbers("shapes", one, "x", 3) for one in shapes.split(",")]
+            parsed = dict.fromkeys(_numbers("shapes", one, "x", 3) for one in shapes.split(","))
             sizes = tuple((c, s, b) for c, s, b in parsed)
+        if neurons == "all":
+            widest = max(channels for channels, _, _ in sizes)
+            rows = _payable(rows, notes, lambda name: _layer_ratio(name, 9 * widest, widest))
         cases = layer_cases(rows, sizes, ways, layouts, types)
-    if note is not None:
+    for note in notes:
         print(note, file=sys.stderr)
     trained = sum(not case.for_inference for case in cases)
     total = (len(cases) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds

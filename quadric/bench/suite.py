@@ -189,7 +189,8 @@ def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> st
             own = [r for r in eager if r["neuron"] == neuron]
             found = [r for r in own if r["path"].endswith(JOINED) == joined]
             if found:
-                best = min(found, key=lambda row: row["memory"])
+                # Of equal ratios the least memory: formats differ a little.
+                best = min(found, key=lambda r: (round(r["memory"], 3), r["peak_memory_bytes"]))
                 size = f"{best['peak_memory_bytes'] / 2**20:,.1f}"
                 name = f"{neuron}, joined" if joined else neuron
                 lines.append([group, name, size, f"{best['memory']:.3f}"])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import quadric
 from quadric import bench
 from quadric._behind import JoinedReLU
+from quadric.bench import command
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
 from quadric.bench.suite import memory_summary
@@ -202,7 +207,19 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--suite", "--paths", "compiled"], "paths must hold plain or kernels"),
         (["--shapes", "20x32"], "shapes must be positive whole numbers"),
         (["--ranks", "0"], "ranks must be positive whole numbers"),
-        (["--model", "no.such:net"], "input shape"),
+        (["--model", "no.such:net"], "add --input with its shape"),
+        (["--model", "mlp", "--input", "9"], "mlp must run on inputs of shape 9, got RuntimeError"),
+        (["--model", "resnet20", "--input", "3x16"], "resnet20 must run on inputs of shape 3x16"),
+        (["--model", "transformer", "--input", "3"], "the transformer has its own inputs"),
+        (["--model", "mlp", "--shapes", "4x5x2"], "got --shapes with it"),
+        (["--ranks", "1", "--model", "mlp"], "got --model with it"),
+        (["--ranks", "1", "--neurons", "qres"], "--ranks needs neurons that have a rank"),
+        (["--batch", "7"], "single layers have --shapes, got --batch with it"),
+        (["--onnx", "--model", "mlp"], "--onnx says itself what is timed, got --model"),
+        (["--tables", "--plot", "a.png"], "--tables says itself what is timed, got --plot"),
+        (["--json", "no/such/file.json"], "there is no directory no/such"),
+        (["--plot", "a.foo"], "--plot must end in one of"),
+        (["--plot", "no/such/a.png"], "there is no directory no/such"),
         (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
         (["--paths", "plain-fused"], "paths may hold plain-fused for a --model only"),
         (["--ranks", "1", "--model", "mlp", "--paths", "plain-fused"], "plain-fused for a --model"),
@@ -217,3 +234,85 @@ def test_bad_words_are_one_line(words, message):
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+FACTORIES = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.linear = nn.Embedding(9, 4), nn.Linear(4, 12)
+        self.out = nn.Linear(12, 2)
+    def forward(self, words, numbers):
+        hidden = self.linear(self.words(words).mean(1) + numbers)
+        return {"scores": self.out(hidden.relu()), "words": words}
+
+def frozen():
+    return nn.Linear(3, 2).requires_grad_(False)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    (tmp_path / "benched_networks.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_network_of_two_inputs_and_a_mapping_as_output(tmp_path):
+    words = ["bench", "--model", "benched_networks:Two", "--input", "5:int64", "--input", "4"]
+    words += ["--batch", "3", "--repeats", "1", "--neurons", "eigen", "--paths", "plain"]
+    result = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "bench.json")])
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [row["neuron"] for row in rows] == ["linear", "eigen"]
+    assert all(row["training_seconds"] > 0 for row in rows)
+    last = words.index("4")
+    result = CliRunner().invoke(app, words[: last - 1] + words[last + 1 :])
+    assert result.exit_code == 2
+    assert "must run on inputs of shape 5, got TypeError" in result.stderr
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_frozen_network_is_refused():
+    words = ["bench", "--model", "benched_networks:frozen", "--input", "3", "--repeats", "1"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "must give tensors that have a gradient, got none" in result.stderr
+
+
+def test_all_neurons_but_those_that_take_hours(tmp_path):
+    words = ["bench", "--neurons", "all", "--paths", "plain", "--repeats", "1", "--no-memory"]
+    words += ["--formats", "nchw,nchw", "--json", str(tmp_path / "bench.json")]
+    for shape, left_out in (("2x3x1", set()), ("8x3x1", {"general", "pure"})):
+        result = CliRunner().invoke(app, [*words, "--shapes", f"{shape},{shape}"])
+        assert result.exit_code == 0, result.output
+        rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+        assert [row["neuron"] for row in rows] == [
+            n for n in quadric.neurons() if n not in left_out
+        ]
+        assert ("general, pure" in result.stderr) == bool(left_out)
+
+
+@pytest.mark.parametrize("model", ["transformer", "resnet20"])
+def test_neurons_that_take_hours_in_a_network(model):
+    ratios = {n: command._network_ratio(model, n, None) for n in ("eigen", "fan", "general")}
+    assert 1 < ratios["eigen"] < 1.5 < ratios["fan"] < 4
+    assert ratios["general"] > command.DEAR
+
+
+def test_compiled_needs_a_compiler(tmp_path):
+    words = ["bench", "--shapes", "2x3x1", "--paths", "compiled", "--repeats", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "quadric.cli", *words],
+        env={**os.environ, "PATH": str(tmp_path), "CXX": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Error: paths may hold compiled only where torch finds a C++ compiler" in done.stderr
+    assert done.stderr.count("\n") == 1
