@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def test_a_run(digits: Path, tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"{out}: ONNX, opset 20" in done.stdout
     assert "3 BatchNorm folded, 0 kept" in done.stdout
+    assert "takes (pixel / 16 - mean) / std, with mean 0.30" in done.stdout
     rows = re.findall(
         r"^(eigen, rank 9|linear) +0\.\d+ MB +\d+\.\d+ ms +(\S+) +\d+\.\d+ ms +(\S+)$",
         done.stdout,
@@ -147,6 +149,10 @@ def test_mistakes(digits: Path, tmp_path: Path) -> None:
         ([weights, "-o", onnx_file, "--model", "digits_cnn", "--int8"], "inputs to calibrate on"),
         ([tmp_path, "-o", onnx_file], "is not a run directory"),
         ([tmp_path / "none.safetensors", "-o", onnx_file, "--model", "mlp"], "none.safetensors"),
+        ([tmp_path / "none", "-o", onnx_file], "there is no run directory or file"),
+        ([digits, "-o", onnx_file, "--opset", 17], "opset must be from 18"),
+        ([digits, "-o", onnx_file, "--opset", 99], "opset must be from 18"),
+        ([digits, "-o", onnx_file, "--json", tmp_path / "no" / "facts.json"], "no directory"),
         ([digits, "-o", tmp_path / "no" / "model.onnx"], "must exist"),
         ([digits, "-o", onnx_file, "--int8", "--calibration", 0], "calibration must be >= 1"),
     ]
@@ -166,3 +172,37 @@ def test_an_unfinished_run(digits: Path, tmp_path: Path) -> None:
     (folder / "recipe.yaml").write_text((digits / "recipe.yaml").read_text())
     result = run("export", folder, "-o", tmp_path / "model.onnx")
     assert_mistake(result, "the run is not finished: continue it")
+
+
+def test_a_table_in_its_own_units(tmp_path: Path) -> None:
+    folder, out = tmp_path / "law", tmp_path / "law.onnx"
+    changes = {"neuron": "eigen", "epochs": 1, "samples": 500}
+    train(find_run("law-lorentz", changes, run_dir=folder))
+    result = run("export", folder, "-o", out, "--json", tmp_path / "facts.json")
+    assert result.exit_code == 0, result.output
+    recipe = RunDirectory(folder).recipe()
+    data: Any = load_data(recipe)
+    x, y = data.data.test_inputs, data.data.test_targets
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["units"]["inputs"] == list(data.data.input_names)
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+    with torch.no_grad():
+        expected = data.scale.restore_targets(network_of(folder)(data.scale.inputs(x)))
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3 * float(y.std()))
+    reported = json.loads((folder / "result.json").read_text())["test_rmse"]
+    assert float((got - y).square().mean().sqrt()) == pytest.approx(reported, rel=1e-3)
+
+
+def test_a_run_that_diverged_is_not_exported(digits: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "diverged", tmp_path / "model.onnx"
+    shutil.copytree(digits, folder)
+    network = network_of(digits)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(float("nan"))
+    save(network, folder / "weights.safetensors")
+    for more in ([], ["--int8"]):
+        result = run("export", folder, "-o", out, *more)
+        assert_mistake(result, "must give numbers on the examples")
+    assert not out.exists()

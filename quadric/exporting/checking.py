@@ -105,6 +105,17 @@ def difference(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     return worst
 
 
+def check_outputs(outputs: Sequence[Tensor], size: int) -> None:
+    """Refuses a model that gives nothing that could be compared: NaN equals no NaN in a file."""
+    for value in outputs:
+        real = value.numel() and (value.is_floating_point() or value.is_complex())
+        if real and (bool(value.isnan().any()) or not bool(value.isfinite().any())):
+            raise ValueError(
+                f"the model must give numbers on the examples, got NaN or nothing finite at batch "
+                f"size {size}: no file was written; a training that diverged leaves such weights"
+            )
+
+
 def tolerance_of(model: nn.Module, given: float | None) -> float:
     """The given tolerance, or that of the model's dtype."""
     if given is not None:

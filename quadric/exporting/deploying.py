@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Deployable:
         inputs: example inputs with a batch of one.
         calibration: gives batches of at least so many training inputs, where there are data.
         test: gives batches of test inputs and labels, where the network classifies.
+        units: what the network takes and gives, in words and numbers.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Deployable:
     inputs: tuple[Tensor, ...]
     calibration: Callable[[int], list[Tensor]] | None = None
     test: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
+    units: dict[str, Any] = field(default_factory=dict)
 
 
 def deploy(
@@ -135,7 +137,8 @@ def deploy(
         "neuron": what.neuron,
         "params": sum(p.numel() for p in what.network.parameters()),
         "threads": threads,
-        "text": str(report),
+        "units": what.units,
+        "text": "\n".join([str(report), *filter(None, [what.units.get("text")])]),
         "networks": rows,
     }
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from quadric.exporting.checking import check_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, require_onnx, run_session
 from quadric.exporting.preparing import quiet, unfinished
 from quadric.exporting.report import ExportReport
@@ -107,15 +109,18 @@ def export_int8(
         squares: "int8", "float", or "auto" for int8 where that hardly moves the outputs.
         **options: those of `export_onnx`.
     """
-    require_onnx("quadric.exporting.export_int8")
+    who = "quadric.exporting.export_int8"
+    require_onnx(who)
+    check_arguments(model, example_inputs, who)
     if squares not in ("auto", "int8", "float"):
         raise ValueError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
-    batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
-    if not batches:
-        raise ValueError(
-            "calibration must hold at least one batch of inputs, got none: give some of the "
-            "training set"
-        )
+    if not max_drop >= 0:
+        raise ValueError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
+    batches = _calibration(calibration, example_inputs)
+    tested = None if test is None else _labeled(test, example_inputs)
+    wide = next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None)
+    if wide is not None:
+        raise ValueError(f"int8 is made of float32 networks, got {wide}: use model.float() first")
     if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules()) and not (
         any(hasattr(m, "kernel_size") for m in model.modules())
     ):
@@ -140,8 +145,7 @@ def export_int8(
         )
         os.replace(file.with_name(f"{chosen}.onnx"), file)
         accuracies: list[float | None] = [None, None]
-        if test is not None:
-            tested = list(test)
+        if tested is not None:
             accuracies = [accuracy(session, tested) for session in (before, open_session(file))]
             lost = float(accuracies[0] or 0) - float(accuracies[1] or 0)
             if lost > max_drop:
@@ -157,6 +161,67 @@ def export_int8(
         size = file.stat().st_size
     count = sum(len(batch[0]) for batch in batches)
     return Int8Report(path, size, report, count, chosen, accuracies[0], accuracies[1], gaps[chosen])
+
+
+def _calibration(calibration: Iterable[Batch], examples: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Batches of all inputs, or an error that says which one is none."""
+    if isinstance(calibration, Tensor):
+        raise TypeError("calibration must be batches, got one tensor: give [tensor]")
+    batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
+    if not batches:
+        raise ValueError(
+            "calibration must hold at least one batch of inputs, got none: give some of the "
+            "training set"
+        )
+    for number, batch in enumerate(batches):
+        _check_batch("calibration", number, batch, examples)
+    return batches
+
+
+def _labeled(
+    test: Iterable[tuple[Tensor, Tensor]], examples: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Batches of inputs and labels, or an error that says which one is none."""
+    if len(examples) != 1:
+        raise ValueError(
+            f"test is for networks of one input, got {len(examples)}: leave test out and measure "
+            "the file yourself"
+        )
+    batches = [tuple(batch) for batch in test]
+    if not batches:
+        raise ValueError("test must hold at least one batch, got none: leave it out, or give some")
+    found = []
+    for number, batch in enumerate(batches):
+        if len(batch) != 2 or not isinstance(batch[1], Tensor):
+            raise TypeError(f"test must be pairs of inputs and labels, got {batch} as no. {number}")
+        inputs, labels = batch
+        _check_batch("test", number, [inputs], examples)
+        kind = labels.dtype.is_floating_point or labels.dtype == torch.bool
+        if kind or labels.shape != inputs.shape[:1]:
+            raise ValueError(
+                f"labels must be a vector of {len(inputs)} class numbers, got {labels.dtype} of "
+                f"shape {tuple(labels.shape)} in batch {number} of test"
+            )
+        found.append((inputs, labels))
+    return found
+
+
+def _check_batch(what: str, number: int, batch: Sequence[Any], examples: Sequence[Tensor]) -> None:
+    where = f"batch {number} of {what}"
+    if len(batch) != len(examples) or not all(isinstance(value, Tensor) for value in batch):
+        kinds = ", ".join(type(value).__name__ for value in batch)
+        raise ValueError(
+            f"{where} must be the {len(examples)} input tensors of the network, got ({kinds}): "
+            "leave labels out, and give each batch as the examples are"
+        )
+    for value, example in zip(batch, examples, strict=True):
+        if value.dtype != example.dtype or value.shape[1:] != example.shape[1:] or not len(value):
+            raise ValueError(
+                f"{where} must be like the example inputs, {example.dtype} of shape "
+                f"{tuple(example.shape)}, got {value.dtype} of shape {tuple(value.shape)}"
+            )
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(f"{where} must be finite, got NaN or infinity: clean the data first")
 
 
 def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: bool) -> None:

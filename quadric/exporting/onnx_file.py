@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from quadric.exporting.report import ExportReport
 
 OPSET = 20
 """The version of ONNX's operators that is written unless another one is asked for."""
+
+FIRST_OPSET = 18
+"""Below it torch converts a finished file, which for most networks it cannot."""
 
 LARGE = 1 << 30
 """Bytes of weights from which they are written beside the file: a file holds 2 GiB."""
@@ -68,21 +72,58 @@ def export_onnx(
     """
     who = "quadric.export_onnx"
     require_onnx(who)
+    import onnx
+
     check_arguments(model, example_inputs, who)
     examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
     limit = tolerance_of(model, tolerance)
+    _check_opset(opset)
+    if input_names is not None and len(input_names) != len(example_inputs):
+        raise ValueError(
+            f"input_names must be one for each of {len(example_inputs)} inputs, got "
+            f"{len(input_names)}: {list(input_names)}"
+        )
     path = Path(path)
     with unfinished(path) as file:
         lean, folding = prepared(copied(model), examples.traced(), fold)
         _write(lean, file, examples, opset, input_names, output_names)
-        operators = _checked_operators(file, opset)
-        session = open_session(file)
+        with _said(model):
+            onnx.checker.check_model(str(file), full_check=True)
+        operators = _standard_operators(file, opset)
+        with _said(model):
+            session = open_session(file)
         worst = examples.compare(
             copied(model), functools.partial(run_session, session), limit, "ONNX Runtime"
         )
         del session
         size = sum(f.stat().st_size for f in file.parent.iterdir())
     return ExportReport(path, "onnx", size, worst, examples.sizes, folding, opset, operators)
+
+
+def _check_opset(opset: int) -> None:
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if not FIRST_OPSET <= opset <= newest:
+        raise ValueError(
+            f"opset must be from {FIRST_OPSET}, the first one that torch writes, to {newest}, the "
+            f"newest one that is installed, got {opset}"
+        )
+
+
+@contextlib.contextmanager
+def _said(model: nn.Module) -> Iterator[None]:
+    """Turns what a checker or a runtime has against a file into one error."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        kinds = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+        raise ValueError(
+            f"ONNX Runtime must be able to run the file of a {' and '.join(kinds)} model, got "
+            f"{type(error).__name__}: {text}: no file was written; export the model in float32, or "
+            "give another opset"
+        ) from error
 
 
 def _write(
@@ -130,11 +171,10 @@ def _not_exported(error: BaseException) -> ValueError:
     )
 
 
-def _checked_operators(file: Path, opset: int) -> dict[str, int]:
-    """How often each operator stands in a file that is well formed and has standard ones alone."""
+def _standard_operators(file: Path, opset: int) -> dict[str, int]:
+    """How often each operator stands in a file that has standard ones alone."""
     import onnx
 
-    onnx.checker.check_model(str(file), full_check=True)
     graph = onnx.load(str(file), load_external_data=False)
     versions = {entry.domain: entry.version for entry in graph.opset_import}
     found: Counter[str] = Counter()

@@ -23,6 +23,7 @@ from quadric.exporting.checking import (
     batch_of,
     check_batch_dim,
     check_difference,
+    check_outputs,
     difference,
     tensors_in,
 )
@@ -166,6 +167,7 @@ class Examples:
                     f"the model must run at batch size {size}, got {type(error).__name__}: "
                     f"{error}: choose other batch_sizes, or dynamic_batch=False"
                 ) from error
+            check_outputs(expected, size)
             try:
                 found = difference(expected, call(inputs))
             except Exception as error:

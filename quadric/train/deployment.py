@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from quadric.data.tables import Standardization
 from quadric.exporting.deploying import Deployable
 from quadric.saving import load_
-from quadric.train.data import load_data
+from quadric.train.data import PicturePart, TablePart, TrainingData, load_data
 from quadric.train.directory import RunDirectory, continued
 from quadric.train.network import build_network
 from quadric.train.tasks import Classification
+
+_SCALE = dataclasses.fields(Standardization)
 
 
 def from_run(path: str | Path, **place: Any) -> Deployable:
@@ -36,6 +40,11 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     linear = None
     if recipe.neuron != "linear":
         linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
+    example = torch.zeros(1, *data.input_shape)
+    if isinstance(data, TablePart):
+        network = InUnits(network, data.scale)
+        linear = None if linear is None else InUnits(linear, data.scale)
+        example = data.scale.input_mean[None].clone()
     rank = "" if recipe.rank is None else f", rank {recipe.rank}"
 
     def calibration(count: int) -> list[Tensor]:
@@ -52,7 +61,43 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
         recipe.neuron + rank,
         network,
         linear,
-        (torch.zeros(1, *data.input_shape),),
+        (example,),
         calibration,
         (lambda: data.test(0, 1)) if classifies else None,
+        _units(data),
     )
+
+
+class InUnits(nn.Module):
+    """A network of standardized columns that takes and gives them in their own units.
+
+    Args:
+        network: as it was trained.
+        scale: of the training rows.
+    """
+
+    def __init__(self, network: nn.Module, scale: Standardization) -> None:
+        super().__init__()
+        self.network = network
+        for field in _SCALE:
+            self.register_buffer(field.name, getattr(scale, field.name).clone())
+
+    def forward(self, input: Tensor) -> Tensor:
+        scale = Standardization(*(self.get_buffer(f.name) for f in _SCALE))
+        out: Tensor = scale.restore_targets(self.network(scale.inputs(input)))
+        return out
+
+
+def _units(data: TrainingData) -> dict[str, Any]:
+    """What an exported network takes and gives."""
+    if isinstance(data, TablePart):
+        columns, target = list(data.data.input_names), data.data.target_name
+        text = f"in own units: takes {', '.join(columns)}; gives {target}"
+        return {"text": text, "inputs": columns, "output": target}
+    if isinstance(data, PicturePart):
+        how = data.data.normalization
+        mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (how.mean, how.std))
+        text = f"takes (pixel / {how.scale:g} - mean) / std, with mean {mean} and std {std}"
+        numbers = {"scale": how.scale, "mean": list(how.mean), "std": list(how.std)}
+        return {"text": text, **numbers}
+    return {}

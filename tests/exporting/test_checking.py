@@ -11,6 +11,7 @@ from torch import nn
 from quadric.exporting.checking import (
     batch_of,
     check_difference,
+    check_outputs,
     difference,
     tensors_in,
     tolerance_of,
@@ -85,3 +86,11 @@ def test_tolerances() -> None:
 def test_tensors_of_nested_outputs() -> None:
     one, two = torch.ones(1), torch.ones(2)
     assert tensors_in({"a": one, "b": (None, two)}) == [one, two]
+
+
+def test_a_model_without_numbers_is_refused() -> None:
+    nan, inf = torch.tensor([1.0, math.nan]), torch.full((2,), math.inf)
+    for outputs in ([nan], [torch.ones(2), inf], [torch.ones(1), nan]):
+        with pytest.raises(ValueError, match="must give numbers on the examples"):
+            check_outputs(outputs, 1)
+    check_outputs([torch.tensor([0.0, -math.inf]), torch.empty(0), torch.tensor([1])], 1)

@@ -161,3 +161,49 @@ def test_which_nodes_are_squares() -> None:
     ]
     graph = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], []))
     assert square_nodes(graph) == ["square", "sums", "mixed", "y", "energy"]
+
+
+def _bad(kind: str) -> dict[str, Any]:
+    x, y = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+    return {
+        "labels": {"calibration": [(x, y)]},
+        "one tensor": {"calibration": x},
+        "shape": {"calibration": [x[:, :, :4]]},
+        "dtype": {"calibration": [x.double()]},
+        "nan": {"calibration": [x * float("nan")]},
+        "no test": {"test": []},
+        "no pair": {"test": [x]},
+        "one-hot": {"test": [(x, F.one_hot(y, 10).float())]},
+        "too few labels": {"test": [(x, y[:3])]},
+        "drop": {"max_drop": float("nan")},
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("labels", "batch 0 of calibration must be the 1 input tensors"),
+        ("one tensor", "calibration must be batches, got one tensor"),
+        ("shape", r"like the example inputs, .* got torch.float32 of shape \(4, 1, 4, 8\)"),
+        ("dtype", "got torch.float64 of shape"),
+        ("nan", "must be finite"),
+        ("no test", "test must hold at least one batch"),
+        ("no pair", "test must be pairs of inputs and labels"),
+        ("one-hot", "labels must be a vector of 4 class numbers, got torch.float32"),
+        ("too few labels", r"got torch.int64 of shape \(3,\)"),
+        ("drop", "max_drop must be >= 0, got nan"),
+    ],
+)
+def test_what_is_not_as_it_must_be_is_said(kind: str, message: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"calibration": [PICTURE], **_bad(kind)}
+    with pytest.raises((ValueError, TypeError), match=message):
+        export_int8(small_cnn(), tmp_path / "model.onnx", PICTURE, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_float32_networks_of_torch(tmp_path: Path) -> None:
+    model: Any = small_cnn().double()
+    with pytest.raises(ValueError, match=r"made of float32 networks, got torch\.float64"):
+        export_int8(model, tmp_path / "a.onnx", PICTURE.double(), calibration=[PICTURE.double()])
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got int"):
+        export_int8(3, tmp_path / "a.onnx", PICTURE, calibration=[PICTURE])  # type: ignore[arg-type]

@@ -287,6 +287,18 @@ def test_mistakes(tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
+def test_one_name_for_each_input(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="input_names must be one for each of 1 inputs, got 2"):
+        export_onnx(small_cnn(), tmp_path / "model.onnx", PICTURE, input_names=["a", "b"])
+
+
+def test_a_dtype_that_the_runtime_has_not_is_said(tmp_path: Path) -> None:
+    model, x = small_cnn().bfloat16(), PICTURE.bfloat16()
+    with pytest.raises(ValueError, match="run the file of a bfloat16 model"):
+        export_onnx(model, tmp_path / "model.onnx", x)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_extra_is_named_in_one_line() -> None:
     """In a process where onnx cannot be found."""
     script = """
