@@ -597,8 +597,23 @@ def sweep(
     raise typer.Exit(code)
 
 
+# What may stand beside an option of `bench` that says itself what is timed.
+_ALONE = {
+    "tables": {"rows", "repeats", "json_file"},
+    "onnx": {"rounds", "threads", "json_file"},
+    "suite": {"paths", "batch", "repeats", "rounds", "threads", "memory", "json_file", "picture"},
+}
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
 @app.command()
 def bench(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option(help="A network, transformer, or module:factory; else single layers."),
@@ -654,12 +669,13 @@ def bench(
     Time quadratic layers and networks against linear ones, interleaved, with peak memory.
     """
     _check_json(json_file)
-    alone = next((f"--{name}" for name, on in (("tables", tables), ("onnx", onnx)) if on), None)
-    others: dict[str, object] = {"model": model, "shapes": shapes, "ranks": ranks, "input": input}
-    others |= {"suite": suite, "plot": picture, "batch": batch, "onnx": tables and onnx}
-    extra = next((name for name, given in others.items() if given), None)
-    if alone is not None and extra is not None:
-        raise ValueError(f"{alone} says itself what is timed, got --{extra} with it: leave it out")
+    for name, chosen in (("tables", tables), ("onnx", onnx), ("suite", suite)):
+        extra = _given(context) - {name, *_ALONE[name]}
+        if chosen and extra:
+            option = {"json_file": "json", "picture": "plot"}.get(min(extra), min(extra))
+            raise ValueError(
+                f"--{name} says itself what is timed, got --{option} with it: leave it out"
+            )
     if tables:
         require("tables", "quadric bench --tables")
         from quadric.sklearn.bench import bench_tables

@@ -167,9 +167,10 @@ def _build() -> Path:
             command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", unfinished]
             done = _run(command)
             if done.returncode == 0:
-                os.chmod(unfinished, 0o644)
                 written = Path(f"{unfinished}{_SUM}")
                 written.write_text(_checksum(Path(unfinished)))
+                for file in (unfinished, written):  # a cache may be shared
+                    os.chmod(file, 0o644)
                 # The sum last: until then the library does not count as whole.
                 os.replace(unfinished, target)
                 os.replace(written, _sum_of(target))
@@ -178,9 +179,9 @@ def _build() -> Path:
         said = next((line for line in lines if "error" in line), lines[0])
         raise RuntimeError(f"{compiler} failed to build the kernels: {said}")
     finally:
-        for file in (unfinished, f"{unfinished}{_SUM}"):
-            if os.path.exists(file):
-                os.unlink(file)
+        for left in (unfinished, f"{unfinished}{_SUM}"):
+            if os.path.exists(left):
+                os.unlink(left)
 
 
 def _checksum(library: Path) -> str:

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 import quadric
 from quadric import cli
+from quadric.data.tables import Standardization
 from quadric.saving import load_, save
+from quadric.train import deployment
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
@@ -150,8 +152,8 @@ def test_mistakes(digits: Path, tmp_path: Path) -> None:
         ([tmp_path, "-o", onnx_file], "is not a run directory"),
         ([tmp_path / "none.safetensors", "-o", onnx_file, "--model", "mlp"], "none.safetensors"),
         ([tmp_path / "none", "-o", onnx_file], "there is no run directory or file"),
-        ([digits, "-o", onnx_file, "--opset", 17], "opset must be from 18"),
-        ([digits, "-o", onnx_file, "--opset", 99], "opset must be from 18"),
+        ([digits, "-o", onnx_file, "--opset", 14], "opset 14 cannot be written"),
+        ([digits, "-o", onnx_file, "--opset", 99], "opset must be from 1 to"),
         ([digits, "-o", onnx_file, "--json", tmp_path / "no" / "facts.json"], "no directory"),
         ([digits, "-o", tmp_path / "no" / "model.onnx"], "must exist"),
         ([digits, "-o", onnx_file, "--int8", "--calibration", 0], "calibration must be >= 1"),
@@ -204,5 +206,16 @@ def test_a_run_that_diverged_is_not_exported(digits: Path, tmp_path: Path) -> No
     save(network, folder / "weights.safetensors")
     for more in ([], ["--int8"]):
         result = run("export", folder, "-o", out, *more)
-        assert_mistake(result, "must give numbers on the examples")
+        assert_mistake(result, "must give numbers on the example inputs")
     assert not out.exists()
+
+
+def test_a_difference_counts_against_the_target_s_spread() -> None:
+    zero, one = torch.zeros(1), torch.ones(1)
+
+    def tolerance(mean: float, std: float) -> float:
+        return deployment._tolerance(Standardization(zero, one, mean * one, std * one))
+
+    assert tolerance(0.0, 3.0) == pytest.approx(1e-4)
+    assert tolerance(-30.0, 3.0) == pytest.approx(1e-5)
+    assert tolerance(1e6, 1.0) == 1e-6  # of float32

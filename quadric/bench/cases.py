@@ -147,9 +147,8 @@ class Case:
         self.module.train()
         self.clear()
         with self._context():
-            loss = sum(out.float().square().mean() for out in outputs(self.module(*self.inputs)))
-        assert isinstance(loss, Tensor)
-        loss.backward()
+            losses = [out.float().square().mean() for out in outputs(self.module(*self.inputs))]
+        torch.autograd.backward(losses)
 
 
 def outputs(result: Any) -> list[Tensor]:
@@ -284,11 +283,12 @@ def network_cases(
     size = batch or 128
     examples = example_inputs(name, inputs)
 
-    def build(neuron: str, options: dict[str, Any]) -> nn.Module:
-        return build_network(name, neuron, options.get("rank"), example_inputs=examples)
-
-    _check_network(name, build_network(name), examples)
     batches = tuple(_of_batch(example, size) for example in examples)
+
+    def build(neuron: str, options: dict[str, Any]) -> nn.Module:
+        return build_network(name, neuron, options.get("rank"), example_inputs=batches)
+
+    _check_network(name, build_network(name), batches)
     images = len(examples) == 1 and examples[0].dim() == 4
     group = f"{name}, batch {size}"
     return make_cases(group, build, batches, neurons, paths, formats if images else ("",), dtypes)
@@ -301,11 +301,13 @@ def _of_batch(example: Tensor, size: int) -> Tensor:
     return torch.zeros(shape, dtype=example.dtype)
 
 
-def _check_network(name: str, model: nn.Module, examples: Sequence[Tensor]) -> None:
+def _check_network(name: str, model: nn.Module, inputs: Sequence[Tensor]) -> None:
     """Refuses a network that does not take these inputs, or that nothing can be learned in."""
-    shapes = ", ".join("x".join(map(str, example.shape[1:])) for example in examples)
+    shapes = ", ".join("x".join(map(str, value.shape[1:])) for value in inputs)
     try:
-        result = model.eval()(*(_of_batch(example, 2) for example in examples))
+        with torch.no_grad():
+            model.eval()(*inputs)
+        result = model.train()(*inputs)
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise ValueError(
@@ -314,8 +316,9 @@ def _check_network(name: str, model: nn.Module, examples: Sequence[Tensor]) -> N
         ) from error
     if not outputs(result):
         raise ValueError(
-            f"{name} must give tensors that have a gradient, got none: a training step is timed, "
-            "so some parameters must not be frozen"
+            f"{name} must give tensors that have a gradient, got none: a training step is timed; "
+            "have some parameters that are not frozen, and return tensors, or lists, tuples or "
+            "dictionaries of them"
         )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from quadric import kernels, zoo
 from quadric.bench.cases import (
@@ -25,7 +25,7 @@ from quadric.bench.cases import (
 )
 from quadric.bench.run import AT_LEAST, INFERENCES, BenchReport, run
 from quadric.bench.suite import suite_cases
-from quadric.networks import network_cost
+from quadric.networks import build_network
 
 if TYPE_CHECKING:
     from quadric.bench.onnx import LatencyReport
@@ -57,12 +57,8 @@ def _numbers(what: str, text: str, separator: str, count: int | None = None) -> 
     return found
 
 
-def _refuse(given: Mapping[str, object], suite: bool, model: str | None, ranks: str | None) -> None:
+def _refuse(given: Mapping[str, object], model: str | None, ranks: str | None) -> None:
     """Refuses options that another one leaves without a meaning."""
-    if suite and any(value for name, value in given.items() if name != "batch"):
-        raise ValueError("--suite says itself what is timed: leave out model, shapes, ranks, input")
-    if suite:
-        return
     rules = [
         (ranks is not None, "--ranks times one convolution", ("model", "shapes", "input", "batch")),
         (model is not None, "--model is a network of its own", ("shapes",)),
@@ -100,20 +96,19 @@ def _payable(names: Sequence[str], notes: list[str], ratio: Callable[[str], floa
     return [name for name in names if name not in dear]
 
 
-def _layer_ratio(neuron: str, n: int, outputs: int) -> float:
+def _layer_ratio(neuron: str, n: int) -> float:
     """The MACs of a layer whose neurons see n inputs, as a ratio to linear's."""
+    outputs = 64
     return zoo.get_neuron(neuron).make_rule().num_macs(n, outputs) / (n * outputs)
 
 
-def _network_ratio(model: str, neuron: str, inputs: Sequence[str] | None) -> float:
-    """The MACs of a network as a ratio to linear's; infinite where it cannot be built."""
+def _widest(model: str) -> int:
+    """The inputs of a network's widest neuron."""
     if model == "transformer":
-        return _layer_ratio(neuron, 512, 512)
-    linear = network_cost(model, inputs=inputs).macs
-    try:
-        return network_cost(model, neuron, inputs=inputs).macs / max(linear, 1)
-    except ValueError:  # more memory than the neuron may take
-        return math.inf
+        return 1024
+    network = build_network(model, device="meta")
+    weights = [getattr(module, "weight", None) for module in network.modules()]
+    return max((w[0].numel() for w in weights if isinstance(w, Tensor) and w.dim() > 1), default=1)
 
 
 def bench_command(
@@ -147,7 +142,8 @@ def bench_command(
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
         raise ValueError(f"paths may hold {fused} {rule}: leave it out")
     given = {"model": model, "shapes": shapes, "ranks": ranks, "input": input, "batch": batch}
-    _refuse(given, suite, model, ranks)
+    if not suite:
+        _refuse(given, model, ranks)
     if any(way.startswith("compiled") for way in ways):
         _require_compiler()
     notes = []
@@ -168,7 +164,8 @@ def bench_command(
         cases = rank_cases(numbers, with_rank, path)
     elif model is not None:
         if neurons == "all":
-            rows = _payable(rows, notes, lambda name: _network_ratio(model, name, input))
+            widest = _widest(model)
+            rows = _payable(rows, notes, lambda name: _layer_ratio(name, widest))
         cases = network_cases(model, rows, ways, layouts, types, batch, input)
     else:
         sizes: tuple[tuple[int, int, int], ...] = ANCHOR_SHAPES
@@ -177,7 +174,7 @@ def bench_command(
             sizes = tuple((c, s, b) for c, s, b in parsed)
         if neurons == "all":
             widest = max(channels for channels, _, _ in sizes)
-            rows = _payable(rows, notes, lambda name: _layer_ratio(name, 9 * widest, widest))
+            rows = _payable(rows, notes, lambda name: _layer_ratio(name, 9 * widest))
         cases = layer_cases(rows, sizes, ways, layouts, types)
     for note in notes:
         print(note, file=sys.stderr)

@@ -28,6 +28,10 @@ class Standardization:
         """Standardizes inputs."""
         return (x - self.input_mean) / self.input_std
 
+    def restore_inputs(self, x: Tensor) -> Tensor:
+        """The inverse of `inputs`."""
+        return x * self.input_std + self.input_mean
+
     def targets(self, y: Tensor) -> Tensor:
         """Standardizes targets."""
         return (y - self.target_mean) / self.target_std

@@ -31,10 +31,11 @@ class Deployable:
         neuron: its neurons in words.
         network: the network with its weights.
         linear: the same network with linear neurons and any weights, or None if it is that itself.
-        inputs: example inputs with a batch of one.
+        inputs: example inputs.
         calibration: gives batches of at least so many training inputs, where there are data.
         test: gives batches of test inputs and labels, where the network classifies.
         units: what the network takes and gives, in words and numbers.
+        tolerance: the largest difference that a file may have, or None for that of its dtype.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Deployable:
     calibration: Callable[[int], list[Tensor]] | None = None
     test: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
     units: dict[str, Any] = field(default_factory=dict)
+    tolerance: float | None = None
 
 
 def deploy(
@@ -98,10 +100,11 @@ def deploy(
                 test=test,
                 max_drop=max_drop,
                 opset=opset,
+                tolerance=what.tolerance,
             )
             files[f"{what.neuron}, int8"], sizes[f"{what.neuron}, int8"] = out, report.size
         else:
-            report = _export(what.network, out, what.inputs, opset)
+            report = _export(what.network, what, out, opset)
             files[what.neuron], sizes[what.neuron] = out, report.size
         plain = [("linear", what.linear)] if what.linear is not None else []
         if int8:
@@ -109,7 +112,7 @@ def deploy(
         for name, network in plain:
             file = beside / f"{len(files)}{out.suffix}"
             if network is not None:
-                sizes[name] = _export(network, file, what.inputs, opset).size
+                sizes[name] = _export(network, what, file, opset).size
                 files[name] = file
         if int8 and what.linear is not None:
             file = beside / "linear-int8.onnx"
@@ -118,7 +121,7 @@ def deploy(
         times = {
             size: latencies(
                 files,
-                [value.expand(size, *value.shape[1:]).contiguous() for value in what.inputs],
+                [value[:1].expand(size, *value.shape[1:]).contiguous() for value in what.inputs],
                 threads=threads,
                 seconds=seconds,
             )
@@ -153,10 +156,10 @@ def check_format(out: Path, int8: bool) -> None:
         raise ValueError(f"int8 is written as .onnx, got {str(out)!r}: choose another suffix")
 
 
-def _export(network: nn.Module, out: Path, inputs: tuple[Tensor, ...], opset: int) -> ExportReport:
+def _export(network: nn.Module, what: Deployable, out: Path, opset: int) -> ExportReport:
     if out.suffix == ".pt2":
-        return export_torch(network, out, *inputs)
-    return export_onnx(network, out, *inputs, opset=opset)
+        return export_torch(network, out, *what.inputs, tolerance=what.tolerance)
+    return export_onnx(network, out, *what.inputs, opset=opset, tolerance=what.tolerance)
 
 
 def deployment_table(result: dict[str, Any]) -> str:

@@ -116,11 +116,14 @@ def export_int8(
         raise ValueError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
     if not max_drop >= 0:
         raise ValueError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
-    batches = _calibration(calibration, example_inputs)
-    tested = None if test is None else _labeled(test, example_inputs)
-    wide = next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None)
-    if wide is not None:
-        raise ValueError(f"int8 is made of float32 networks, got {wide}: use model.float() first")
+    fixed = not options.get("dynamic_batch", True)
+    like = _Like(example_inputs, None if fixed else options.get("batch_dim", 0))
+    batches = _calibration(calibration, like)
+    tested = None if test is None else _labeled(test, like)
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
+    if dtypes:
+        found = " and ".join(sorted(map(str, dtypes)))
+        raise ValueError(f"int8 is made of float32 networks, got {found}: use model.float() first")
     if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules()) and not (
         any(hasattr(m, "kernel_size") for m in model.modules())
     ):
@@ -163,7 +166,49 @@ def export_int8(
     return Int8Report(path, size, report, count, chosen, accuracies[0], accuracies[1], gaps[chosen])
 
 
-def _calibration(calibration: Iterable[Batch], examples: Sequence[Tensor]) -> list[list[Tensor]]:
+@dataclass(frozen=True)
+class _Like:
+    """What batches of inputs must be like.
+
+    Attributes:
+        examples: the example inputs.
+        batch_dim: the dimension that may have any size, or None.
+    """
+
+    examples: Sequence[Tensor]
+    batch_dim: int | None
+
+    def check(self, where: str, batch: Sequence[Any]) -> None:
+        """Refuses a batch that the network would not take."""
+        if len(batch) != len(self.examples) or not all(isinstance(v, Tensor) for v in batch):
+            raise ValueError(
+                f"{where} must be the {len(self.examples)} input tensors of the network, got "
+                f"({', '.join(map(_in_words, batch))}): leave labels out, and give each batch as "
+                "the examples are"
+            )
+        for value, example in zip(batch, self.examples, strict=True):
+            if value.dtype != example.dtype or self._sizes(value) != self._sizes(example):
+                raise ValueError(
+                    f"{where} must be like the example input, {_in_words(example)}, got "
+                    f"{_in_words(value)}: prepare it as for training"
+                )
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise ValueError(f"{where} must be finite, got NaN or infinity: clean the data")
+
+    def _sizes(self, value: Tensor) -> list[int]:
+        """All sizes, that of the batch only as whether there is any."""
+        return [
+            min(size, 1) if dim == self.batch_dim else size for dim, size in enumerate(value.shape)
+        ]
+
+
+def _in_words(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{value.dtype} of shape {tuple(value.shape)}"
+
+
+def _calibration(calibration: Iterable[Batch], like: _Like) -> list[list[Tensor]]:
     """Batches of all inputs, or an error that says which one is none."""
     if isinstance(calibration, Tensor):
         raise TypeError("calibration must be batches, got one tensor: give [tensor]")
@@ -174,54 +219,38 @@ def _calibration(calibration: Iterable[Batch], examples: Sequence[Tensor]) -> li
             "training set"
         )
     for number, batch in enumerate(batches):
-        _check_batch("calibration", number, batch, examples)
+        like.check(f"batch {number} of calibration", batch)
     return batches
 
 
-def _labeled(
-    test: Iterable[tuple[Tensor, Tensor]], examples: Sequence[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
+def _labeled(test: Iterable[tuple[Tensor, Tensor]], like: _Like) -> list[tuple[Tensor, Tensor]]:
     """Batches of inputs and labels, or an error that says which one is none."""
-    if len(examples) != 1:
+    if len(like.examples) != 1:
         raise ValueError(
-            f"test is for networks of one input, got {len(examples)}: leave test out and measure "
-            "the file yourself"
+            f"test is for networks of one input, got {len(like.examples)}: leave test out and "
+            "measure the file yourself"
         )
     batches = [tuple(batch) for batch in test]
     if not batches:
         raise ValueError("test must hold at least one batch, got none: leave it out, or give some")
     found = []
     for number, batch in enumerate(batches):
+        where = f"batch {number} of test"
         if len(batch) != 2 or not isinstance(batch[1], Tensor):
-            raise TypeError(f"test must be pairs of inputs and labels, got {batch} as no. {number}")
+            raise TypeError(
+                f"{where} must be a pair of inputs and labels, got {len(batch)} values: give "
+                "(inputs, labels)"
+            )
         inputs, labels = batch
-        _check_batch("test", number, [inputs], examples)
-        kind = labels.dtype.is_floating_point or labels.dtype == torch.bool
-        if kind or labels.shape != inputs.shape[:1]:
+        like.check(where, [inputs])
+        numbers = not labels.dtype.is_floating_point and labels.dtype != torch.bool
+        if not numbers or labels.shape != inputs.shape[:1]:
             raise ValueError(
-                f"labels must be a vector of {len(inputs)} class numbers, got {labels.dtype} of "
-                f"shape {tuple(labels.shape)} in batch {number} of test"
+                f"the labels in {where} must be a vector of {len(inputs)} class numbers, got "
+                f"{_in_words(labels)}: give the number of each input's class"
             )
         found.append((inputs, labels))
     return found
-
-
-def _check_batch(what: str, number: int, batch: Sequence[Any], examples: Sequence[Tensor]) -> None:
-    where = f"batch {number} of {what}"
-    if len(batch) != len(examples) or not all(isinstance(value, Tensor) for value in batch):
-        kinds = ", ".join(type(value).__name__ for value in batch)
-        raise ValueError(
-            f"{where} must be the {len(examples)} input tensors of the network, got ({kinds}): "
-            "leave labels out, and give each batch as the examples are"
-        )
-    for value, example in zip(batch, examples, strict=True):
-        if value.dtype != example.dtype or value.shape[1:] != example.shape[1:] or not len(value):
-            raise ValueError(
-                f"{where} must be like the example inputs, {example.dtype} of shape "
-                f"{tuple(example.shape)}, got {value.dtype} of shape {tuple(value.shape)}"
-            )
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise ValueError(f"{where} must be finite, got NaN or infinity: clean the data first")
 
 
 def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: bool) -> None:

@@ -21,9 +21,6 @@ from quadric.exporting.report import ExportReport
 OPSET = 20
 """The version of ONNX's operators that is written unless another one is asked for."""
 
-FIRST_OPSET = 18
-"""Below it torch converts a finished file, which for most networks it cannot."""
-
 LARGE = 1 << 30
 """Bytes of weights from which they are written beside the file: a file holds 2 GiB."""
 
@@ -81,7 +78,7 @@ def export_onnx(
     if input_names is not None and len(input_names) != len(example_inputs):
         raise ValueError(
             f"input_names must be one for each of {len(example_inputs)} inputs, got "
-            f"{len(input_names)}: {list(input_names)}"
+            f"{list(input_names)}: give as many as example inputs"
         )
     path = Path(path)
     with unfinished(path) as file:
@@ -104,10 +101,10 @@ def _check_opset(opset: int) -> None:
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
-    if not FIRST_OPSET <= opset <= newest:
+    if not 1 <= opset <= newest:
         raise ValueError(
-            f"opset must be from {FIRST_OPSET}, the first one that torch writes, to {newest}, the "
-            f"newest one that is installed, got {opset}"
+            f"opset must be from 1 to {newest}, the newest one that is installed, got {opset}: "
+            f"leave it at {OPSET}, which every runtime of today has"
         )
 
 
@@ -118,11 +115,12 @@ def _said(model: nn.Module) -> Iterator[None]:
         yield
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        kinds = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
+        remedy = f"export the {' and '.join(other)} model in float32, or " if other else ""
         raise ValueError(
-            f"ONNX Runtime must be able to run the file of a {' and '.join(kinds)} model, got "
-            f"{type(error).__name__}: {text}: no file was written; export the model in float32, or "
-            "give another opset"
+            "the file must pass onnx.checker and open in ONNX Runtime, got "
+            f"{type(error).__name__}: {text}: no file was written; {remedy}give another opset"
         ) from error
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data.tables import Standardization
+from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.saving import load_
 from quadric.train.data import PicturePart, TablePart, TrainingData, load_data
@@ -18,6 +19,9 @@ from quadric.train.network import build_network
 from quadric.train.tasks import Classification
 
 _SCALE = dataclasses.fields(Standardization)
+
+ROWS = 16
+"""Of a table's training rows, on which a file is compared with the network."""
 
 
 def from_run(path: str | Path, **place: Any) -> Deployable:
@@ -40,16 +44,19 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     linear = None
     if recipe.neuron != "linear":
         linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
-    example = torch.zeros(1, *data.input_shape)
+    example, tolerance = torch.zeros(1, *data.input_shape), None
     if isinstance(data, TablePart):
         network = InUnits(network, data.scale)
         linear = None if linear is None else InUnits(linear, data.scale)
-        example = data.scale.input_mean[None].clone()
+        example = data.data.train_inputs[:ROWS]
+        tolerance = _tolerance(data.scale)
     rank = "" if recipe.rank is None else f", rank {recipe.rank}"
 
     def calibration(count: int) -> list[Tensor]:
         batches: list[Tensor] = []
         for inputs, _ in data.train(0, 1):
+            if isinstance(data, TablePart):
+                inputs = data.scale.restore_inputs(inputs)
             batches.append(inputs[: count - sum(map(len, batches))])
             if sum(map(len, batches)) >= count:
                 break
@@ -65,7 +72,16 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
         calibration,
         (lambda: data.test(0, 1)) if classifies else None,
         _units(data),
+        tolerance,
     )
+
+
+def _tolerance(scale: Standardization) -> float:
+    """In a target's own units a difference counts against its spread, while files are compared by
+    their largest output; float32 is no finer than that.
+    """
+    spread, mean = float(scale.target_std.abs().max()), float(scale.target_mean.abs().max())
+    return max(TOLERANCES[torch.float32] * spread / max(spread, mean), 1e-6)
 
 
 class InUnits(nn.Module):

@@ -217,6 +217,8 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--batch", "7"], "single layers have --shapes, got --batch with it"),
         (["--onnx", "--model", "mlp"], "--onnx says itself what is timed, got --model"),
         (["--tables", "--plot", "a.png"], "--tables says itself what is timed, got --plot"),
+        (["--suite", "--dtypes", "bf16"], "--suite says itself what is timed, got --dtypes"),
+        (["--onnx", "--neurons", "fan"], "--onnx says itself what is timed, got --neurons"),
         (["--json", "no/such/file.json"], "there is no directory no/such"),
         (["--plot", "a.foo"], "--plot must end in one of"),
         (["--plot", "no/such/a.png"], "there is no directory no/such"),
@@ -251,6 +253,14 @@ class Two(nn.Module):
 
 def frozen():
     return nn.Linear(3, 2).requires_grad_(False)
+
+class Picky(nn.Module):  # takes one batch size, and gives classes in eval mode
+    def __init__(self):
+        super().__init__()
+        self.linear, self.out = nn.Linear(3, 12), nn.Linear(12, 2)
+    def forward(self, x):
+        x = self.out(self.linear(x.reshape(7, 3)).relu())
+        return x if self.training else x.argmax(1)
 """
 
 
@@ -277,6 +287,14 @@ def test_a_network_of_two_inputs_and_a_mapping_as_output(tmp_path):
 
 
 @pytest.mark.usefixtures("factories")
+def test_a_network_of_one_batch_size_that_gives_classes():
+    words = ["bench", "--model", "benched_networks:Picky", "--input", "3", "--batch", "7"]
+    words += ["--repeats", "1", "--neurons", "eigen", "--paths", "plain"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.usefixtures("factories")
 def test_a_frozen_network_is_refused():
     words = ["bench", "--model", "benched_networks:frozen", "--input", "3", "--repeats", "1"]
     result = CliRunner().invoke(app, words)
@@ -299,7 +317,8 @@ def test_all_neurons_but_those_that_take_hours(tmp_path):
 
 @pytest.mark.parametrize("model", ["transformer", "resnet20"])
 def test_neurons_that_take_hours_in_a_network(model):
-    ratios = {n: command._network_ratio(model, n, None) for n in ("eigen", "fan", "general")}
+    widest = command._widest(model)
+    ratios = {n: command._layer_ratio(n, widest) for n in ("eigen", "fan", "general")}
     assert 1 < ratios["eigen"] < 1.5 < ratios["fan"] < 4
     assert ratios["general"] > command.DEAR
 

@@ -288,13 +288,41 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 def test_one_name_for_each_input(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="input_names must be one for each of 1 inputs, got 2"):
+    with pytest.raises(ValueError, match="input_names must be one for each of 1 inputs"):
         export_onnx(small_cnn(), tmp_path / "model.onnx", PICTURE, input_names=["a", "b"])
+
+
+class Logarithm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 20)
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = self.linear(input.log())
+        return out
+
+
+def test_examples_stay_where_the_model_is_defined(tmp_path: Path) -> None:
+    """Noise would make some of them negative."""
+    path, model = tmp_path / "model.onnx", Logarithm().eval()
+    export_onnx(model, path, torch.rand(1, 3) + 0.1)
+    assert_same(path, model, torch.rand(4, 3) + 0.1)
+    with pytest.raises(ValueError, match="must give numbers on the example inputs"):
+        export_onnx(model, tmp_path / "none.onnx", -torch.rand(1, 3))
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_an_opset_that_cannot_be_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match="opset 14 cannot be written, got 18 from torch"):
+        export_onnx(small_cnn(), tmp_path / "model.onnx", PICTURE, opset=14)
+    assert not [r for r in caplog.records if r.levelname != "DEBUG"]
 
 
 def test_a_dtype_that_the_runtime_has_not_is_said(tmp_path: Path) -> None:
     model, x = small_cnn().bfloat16(), PICTURE.bfloat16()
-    with pytest.raises(ValueError, match="run the file of a bfloat16 model"):
+    with pytest.raises(ValueError, match="export the bfloat16 model in float32"):
         export_onnx(model, tmp_path / "model.onnx", x)
     assert not list(tmp_path.iterdir())
 
