@@ -263,8 +263,8 @@ def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
         if start < stop:
             parts = out[start:stop].view(-1, min(part, stop - start), channels)
             kept.append((parts.transpose(1, 2), _sums(parts, matrices, plan)))
-    # Each square of a chunk meets each of its outputs: one that is not finite shows in all.
-    if not all(math.isfinite(each.sum().item()) for _, sums in kept for each in sums):
+    # Each square of a chunk meets each of its outputs: one that is not finite shows in the first.
+    if not all(math.isfinite(each[:, :1].sum().item()) for _, sums in kept for each in sums):
         return 0
     for targets, sums in kept:
         for chunk, each in zip(plan.chunks, sums, strict=True):
@@ -278,15 +278,16 @@ def _sums(parts: Tensor, matrices: Sequence[Tensor], plan: Plan) -> list[Tensor]
     step = min(count, _TILE // _PART)
     room = parts.new_empty(step, rows, channels)
     sums = [parts.new_empty(count, matrix.shape[0], rows) for matrix in matrices]
-    for start in range(0, count, step):
-        size = min(step, count - start)
-        x, squares = parts.narrow(0, start, size), room.narrow(0, 0, size)
-        torch.mul(x, x, out=squares)
-        # Channels first: a product of so few outputs with so many rows is faster this way around.
-        features = squares.transpose(1, 2)
-        for chunk, matrix, each in zip(plan.chunks, matrices, sums, strict=True):
+    # Channels first: a product of so few outputs with so many rows is faster this way around.
+    features = room.transpose(1, 2)
+    for x, *outputs in zip(parts.split(step), *(each.split(step) for each in sums), strict=True):
+        size = x.shape[0]
+        if size < step:
+            room, features = room[:size], features[:size]
+        torch.mul(x, x, out=room)
+        for chunk, matrix, output in zip(plan.chunks, matrices, outputs, strict=True):
             own = features[:, chunk.channels] if len(sums) > 1 else features
-            torch.bmm(matrix.expand(size, -1, -1), own, out=each.narrow(0, start, size))
+            torch.bmm(matrix.expand(size, -1, -1), own, out=output)
     return sums
 
 
