@@ -261,7 +261,7 @@ def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
     kept = []
     for start, stop in ((0, whole), (whole, rows)):
         if start < stop:
-            parts = out[start:stop].view(-1, min(part, stop - start), channels)
+            parts = _in_parts(out[start:stop], part)
             kept.append((parts.transpose(1, 2), _sums(parts, matrices, plan)))
     # Each square of a chunk meets each of its outputs: one that is not finite shows in the first.
     if not all(math.isfinite(each[:, :1].sum().item()) for _, sums in kept for each in sums):

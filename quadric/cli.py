@@ -698,9 +698,10 @@ def bench(
         return
     if picture is not None:
         require("plots", "quadric bench --plot")
-        from quadric.bench.plot import check_file
+        from quadric.bench.plot import check_format
 
-        check_file(picture)
+        check_format(picture)
+        _check_file("--plot", picture)
     from quadric.bench.command import bench_command
 
     report = bench_command(
@@ -925,15 +926,17 @@ def export(
 
 def _check_json(file: str | None) -> None:
     """Refuse a file that cannot be written, before the work whose result it would hold."""
-    if file is None or file == "-":
-        return
-    path = Path(file)
+    if file is not None and file != "-":
+        _check_file("--json", Path(file))
+
+
+def _check_file(option: str, path: Path) -> None:
     if not path.parent.is_dir():
         raise ValueError(
-            f"--json {file}: there is no directory {path.parent}: make it, or name another file"
+            f"{option} {path}: there is no directory {path.parent}: make it, or name another file"
         )
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--json {file} cannot be written: name another file")
+        raise ValueError(f"{option} {path} cannot be written: name another file")
 
 
 def _write_json(file: str, value: Any) -> None:

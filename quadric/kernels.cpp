@@ -302,8 +302,8 @@ ALWAYS_INLINE static inline void each_mixed(const Lanes &lanes, const float *p, 
     }
 }
 
-// A segment's arithmetic on one row; its `mix` and `each` are for AVX-512 (see `Tile`). STEPS is how often the distance of what is added up has to double. ALONE: there is one
-// neuron only.
+// A segment's arithmetic on one row; its `mix` and `each` are for AVX-512 (see `Tile`). STEPS is how often the distance of
+// what is added up has to double. ALONE: there is one neuron only.
 template <class V, int STEPS, bool ALONE = false>
 struct EigenLanes {
     typedef V Vector;

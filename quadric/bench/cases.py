@@ -282,7 +282,6 @@ def network_cases(
         return transformer_cases(neurons, paths, dtypes, batch)
     size = batch or 128
     examples = example_inputs(name, inputs)
-
     batches = tuple(_of_batch(example, size) for example in examples)
 
     def build(neuron: str, options: dict[str, Any]) -> nn.Module:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from quadric.bench.run import BenchReport
 
 
-def check_file(path: Path) -> None:
-    """Refuses a file that no picture can be written to, before the work that it would show."""
+def check_format(path: Path) -> None:
+    """Refuses a file whose suffix says no picture, before the work that it would show."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -22,10 +21,6 @@ def check_file(path: Path) -> None:
             f"--plot must end in one of {', '.join(f'.{kind}' for kind in sorted(kinds))}, got "
             f"{str(path)!r}: the suffix is the format"
         )
-    if not path.parent.is_dir():
-        raise ValueError(f"--plot {path}: there is no directory {path.parent}: make it first")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--plot {path} cannot be written: name another file")
 
 
 def plot(report: BenchReport, path: Path) -> None:
