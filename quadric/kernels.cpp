@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -36,7 +37,8 @@ static inline float sum(V v) {
 }
 
 static const int64_t FLOAT_ROWS = 256;  // after so many, with the tile they end in, sums in float go into those in double
-static const int64_t BLOCK = 512;  // pixels handled at once: a block of ten channels stays in the first cache
+static const int64_t WIDE = 256;        // channels from which on rows are long
+static const int64_t BLOCK = 512;       // pixels handled at once: a block of ten channels stays in the first cache
 
 struct Blocks {
     int64_t count, eigenvalues;
@@ -50,6 +52,7 @@ struct Finish {
     bool relu;
     const float *added = nullptr;
     bool any() const { return scale || shift || relu || added; }
+    Finish at(int64_t number) const { return {scale, shift, relu, added ? added + number : added}; }
     Finish from(int64_t channel) const { return {scale ? scale + channel : scale, shift ? shift + channel : shift, relu}; }
     float operator()(float v, int64_t channel) const {
         if (scale) v *= scale[channel];
@@ -180,7 +183,8 @@ static std::vector<float> spread(const float *lam, Blocks b, int64_t channels) {
 template <class V>
 struct FinishVector {
     V scale, shift, least;
-    FinishVector(Finish f, const typename V::Prefix &lanes, int64_t start)
+    template <class There>
+    FinishVector(Finish f, const There &lanes, int64_t start)
         : scale(f.scale ? V::get(lanes, f.scale + start) : V::all(1.0f)),
           shift(f.shift ? V::get(lanes, f.shift + start) : V::zeros()), least(V::all(f.relu ? 0.0f : -__builtin_inff())) {}
     V affine(V v) const { return fma(v, scale, shift); }
@@ -293,12 +297,32 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
     return all;
 }
 
+// Sums over rows are two, of every other row: an addition waits for the one before it.
+typedef std::integral_constant<int, 0> Even;
+typedef std::integral_constant<int, 1> Odd;
+
+template <class Row>
+ALWAYS_INLINE static inline void each_row(int64_t rows, Row row) {
+    int64_t n = 0;
+    for (; n + 2 <= rows; n += 2) row(n, Even{}), row(n + 1, Odd{});
+    if (n < rows) row(n, Even{});
+}
+
+// The gradients of some rows, one after the other.
+template <class Lanes>
+ALWAYS_INLINE static inline void each_back(const Lanes &lanes, const float *g, const float *x, float *r,
+                                           typename Lanes::Sums &sums, int64_t rows, int64_t channels) {
+    typedef typename Lanes::Vector V;
+    for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels)
+        lanes.back(V::get(lanes.lanes(), g), V::get(lanes.lanes(), x), sums, nullptr).put(lanes.lanes(), r);
+}
+
 // `Lanes` on one row after the other.
 template <class Lanes, class Use>
 ALWAYS_INLINE static inline void each_mixed(const Lanes &lanes, const float *p, int64_t rows, int64_t channels, Use use) {
     for (int64_t n = 0; n < rows; n++, p += channels) {
         const auto z = Lanes::Vector::get(lanes.lanes(), p);
-        use(n, z, lanes.mix(z));
+        use(n, z, lanes.mix(z), Even{});
     }
 }
 
@@ -336,10 +360,13 @@ struct EigenLanes {
         explicit Sums(const float *p) : sum(V::get(p)) {}
         void store(float *p) const { sum.put(p); }
     };
-    V back(V g, V z, Sums &sums) const {
+    V back(V g, V z, Sums &sums, const float *) const {
         const V f = keep(features, z), gf = (ALONE ? first_lane(g) : pick(y_of, g)) * f;
         sums.sum = fma(gf, f, sums.sum);
         return fma_where(features, twice, gf, g);
+    }
+    ALWAYS_INLINE void back_rows(const float *g, const float *x, float *r, Sums &sums, int64_t rows, int64_t channels) const {
+        each_back(*this, g, x, r, sums, rows, channels);
     }
     // Calls `use` with the number of each row, what the linear map gave, and that with its squares.
     template <class Use>
@@ -364,62 +391,191 @@ struct EigenNeuron : EigenLanes<F, 4, true> {
             add_rows(p, channels, squares).put(sums);
             for (int i = 0; i < 16; i++) {
                 const F z = F::get(there, p + i * channels);
-                use(n + i, z, add_where(ys, z, F::all(sums[i])));
+                use(n + i, z, add_where(ys, z, F::all(sums[i])), Even{});
             }
         }
-        each_mixed(*this, p, rows - n, channels, [&](int64_t i, F z, F x) ALWAYS_INLINE { use(n + i, z, x); });
+        each_mixed(*this, p, rows - n, channels, [&](int64_t i, F z, F x, Even) ALWAYS_INLINE { use(n + i, z, x, Even{}); });
     }
 };
 
-static const int64_t WIDE = 256;  // channels of a long row
+#if VECTORS == 256
 
-// As many rows as stay in the first cache, by sixteens. Where rows are long, few: each is a stream of its own for the
-// processor, which fetches ahead for some thirty of them.
-static int64_t segment_rows(int64_t channels) {
-    const int64_t rows = 4096 / channels / 16 * 16;
-    return rows < 16 ? 16 : rows;
+// Eight neighboring channels, or the last few: one register, whatever neurons it belongs to, of which there are one or two.
+// To cut registers where neurons end would leave three of eight lanes empty at rank 9.
+struct Octet {
+    int64_t start;
+    Bits lanes, features;
+    int neurons, ys;  // how many it has channels of, and y of how many
+    int64_t y[2];     // the channel of each neuron's y, which may stand in front of the octet
+    int with_y[2];    // the neurons whose y is in it
+    // In registers, once for all tiles.
+    Half::Prefix there;
+    Half::Mask at_y[2], is_feature, is_second;  // the lanes of these y, of features, and of the second neuron
+    Half::Index y_of;                           // the lane of each lane's y, if it is there
+    Half twice;                                 // two times the eigenvalue, zero for a y
+};
+
+// Empty where more than two neurons meet in one, and of long rows, where one octet of sixteen rows is far apart in memory and
+// is thrown out of the cache by another: there are other loops for these.
+static std::vector<Octet> octets(const float *lam, Blocks b, int64_t channels) {
+    std::vector<Octet> all;
+    int64_t m = 0;
+    if (channels > WIDE) return all;
+    for (int64_t start = 0; start < channels; start += 8) {
+        Octet o = {};
+        o.start = start;
+        int64_t last = -1;
+        Bits second = 0;
+        int32_t y_of[8] = {};
+        float twice[8] = {};
+        for (int lane = 0; lane < 8 && start + lane < channels; lane++) {
+            const int64_t c = start + lane;
+            while (c >= b.start[m] + b.size[m]) m++;
+            if (last != m) {
+                if (o.neurons == 2) return {};
+                o.y[o.neurons++] = b.start[m], last = m;
+            }
+            o.lanes |= 1 << lane;
+            if (o.neurons == 2) second |= 1 << lane;
+            if (b.start[m] > start) y_of[lane] = int(b.start[m] - start);
+            if (c == b.start[m]) o.at_y[o.ys] = Half::mask(1 << lane), o.with_y[o.ys++] = int(m);
+            else o.features |= 1 << lane, twice[lane] = 2 * lam[b.offset[m] + (c - b.start[m]) - 1];
+        }
+        o.there = Half::prefix(o.lanes), o.is_feature = Half::mask(o.features), o.is_second = Half::mask(second);
+        o.y_of = Half::index(y_of), o.twice = Half::get(twice);
+        all.push_back(o);
+    }
+    return all;
 }
+
+// An octet's arithmetic, with the sums of squares of some rows of each neuron, one neuron behind the other. YS: how many y are
+// in it. BEGUN: whether its first neuron has begun in an octet before.
+template <int YS, bool BEGUN, class There>
+struct OctetLanes {
+    typedef Half Vector;
+    const Octet o;  // a copy stays in registers
+    const There there;
+    const float *sums[YS ? YS : 1];
+
+    OctetLanes(const Octet &octet, const There &there, const float *all, int64_t rows) : o(octet), there(there) {
+        for (int i = 0; i < YS; i++) sums[i] = all + o.with_y[i] * rows;
+    }
+    int64_t start() const { return o.start; }
+    int width() const { return __builtin_popcount(o.lanes); }
+    const There &lanes() const { return there; }
+    struct Sums {
+        Half sum;
+        explicit Sums(const float *p) : sum(Half::get(p)) {}
+        void store(float *p) const { sum.put(p); }
+    };
+    // `row` has the results of the octets in front of it.
+    Half back(Half g, Half z, Sums &sums, const float *row) const {
+        Half of_y = YS ? pick(o.y_of, g) : Half::all(row[o.y[0]]);
+        if (YS && BEGUN) of_y = choose(o.is_second, of_y, Half::all(row[o.y[0]]));
+        const Half gf = keep(o.is_feature, of_y * z);
+        sums.sum = fma(gf, z, sums.sum);
+        return fma(o.twice, gf, g);
+    }
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
+        const auto row = [&](int64_t n, auto parity) ALWAYS_INLINE {
+            const Half z = Half::get(there, p + n * channels);
+            Half x = z;
+            for (int i = 0; i < YS; i++) x = x + keep(o.at_y[i], Half::all(sums[i][n]));
+            use(n, z, x, parity);
+        };
+        each_row(rows, row);
+    }
+};
+
+// The weighted squares of a neuron's features, added up in each row.
+template <int EIGHTS>
+static void eigen_sums(const float *f, const float *lam, int k, float *sums, int64_t rows, int64_t channels) {
+    const Features<EIGHTS> features(lam, k);
+    int64_t r = 0;
+    for (; r + 8 <= rows; r += 8, f += 8 * channels) _mm256_storeu_ps(sums + r, features.sums_of_eight(f, channels));
+    for (; r < rows; r++, f += channels) sums[r] = features.sum(f);
+}
+
+// The gradients of some rows of an octet. `sums` has those of its eigenvalues, lane by lane.
+template <int NEURONS, class There>
+static void octet_backward(const Octet o, const There there, const float *grad, const float *kept, float *result,
+                           float *sums, int64_t rows, int64_t channels) {
+    Half sum[2] = {Half::get(sums), Half::zeros()};
+    const float *y = grad + o.y[0], *other = grad + o.y[NEURONS - 1], *g = grad + o.start, *x = kept + o.start;
+    float *r = result + o.start;
+    const auto row = [&](int64_t n, auto i) ALWAYS_INLINE {
+        const int64_t at = n * channels;
+        Half of_y = Half::all(y[at]);
+        if (NEURONS == 2) of_y = choose(o.is_second, Half::all(other[at]), of_y);
+        const Half f = Half::get(there, x + at), gf = keep(o.is_feature, of_y * f);
+        sum[i] = fma(gf, f, sum[i]);
+        fma(o.twice, gf, Half::get(there, g + at)).put(there, r + at);
+    };
+    each_row(rows, row);
+    (sum[0] + sum[1]).put(sums);
+}
+
+#endif
+
+#if VECTORS == 512
+static const int64_t TILE_BACK = 4096;
+#else
+static const int64_t TILE_BACK = 2048;  // three tensors at once
+#endif
+
+// As many rows as stay in the first cache, so many numbers of each tensor, by sixteens. Where rows are long, few: each is a
+// stream of its own for the processor, which fetches ahead for some thirty of them.
+struct Tiles {
+    const int64_t outer, rows, count;
+    Tiles(int64_t outer, int64_t rows) : outer(outer), rows(rows), count((outer + rows - 1) / rows) {}
+    static Tiles of_numbers(int64_t numbers, int64_t channels, int64_t outer) {
+        const int64_t rows = numbers / channels / 16 * 16;
+        return {outer, rows < 16 ? 16 : rows};
+    }
+    int64_t of(int64_t i) const { return outer - i * rows < rows ? outer - i * rows : rows; }
+};
 
 // A neuron of either kind as a `Mixer`: made once a call, it has all tables. `forward` writes the outputs of some rows.
 // `with_lanes` calls a function with the arithmetic on one row of the k-th vector of channels, whose number of steps is
 // known at compile time. `Sums` adds up the gradients of the eigenvalues: short sums in float, which go into those in double.
 
+// Some channels of some rows, with what follows.
+template <class Lanes>
+ALWAYS_INLINE static inline void finish_lanes(const Lanes &lanes, const float *z, float *y, Finish f, int64_t rows,
+                                              int64_t channels) {
+    typedef typename Lanes::Vector V;
+    const FinishVector<V> finish(f, lanes.lanes(), lanes.start());
+    const float *from = z + lanes.start();
+    float *to = y + lanes.start();
+    if (f.added)
+        lanes.each(from, rows, channels, [&](int64_t n, V, V x, auto) ALWAYS_INLINE {
+            const float *added = f.added + lanes.start() + n * channels;
+            finish(x, V::get(lanes.lanes(), added)).put(lanes.lanes(), to + n * channels);
+        });
+    else if (f.any())
+        lanes.each(from, rows, channels,
+                   [&](int64_t n, V, V x, auto) ALWAYS_INLINE { finish(x).put(lanes.lanes(), to + n * channels); });
+    else
+        lanes.each(from, rows, channels, [&](int64_t n, V, V x, auto) ALWAYS_INLINE { x.put(lanes.lanes(), to + n * channels); });
+}
+
 // Some rows by `with_lanes`.
 template <class Mixer>
 static inline void mixed_rows(const Mixer &mixer, const float *z, float *y, Finish f, int64_t rows, int64_t channels) {
     for (size_t k = 0; k < mixer.all.size(); k++)
-        mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-            typedef typename std::decay_t<decltype(lanes)>::Vector V;
-            const FinishVector<V> finish(f, lanes.lanes(), lanes.start());
-            const float *from = z + lanes.start();
-            float *to = y + lanes.start();
-            if (f.added)
-                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
-                    const float *added = f.added + lanes.start() + n * channels;
-                    finish(x, V::get(lanes.lanes(), added)).put(lanes.lanes(), to + n * channels);
-                });
-            else if (f.any())
-                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
-                    finish(x).put(lanes.lanes(), to + n * channels);
-                });
-            else
-                lanes.each(from, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
-                    x.put(lanes.lanes(), to + n * channels);
-                });
-        });
+        mixer.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE { finish_lanes(lanes, z, y, f, rows, channels); });
 }
 
 template <class Mixer>
 static void forward_tiles(const Mixer &mixer, const float *in, Bias bias, float *out, Finish finish, int64_t outer,
                           int64_t channels, int threads) {
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+    const Tiles tiles = Tiles::of_numbers(Mixer::TILE, channels, outer);
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < tiles; i++) {
-        const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-        Finish here = finish;
-        if (here.added) here.added += at;
-        bias.add(i * tile, rows, channels);
-        mixer.forward(in + at, out + at, here, rows);
+    for (int64_t i = 0; i < tiles.count; i++) {
+        const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
+        bias.add(i * tiles.rows, rows, channels);
+        mixer.forward(in + at, out + at, finish.at(at), rows);
     }
 }
 
@@ -433,10 +589,7 @@ static inline void backward_rows(const Mixer &mixer, const float *grad, const fl
             typename Lanes::Sums own(sums.of(k));
             const float *g = grad + lanes.start(), *x = kept + lanes.start();
             float *r = result + lanes.start();
-            for (int64_t n = 0; n < rows; n++, g += channels, x += channels, r += channels) {
-                const auto one = Lanes::Vector::get(lanes.lanes(), g), two = Lanes::Vector::get(lanes.lanes(), x);
-                lanes.back(one, two, own).put(lanes.lanes(), r);
-            }
+            lanes.back_rows(g, x, r, own, rows, channels);
             own.store(sums.of(k));
         });
     sums.count(rows);
@@ -445,16 +598,15 @@ static inline void backward_rows(const Mixer &mixer, const float *grad, const fl
 template <class Mixer>
 static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
                            double *dbias, int64_t outer, int64_t channels, int threads) {
-    // Three tensors are gone through at once: of long rows fewer.
-    const int64_t tile = channels < WIDE ? segment_rows(channels) : 8, tiles = (outer + tile - 1) / tile;
+    const Tiles tiles = channels < WIDE ? Tiles::of_numbers(TILE_BACK, channels, outer) : Tiles(outer, 8);
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
         BiasSums of_bias(dbias, channels);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile, at = i * tile * channels;
-            backward_rows(mixer, grad + at, kept + at, result + at, sums, rows, channels);
+        for (int64_t i = 0; i < tiles.count; i++) {
+            const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
+            mixer.backward(grad + at, kept + at, result + at, sums, rows);
             of_bias.add(result + at, rows);
         }
 #pragma omp critical
@@ -466,16 +618,26 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
 }
 
 struct EigenMixer {
+    static const int64_t TILE = 4096;
     const float *lam;
     const Blocks b;
     const int64_t channels;
     const std::vector<Segment> all;  // empty where only `forward` can be
     const std::vector<Reach> reach;
     const std::vector<float> wide;  // an eigenvalue for each channel, and more
+#if VECTORS == 256
+    const std::vector<Octet> eights;  // empty where narrow neurons meet: then come the segments
+#endif
 
     EigenMixer(const float *lam, Blocks b, int64_t channels)
         : lam(lam), b(b), channels(channels), all(segments(lam, b)), reach(all.begin(), all.end()),
-          wide(spread(lam, b, channels + 16)) {}
+          wide(spread(lam, b, channels + 16))
+#if VECTORS == 256
+          ,
+          eights(octets(lam, b, channels))
+#endif
+    {
+    }
 
     bool has_forward() const {
         for (int64_t m = 0; m < b.count; m++)
@@ -483,6 +645,9 @@ struct EigenMixer {
         return true;
     }
     bool has_backward() const { return !all.empty(); }
+#if VECTORS == 256
+    bool has_octets() const { return !eights.empty(); }
+#endif
 
     // Whether there are sixteen neurons of one width from this one on. Only the last of each group may be narrower.
     bool has_sixteen(int64_t m) const {
@@ -497,6 +662,13 @@ struct EigenMixer {
         // faster to write nothing else. So it is in any case where a neuron lies across registers.
         if (has_backward() && (finish.any() || (in != x && all.size() == 1))) {
             mixed_rows(*this, in, x, finish, rows, channels);
+            return;
+        }
+#else
+        if (has_octets() && finish.any()) {
+            std::vector<float> sums(b.count * rows);
+            squares(in, sums.data(), rows, rows);
+            with_sums(in, x, sums.data(), rows, finish, rows);
             return;
         }
 #endif
@@ -521,6 +693,40 @@ struct EigenMixer {
         finish_tile(x, finish, rows, channels);
     }
 
+#if VECTORS == 256
+    // The sums of squares of each neuron, those of the next `stride` numbers behind.
+    void squares(const float *z, float *sums, int64_t rows, int64_t stride) const {
+        for (int64_t m = 0; m < b.count; m++, sums += stride) {
+            const int k = b.size[m] - 1;
+            const float *f = z + b.start[m] + 1, *l = lam + b.offset[m];
+            if (k == 0) std::fill_n(sums, rows, 0.0f);
+            else if (k <= 8) eigen_sums<1>(f, l, k, sums, rows, channels);
+            else if (k <= 16) eigen_sums<2>(f, l, k, sums, rows, channels);
+            else if (k <= 32) eigen_sums<4>(f, l, k, sums, rows, channels);
+            else eigen_sums<8>(f, l, k, sums, rows, channels);
+        }
+    }
+    // The outputs of some rows, of which these are the sums.
+    void with_sums(const float *z, float *y, const float *sums, int64_t stride, Finish f, int64_t rows) const {
+        for (size_t k = 0; k < eights.size(); k++)
+            with_octet(k, sums, stride,
+                       [&](const auto &lanes) ALWAYS_INLINE { finish_lanes(lanes, z, y, f, rows, channels); });
+    }
+    template <class Run>
+    ALWAYS_INLINE void with_octet(size_t k, const float *sums, int64_t stride, Run run) const {
+        const Octet &o = eights[k];
+        const auto with = [&](const auto &there) ALWAYS_INLINE {
+            typedef std::decay_t<decltype(there)> There;
+            if (o.ys == 0) run(OctetLanes<0, true, There>(o, there, sums, stride));
+            else if (o.ys == 2) run(OctetLanes<2, false, There>(o, there, sums, stride));
+            else if (o.y[0] < o.start) run(OctetLanes<1, true, There>(o, there, sums, stride));
+            else run(OctetLanes<1, false, There>(o, there, sums, stride));
+        };
+        if (o.lanes == 0xff) with(Half::Whole{});
+        else with(o.there);
+    }
+#endif
+
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         if (all[k].widest <= 4) run(EigenLanes<Half, 2>(all[k], reach[k]));
@@ -532,19 +738,31 @@ struct EigenMixer {
     }
 
     struct Sums {
+        struct Part {
+            int64_t start;
+            Bits features;
+        };
         const EigenMixer &mixer;
+        std::vector<Part> parts;
         std::vector<double> own;
         std::vector<float> sums;
         int64_t since = 0;
-        explicit Sums(const EigenMixer &m) : mixer(m), own(m.channels, 0.0), sums(16 * m.all.size(), 0.0f) {}
+        explicit Sums(const EigenMixer &m) : mixer(m), own(m.channels, 0.0) {
+#if VECTORS == 256
+            for (const Octet &o : m.eights) parts.push_back({o.start, o.features});
+#endif
+            if (parts.empty())
+                for (const Segment &s : m.all) parts.push_back({s.start, s.features});
+            sums.assign(16 * parts.size(), 0.0f);
+        }
         float *of(size_t k) { return &sums[16 * k]; }
         void count(int64_t rows) {
             if ((since += rows) >= FLOAT_ROWS) flush();
         }
         void flush() {
-            for (size_t k = 0; k < mixer.all.size(); k++)
+            for (size_t k = 0; k < parts.size(); k++)
                 for (int j = 0; j < 16; j++)
-                    if (mixer.all[k].features >> j & 1) own[mixer.all[k].start + j] += sums[16 * k + j];
+                    if (parts[k].features >> j & 1) own[parts[k].start + j] += sums[16 * k + j];
             sums.assign(sums.size(), 0.0f);
             since = 0;
         }
@@ -555,6 +773,25 @@ struct EigenMixer {
                 for (int j = 1; j < b.size[m]; j++) dlam[b.offset[m] + j - 1] += own[b.start[m] + j];
         }
     };
+
+    void backward(const float *grad, const float *kept, float *result, Sums &sums, int64_t rows) const {
+#if VECTORS == 256
+        for (size_t k = 0; k < eights.size(); k++) {
+            const Octet &o = eights[k];
+            const auto with = [&](const auto &there) {
+                if (o.neurons == 1) octet_backward<1>(o, there, grad, kept, result, sums.of(k), rows, channels);
+                else octet_backward<2>(o, there, grad, kept, result, sums.of(k), rows, channels);
+            };
+            if (o.lanes == 0xff) with(Half::Whole{});
+            else with(o.there);
+        }
+        if (has_octets()) {
+            sums.count(rows);
+            return;
+        }
+#endif
+        backward_rows(*this, grad, kept, result, sums, rows, channels);
+    }
 };
 
 static bool eigen_forward_vectors(const float *in, Bias bias, float *out, const float *lam, Blocks b, Finish finish,
@@ -912,7 +1149,7 @@ struct SharedLanes {
             for (int d = 0; d < STEPS; d++) of[d].put(p + 16 * d);
         }
     };
-    V back(V g, V x, Sums &sums) const {
+    V back(V g, V x, Sums &sums, const float *) const {
         const V x2 = x * x;
         V sum[2] = {V::zeros(), V::zeros()};
         for (int d = 0; d < STEPS; d++) {
@@ -922,31 +1159,120 @@ struct SharedLanes {
         }
         return fma(x + x, sum[0] + sum[1], g);
     }
+    ALWAYS_INLINE void back_rows(const float *g, const float *x, float *r, Sums &sums, int64_t rows, int64_t channels) const {
+        each_back(*this, g, x, r, sums, rows, channels);
+    }
     template <class Use>
     ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
         each_mixed(*this, p, rows, channels, use);
     }
 };
 
+#if VECTORS == 256
+
+// One group of 8. A number of memory comes into all lanes at no cost, one of a register takes a shuffle or two.
+struct SharedEight {
+    typedef Half Vector;
+    int64_t first;
+    Half ahead[8], behind[8];
+
+    SharedEight(const Cluster &c, const Steps &l, const Steps &transposed) : first(c.start) {
+        for (int d = 0; d < 8; d++) ahead[d] = Half::get(l.of[d]), behind[d] = Half::get(transposed.of[d]);
+    }
+    int64_t start() const { return first; }
+    Half::Whole lanes() const { return {}; }
+    struct Sums {
+        Half of[8];
+        explicit Sums(const float *p) {
+            for (int d = 0; d < 8; d++) of[d] = Half::get(p + 16 * d);
+        }
+        void store(float *p) const {
+            for (int d = 0; d < 8; d++) of[d].put(p + 16 * d);
+        }
+    };
+    template <class Use>
+    ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
+        const int SOME = 32;
+        alignas(32) float squares[8 * SOME];
+        for (int64_t first = 0; first < rows; first += SOME) {
+            const int64_t some = rows - first < SOME ? rows - first : SOME;
+            for (int64_t n = 0; n < some; n++) {
+                const Half z = Half::get(p + (first + n) * channels);
+                (z * z).put(squares + 8 * n);
+            }
+            const auto row = [&](int64_t n, auto parity) ALWAYS_INLINE {
+                const Half z = Half::get(p + (first + n) * channels);
+                Half sum[2] = {z, Half::zeros()};
+                for (int d = 0; d < 8; d++) sum[d & 1] = fma(ahead[d], Half::all(squares[8 * n + d]), sum[d & 1]);
+                use(first + n, z, sum[0] + sum[1], parity);
+            };
+            each_row(some, row);
+        }
+    }
+    // Two rows at a time share what is read of the eigenvalues.
+    ALWAYS_INLINE void back_rows(const float *g, const float *x, float *r, Sums &sums, int64_t rows, int64_t channels) const {
+        const auto some = [&](auto count) ALWAYS_INLINE {
+            Half z[count()], squares[count()], of_squares[count()];
+            for (int i = 0; i < count; i++) {
+                z[i] = Half::get(x + i * channels);
+                squares[i] = z[i] * z[i], of_squares[i] = Half::zeros();
+            }
+            for (int d = 0; d < 8; d++)
+                for (int i = 0; i < count; i++) {
+                    const Half t = Half::all(g[i * channels + d]);
+                    of_squares[i] = fma(behind[d], t, of_squares[i]);
+                    sums.of[d] = fma(t, squares[i], sums.of[d]);
+                }
+            for (int i = 0; i < count; i++)
+                fma(z[i] + z[i], of_squares[i], Half::get(g + i * channels)).put(r + i * channels);
+        };
+        int64_t n = 0;
+        for (; n + 2 <= rows; n += 2, g += 2 * channels, x += 2 * channels, r += 2 * channels)
+            some(std::integral_constant<int, 2>{});
+        if (n < rows) some(std::integral_constant<int, 1>{});
+    }
+};
+
+#endif
+
 struct SharedMixer {
+    static const int64_t TILE = TILE_BACK;
     const float *lam;
     const Blocks b;
     const int64_t channels;
     const std::vector<Cluster> all;  // empty where a group is too wide
     const std::vector<Steps> ahead, back;
+#if VECTORS == 256
+    std::vector<SharedEight> eights;  // made once for all tiles; not of long rows, which it reads twice
+#endif
 
     SharedMixer(const float *lam, Blocks b, int64_t channels)
         : lam(lam), b(b), channels(channels), all(clusters(b)), ahead(coefficients(all, lam, b, true)),
-          back(coefficients(all, lam, b, false)) {}
+          back(coefficients(all, lam, b, false)) {
+#if VECTORS == 256
+        if (channels <= WIDE)
+            for (size_t k = 0; k < all.size(); k++) eights.emplace_back(all[k], ahead[k], back[k]);
+#endif
+    }
 
     bool has_forward() const { return !all.empty(); }
     bool has_backward() const { return !all.empty(); }
+
+    // Octets are of eigen only.
+    static bool has_octets() { return false; }
+    void squares(const float *, float *, int64_t, int64_t) const {}
+    template <class Run>
+    void with_octet(size_t, const float *, int64_t, Run) const {}
+    void with_sums(const float *, float *, const float *, int64_t, Finish, int64_t) const {}
 
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         const Cluster &c = all[k];
         if (c.steps <= 4 && c.even) run(SharedLanes<Half, 4, true>(c, ahead[k], back[k]));
         else if (c.steps <= 4) run(SharedLanes<Half, 4, false>(c, ahead[k], back[k]));
+#if VECTORS == 256
+        else if (!eights.empty() && c.steps == 8 && c.even) run(SharedEight(eights[k]));  // a copy stays in registers
+#endif
         else if (c.steps <= 8 && c.even) run(SharedLanes<Half, 8, true>(c, ahead[k], back[k]));
         else if (c.steps <= 8) run(SharedLanes<Half, 8, false>(c, ahead[k], back[k]));
         else if (c.even) run(SharedLanes<F, 16, true>(c, ahead[k], back[k]));
@@ -983,6 +1309,10 @@ struct SharedMixer {
             for (size_t e = 0; e < own.size(); e++) dlam[e] += own[e];
         }
     };
+
+    void backward(const float *grad, const float *kept, float *result, Sums &sums, int64_t rows) const {
+        backward_rows(*this, grad, kept, result, sums, rows, channels);
+    }
 };
 
 static bool shared_forward_vectors(const float *z, Bias bias, float *y, const float *lam, Blocks b, Finish f,
@@ -1212,24 +1542,30 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 // ---------------------------------------------------------------------------------------------- squares, BatchNorm, ReLU
 
-// What BatchNorm reads, x, is the output with its squares. It is never stored: each pass computes it anew, tile by tile, from
-// the linear map's output z. Training then moves no more memory than BatchNorm alone: z twice and the result once forward,
-// z and the gradient twice and the result once backward.
+// What BatchNorm reads, x, is the output with its squares. It is never stored for long: each pass goes through it tile by
+// tile. Training then moves no more memory than BatchNorm alone: z twice and the result once forward, z and the gradient
+// twice and the result once backward.
 
 #ifdef VECTORS
 
 // A tile of x: `start` is given its rows of z, `with_lanes` calls a function with some of its channels, whose `each` goes
 // through x row by row. The gradient of x goes through the lanes' `back`, and then those of all rows through the tile's.
+// `Kept` is what the first of two passes over all tiles leaves for the second.
 #if VECTORS == 512
 
 // In registers: where a neuron fits one, squares cost little more than to read them.
+template <class Mixer>
+struct Kept {
+    Kept(const Mixer &, const Tiles &) {}
+};
+
 template <class Mixer>
 struct Tile {
     const Mixer &mixer;
     const float *z = nullptr;
     int64_t rows = 0;
-    explicit Tile(const Mixer &m) : mixer(m) {}
-    void start(const float *linear, int64_t n) { z = linear, rows = n; }
+    Tile(const Mixer &m, const Kept<Mixer> &, const Tiles &) : mixer(m) {}
+    void start(int64_t, const float *linear, int64_t n, bool) { z = linear, rows = n; }
     size_t count() const { return mixer.all.size(); }
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
@@ -1240,7 +1576,16 @@ struct Tile {
 
 #else
 
-// In the first cache: neurons that lie across registers are mixed once, and all channels gone through in whole ones.
+// The sums of squares of eigen, one number a neuron and row: less to read than to compute again.
+template <class Mixer>
+struct Kept {
+    std::unique_ptr<float[]> sums;
+    Kept(const Mixer &mixer, const Tiles &tiles) {
+        if (mixer.has_octets()) sums.reset(new float[tiles.count * tiles.rows * mixer.b.count]);
+    }
+};
+
+// In the first cache, else: neurons and groups are mixed once, and all channels gone through in whole registers.
 template <class V>
 struct StoredLanes {
     typedef V Vector;
@@ -1258,36 +1603,50 @@ struct StoredLanes {
         explicit Sums(const float *) {}
         void store(float *) const {}
     };
-    V back(V g, V, Sums &) const { return g; }
+    V back(V g, V, Sums &, const float *) const { return g; }
     template <class Use>
     ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t stride, Use use) const {
         const float *q = x + (p - z);
-        for (int64_t n = 0; n < rows; n++, q += stride) {
-            const V v = V::get(there, q);
-            use(n, v, v);
-        }
+        const auto row = [&](int64_t n, auto parity) ALWAYS_INLINE {
+            const V v = V::get(there, q + n * stride);
+            use(n, v, v, parity);
+        };
+        each_row(rows, row);
     }
 };
 
 template <class Mixer>
 struct Tile {
     const Mixer &mixer;
+    const Kept<Mixer> &kept;
+    const int64_t most;
     std::vector<float> x;
     const float *z = nullptr;
+    float *sums = nullptr;
     int64_t rows = 0;
-    explicit Tile(const Mixer &m) : mixer(m), x(segment_rows(m.channels) * m.channels) {}
-    void start(const float *linear, int64_t n) {
+    Tile(const Mixer &m, const Kept<Mixer> &kept, const Tiles &tiles)
+        : mixer(m), kept(kept), most(tiles.rows), x(m.has_octets() ? 0 : most * m.channels) {}
+    void start(int64_t tile, const float *linear, int64_t n, bool again) {
         z = linear, rows = n;
-        mixer.forward(z, x.data(), Finish{}, rows);
+        if (!mixer.has_octets()) {
+            mixer.forward(z, x.data(), Finish{}, rows);
+            return;
+        }
+        sums = kept.sums.get() + tile * most * mixer.b.count;
+        if (!again) mixer.squares(z, sums, rows, most);
     }
-    size_t count() const { return (mixer.channels + 15) / 16; }
+    size_t count() const { return mixer.has_octets() ? (mixer.channels + 7) / 8 : (mixer.channels + 15) / 16; }
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
         const int64_t first = 16 * k, left = mixer.channels - first;
-        if (left > 8) run(StoredLanes<F>(first, left < 16 ? left : 16, z, x.data()));
+        if (mixer.has_octets()) mixer.with_octet(k, sums, most, run);
+        else if (left > 8) run(StoredLanes<F>(first, left < 16 ? left : 16, z, x.data()));
         else run(StoredLanes<Half>(first, left, z, x.data()));
     }
-    void back(float *g, typename Mixer::Sums &sums) const { backward_rows(mixer, g, z, g, sums, rows, mixer.channels); }
+    void back(float *g, typename Mixer::Sums &sums) const {
+        if (mixer.has_octets()) sums.count(rows);
+        else mixer.backward(g, z, g, sums, rows);
+    }
 };
 
 #endif
@@ -1298,14 +1657,17 @@ struct Moments {
     int64_t count = 0;
     explicit Moments(int64_t channels) : mean(channels, 0.0), squared(channels, 0.0) {}
 
-    void add(int64_t c, double other_mean, double other_squared, int64_t other_count) {
-        const double share = double(other_count) / double(count + other_count), apart = other_mean - mean[c];
+    double share(int64_t more) const { return double(more) / double(count + more); }
+    // Of one channel; the share is that of the other count.
+    void add(int64_t c, double other_mean, double other_squared, double share) {
+        const double apart = other_mean - mean[c];
         mean[c] += apart * share;
         squared[c] += other_squared + apart * apart * share * double(count);
     }
     void add(const Moments &other) {
         if (other.count == 0) return;
-        for (size_t c = 0; c < mean.size(); c++) add(c, other.mean[c], other.squared[c], other.count);
+        const double part = share(other.count);
+        for (size_t c = 0; c < mean.size(); c++) add(c, other.mean[c], other.squared[c], part);
         count += other.count;
     }
 };
@@ -1313,55 +1675,55 @@ struct Moments {
 // Distances are taken from a guess of the mean, for the first tile its first row, else the mean of the tile before. Where
 // the guess was so far off that it hides the spread (the first row was an outlier), the tile is gone through again.
 template <class Mixer>
-static void moments(const Mixer &mixer, const float *z, double *mean, double *var, int64_t outer, int64_t channels,
-                    int threads) {
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+static void moments(const Mixer &mixer, const Kept<Mixer> &kept, const Tiles &tiles, const float *z, double *mean,
+                    double *var, int64_t channels, int threads) {
     Moments all(channels);
 #pragma omp parallel num_threads(threads)
     {
         Moments own(channels);
-        Tile<Mixer> mixed(mixer);
+        Tile<Mixer> mixed(mixer, kept, tiles);
         std::vector<float> guess(channels);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            mixed.start(z + i * tile * channels, rows);
+        for (int64_t i = 0; i < tiles.count; i++) {
+            const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
+            const double inverse = 1.0 / double(rows), share = own.share(rows);
+            mixed.start(i, z + at, rows, false);
             for (size_t k = 0; k < mixed.count(); k++)
                 mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
                     const int64_t start = lanes.start();
-                    const float *p = z + i * tile * channels + start;
+                    const float *p = z + at + start;
                     typedef typename std::decay_t<decltype(lanes)>::Vector V;
                     if (own.count == 0)
-                        lanes.each(p, 1, channels, [&](int64_t, V, V x) ALWAYS_INLINE { x.put(lanes.lanes(), &guess[start]); });
+                        lanes.each(p, 1, channels, [&](int64_t, V, V x, auto) ALWAYS_INLINE { x.put(lanes.lanes(), &guess[start]); });
                     double middle[16], squared[16];
                     bool hidden = false;
                     for (int turn = 0; turn < 2; turn++) {
                         const V from = V::get(lanes.lanes(), &guess[start]);
-                        V sum = V::zeros(), squares = sum;
-                        lanes.each(p, rows, channels, [&](int64_t, V, V x) ALWAYS_INLINE {
+                        V sum[2] = {V::zeros(), V::zeros()}, squares[2] = {V::zeros(), V::zeros()};
+                        lanes.each(p, rows, channels, [&](int64_t, V, V x, auto i) ALWAYS_INLINE {
                             const V apart = x - from;
-                            sum = sum + apart;
-                            squares = fma(apart, apart, squares);
+                            sum[i] = sum[i] + apart;
+                            squares[i] = fma(apart, apart, squares[i]);
                         });
                         alignas(64) float s[16], q[16];
-                        sum.put(s), squares.put(q);
+                        (sum[0] + sum[1]).put(s), (squares[0] + squares[1]).put(q);
                         hidden = false;
                         for (int j = 0; j < lanes.width(); j++) {
-                            const double d = double(s[j]) / double(rows);
+                            const double d = s[j] * inverse;
                             middle[j] = guess[start + j] + d, squared[j] = q[j] - d * s[j];
                             hidden = hidden || squared[j] < q[j] / 16;
                             guess[start + j] = float(middle[j]);
                         }
                         if (!hidden) break;
                     }
-                    for (int j = 0; j < lanes.width(); j++) own.add(start + j, middle[j], squared[j], rows);
+                    for (int j = 0; j < lanes.width(); j++) own.add(start + j, middle[j], squared[j], share);
                 });
             own.count += rows;
         }
 #pragma omp critical
         all.add(own);
     }
-    for (int64_t c = 0; c < channels; c++) mean[c] = all.mean[c], var[c] = all.squared[c] < 0 ? 0 : all.squared[c] / outer;
+    for (int64_t c = 0; c < channels; c++) mean[c] = all.mean[c], var[c] = all.squared[c] < 0 ? 0 : all.squared[c] / tiles.outer;
 }
 
 // What a BatchNorm is given, and the affine map of x that it makes of it.
@@ -1386,21 +1748,33 @@ template <class Mixer>
 static bool norm_forward(const Mixer &mixer, const float *z, const float *added, float *out, Norm norm, int64_t outer,
                          int64_t channels, int threads) {
     if (!mixer.has_backward()) return false;
-    if (norm.of_batch) moments(mixer, z, norm.mean, norm.var, outer, channels, threads);
+    const Tiles tiles = Tiles::of_numbers(Mixer::TILE, channels, norm.of_batch ? outer : 0);
+    const Kept<Mixer> kept(mixer, tiles);
+    if (norm.of_batch) moments(mixer, kept, tiles, z, norm.mean, norm.var, channels, threads);
     norm.set(channels);
     const Finish finish = {norm.scale.data(), norm.shift.data(), norm.relu, added};
+#if VECTORS == 256
+    if (norm.of_batch && mixer.has_octets()) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < tiles.count; i++) {
+            const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
+            mixer.with_sums(z + at, out + at, kept.sums.get() + i * tiles.rows * mixer.b.count, tiles.rows, finish.at(at), rows);
+        }
+        return true;
+    }
+#endif
     forward_tiles(mixer, z, Bias{}, out, finish, outer, channels, threads);
     return true;
 }
 
 // The same of the channels of some lanes.
-template <class V>
+template <class V, class There>
 struct NormVector {
-    const typename V::Prefix &lanes;
+    const There &lanes;
     bool relu;
     FinishVector<V> finish;
     V mean;
-    NormVector(const Norm &n, const typename V::Prefix &lanes, int64_t start)
+    NormVector(const Norm &n, const There &lanes, int64_t start)
         : lanes(lanes), relu(n.relu), finish({n.scale.data(), n.shift.data(), false}, lanes, start),
           mean(V::get(lanes, &n.middle[start])) {}
     // The gradient that the ReLU let through: not where its input was zero or less. NaN passes, as in torch.
@@ -1409,32 +1783,31 @@ struct NormVector {
 
 // Sums over all rows of the gradient g that the ReLU let through, and of g (x - mean), one behind the other.
 template <class Mixer>
-static void norm_sums(const Mixer &mixer, const float *grad, const float *z, const Norm &norm, double *sums, int64_t outer,
-                      int64_t channels, int threads) {
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
+static void norm_sums(const Mixer &mixer, const Kept<Mixer> &kept, const Tiles &tiles, const float *grad, const float *z,
+                      const Norm &norm, double *sums, int64_t channels, int threads) {
     std::memset(sums, 0, 2 * channels * sizeof(double));
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(2 * channels, 0.0);
-        Tile<Mixer> mixed(mixer);
+        Tile<Mixer> mixed(mixer, kept, tiles);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            mixed.start(z + i * tile * channels, rows);
+        for (int64_t i = 0; i < tiles.count; i++) {
+            const int64_t rows = tiles.of(i), first = i * tiles.rows * channels;
+            mixed.start(i, z + first, rows, false);
             for (size_t k = 0; k < mixed.count(); k++)
                 mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-                    const int64_t start = lanes.start(), at = i * tile * channels + start;
+                    const int64_t start = lanes.start(), at = first + start;
                     typedef typename std::decay_t<decltype(lanes)>::Vector V;
-                    const NormVector<V> vector(norm, lanes.lanes(), start);
-                    V plain = V::zeros(), weighted = plain;
+                    const NormVector<V, std::decay_t<decltype(lanes.lanes())>> vector(norm, lanes.lanes(), start);
+                    V plain[2] = {V::zeros(), V::zeros()}, weighted[2] = {V::zeros(), V::zeros()};
                     const float *g = grad + at;
-                    lanes.each(z + at, rows, channels, [&](int64_t n, V, V x) ALWAYS_INLINE {
+                    lanes.each(z + at, rows, channels, [&](int64_t n, V, V x, auto i) ALWAYS_INLINE {
                         const V t = vector.open(g + n * channels, x);
-                        plain = plain + t;
-                        weighted = fma(t, x - vector.mean, weighted);
+                        plain[i] = plain[i] + t;
+                        weighted[i] = fma(t, x - vector.mean, weighted[i]);
                     });
                     alignas(64) float s[16], w[16];
-                    plain.put(s), weighted.put(w);
+                    (plain[0] + plain[1]).put(s), (weighted[0] + weighted[1]).put(w);
                     for (int j = 0; j < lanes.width(); j++)
                         own[start + j] += s[j], own[channels + start + j] += w[j];
                 });
@@ -1453,7 +1826,9 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
                           double *dbias, int64_t outer, int64_t channels, int threads) {
     if (!mixer.has_backward()) return false;
     norm.set(channels);
-    norm_sums(mixer, grad, z, norm, dbias, outer, channels, threads);
+    const Tiles tiles = Tiles::of_numbers(TILE_BACK, channels, outer);
+    const Kept<Mixer> kept(mixer, tiles);
+    norm_sums(mixer, kept, tiles, grad, z, norm, dbias, channels, threads);
     std::vector<float> slope(channels, 0.0f), base(channels, 0.0f);
     for (int64_t c = 0; c < channels; c++) {
         const double inverse = norm.inverse(c), s = inverse * (norm.weight ? norm.weight[c] : 1.0f) / double(outer);
@@ -1461,35 +1836,34 @@ static bool norm_backward(const Mixer &mixer, const float *grad, const float *z,
         if (norm.of_batch) slope[c] = float(-s * inverse * inverse * weighted), base[c] = float(-s * dbias[c]);
         weighted *= inverse;
     }
-    const int64_t tile = segment_rows(channels), tiles = (outer + tile - 1) / tile;
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
-        Tile<Mixer> mixed(mixer);
+        Tile<Mixer> mixed(mixer, kept, tiles);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < tiles; i++) {
-            const int64_t rows = outer - i * tile < tile ? outer - i * tile : tile;
-            mixed.start(z + i * tile * channels, rows);
+        for (int64_t i = 0; i < tiles.count; i++) {
+            const int64_t rows = tiles.of(i), first = i * tiles.rows * channels;
+            mixed.start(i, z + first, rows, true);
             for (size_t k = 0; k < mixed.count(); k++)
                 mixed.with_lanes(k, [&](const auto &lanes) ALWAYS_INLINE {
-                    const int64_t start = lanes.start(), at = i * tile * channels + start;
+                    const int64_t start = lanes.start(), at = first + start;
                     typedef std::decay_t<decltype(lanes)> Lanes;
                     typedef typename Lanes::Vector V;
                     const auto &there = lanes.lanes();
-                    const NormVector<V> vector(norm, there, start);
+                    const NormVector<V, std::decay_t<decltype(there)>> vector(norm, there, start);
                     const V m = V::get(there, &slope[start]), d = V::get(there, &base[start]);
                     typename Lanes::Sums own(sums.of(k));
                     const float *g = grad + at;
                     float *r = result + at;
-                    lanes.each(z + at, rows, channels, [&](int64_t n, V linear, V x) ALWAYS_INLINE {
+                    lanes.each(z + at, rows, channels, [&](int64_t n, V linear, V x, auto) ALWAYS_INLINE {
                         V of_x = vector.finish.scale * vector.open(g + n * channels, x);
                         // Not zero times x else, which may be infinite.
                         if (norm.of_batch) of_x = of_x + fma(m, x - vector.mean, d);
-                        lanes.back(of_x, linear, own).put(there, r + n * channels);
+                        lanes.back(of_x, linear, own, r + n * channels - start).put(there, r + n * channels);
                     });
                     own.store(sums.of(k));
                 });
-            mixed.back(result + i * tile * channels, sums);
+            mixed.back(result + first, sums);
         }
 #pragma omp critical
         sums.add_to(dlam);

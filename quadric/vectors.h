@@ -159,6 +159,7 @@ struct Registers {
     struct Prefix : Mask {
         int lanes;
     };
+    struct Whole {};  // all lanes
     struct Index {
         __m256i r[R];
     };
@@ -191,9 +192,11 @@ struct Registers {
     ALWAYS_INLINE static Registers get(const Mask &m, const float *p) {
         return each([&](int i) ALWAYS_INLINE { return _mm256_maskload_ps(p + 8 * i, m.r[i]); });
     }
+    ALWAYS_INLINE static Registers get(Whole, const float *p) { return get(p); }
     ALWAYS_INLINE void put(float *p) const {
         for (int i = 0; i < R; i++) _mm256_storeu_ps(p + 8 * i, r[i]);
     }
+    ALWAYS_INLINE void put(Whole, float *p) const { put(p); }
     ALWAYS_INLINE void put(const Prefix &m, float *p) const {
         for (int i = 0; i < R; i++) {
             if (m.lanes < 8 * i + 8) return put_some(p + 8 * i, r[i], m.lanes - 8 * i);
@@ -241,9 +244,9 @@ template <int R>
 VECTOR_INLINE Registers<R> fma_where(const typename Registers<R>::Mask &m, Registers<R> a, Registers<R> b, Registers<R> c) {
     return choose(m, fma(a, b, c), c);
 }
-template <int R>
-VECTOR_INLINE Registers<R> get_where_positive(const typename Registers<R>::Mask &m, const float *p, Registers<R> x) {
-    const Registers<R> g = Registers<R>::get(m, p);
+template <class Lanes, int R>
+VECTOR_INLINE Registers<R> get_where_positive(const Lanes &there, const float *p, Registers<R> x) {
+    const Registers<R> g = Registers<R>::get(there, p);
     return EACH(_mm256_and_ps(g.r[i], _mm256_cmp_ps(x.r[i], _mm256_setzero_ps(), _CMP_NLE_UQ)));
 }
 
@@ -341,11 +344,14 @@ struct Features {
         }
         return sum;
     }
-    void add(float *y) const { *y += total(squares(y + 1)); }
+    float sum(const float *f) const { return total(squares(f)); }
+    ALWAYS_INLINE __m256 sums_of_eight(const float *f, int64_t channels) const {
+        return add_eight_rows(f, channels, [&](const float *p) ALWAYS_INLINE { return squares(p); });
+    }
+    void add(float *y) const { *y += sum(y + 1); }
     void add_to_eight(float *y, int64_t channels) const {
         alignas(32) float sums[8];
-        const auto own = [&](const float *p) ALWAYS_INLINE { return squares(p); };
-        _mm256_store_ps(sums, add_eight_rows(y + 1, channels, own));
+        _mm256_store_ps(sums, sums_of_eight(y + 1, channels));
         for (int r = 0; r < 8; r++) y[r * channels] += sums[r];
     }
 };
