@@ -25,6 +25,7 @@ from quadric._text import markdown_table
 from quadric.bench.cases import BARE_PASS, make_transformer
 from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import (
+    NEURONS,
     memory_summary,
     rank_summary,
     summary,
@@ -196,16 +197,16 @@ def _bound(results: Path) -> str:
             make_transformer("eigen", {}, 0.0), *(torch.zeros(25, 64, 512) for _ in range(2))
         )
     lines, notes = [], []
-    for name, size, layout in (
-        ("resnet20", images, "channels_last"),
-        ("transformer", sequences, ""),
+    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
+    kept = [r for r in data["rows"] if r["path"] in ("plain", "kernels")]
+    for name, group, size, layout in (
+        ("resnet20", "resnet20, batch 128", images, "channels_last"),
+        ("transformer", "transformer, batch 64", sequences, ""),
     ):
-        data = json.loads((results / "bench" / f"{name}.json").read_text(encoding="utf-8"))
-        kept = [r for r in data["rows"] if r["path"] in ("plain", "kernels")]
-        rows = [r for r in kept if r["format"] == layout]
+        rows = [r for r in kept if (r["group"], r["format"]) == (group, layout)]
         linear = next(r for r in rows if r["neuron"] == "linear")
         for row in rows:
-            if row["neuron"] == "linear":
+            if row["neuron"] not in (BARE_PASS, *NEURONS):
                 continue
             bare = row["neuron"] == BARE_PASS
             cells = [name, row["neuron"] if bare else f"{row['neuron']}, {row['path']}"]
@@ -252,9 +253,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "table-fits": _table_fits,
     "speed": _bench("suite.json", _networks),
     "turns": _turns,
-    "alone": _bench("resnet20.json", _each_way),
-    "alone-compiled": _bench("compiled.json", _each_way),
-    "alone-transformer": _bench("transformer.json", _each_way),
     "bf16": _bench("bf16.json", _each_way),
     "layers": _bench("suite.json", _layers),
     "memory": _bench("suite.json", _memory),

@@ -23,7 +23,7 @@ from quadric.bench.cases import (
     network_cases,
     rank_cases,
 )
-from quadric.bench.run import AT_LEAST, INFERENCES, BenchReport, run
+from quadric.bench.run import AT_LEAST, BenchReport, run, timed_runs
 from quadric.bench.suite import suite_cases
 from quadric.networks import build_network
 
@@ -178,9 +178,7 @@ def bench_command(
         cases = layer_cases(rows, sizes, ways, layouts, types)
     for note in notes:
         print(note, file=sys.stderr)
-    trained = sum(not case.for_inference for case in cases)
-    total = (len(cases) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
-    with _bar(total) as tick:
+    with _bar(timed_runs(cases, repeats, rounds)) as tick:
         return run(cases, repeats, memory, tick, rounds, AT_LEAST)
 
 

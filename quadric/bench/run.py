@@ -22,6 +22,10 @@ AT_LEAST = 10.0
 """Seconds of timing of a group below which more runs follow than were asked for."""
 
 
+Rounds = list[dict[str, list[float]]]
+"""For each round the seconds of all runs, by case."""
+
+
 @dataclass(frozen=True)
 class BenchReport:
     """Rows of a comparison; prints as a table.
@@ -115,7 +119,7 @@ def run(
     rounds: int = 1,
     at_least: float = 0.0,
 ) -> BenchReport:
-    """Times all cases, group by group, in turn.
+    """Times all cases, group by group, in turn: those of one path with the linear ones.
 
     Args:
         cases: made by `layer_cases`, `network_cases` or `rank_cases`; linear ones must be among
@@ -143,6 +147,38 @@ def run(
     return BenchReport(rows, repeats, rounds)
 
 
+def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases of a group that take turns: those of one path, each time with the linear ones that
+    they are compared with. The fewer take turns, the closer in time are both sides of a ratio.
+    """
+    found: dict[tuple[Any, ...], list[Case]] = {}
+    for case in cases:
+        if case.neuron != "linear":
+            # A neuron of several maps is also compared with another way to write it.
+            path = "plain" if case.path == "straightforward" else case.path
+            found.setdefault((case.kind, case.dtype, path), []).append(case)
+    together = [_bases(own[0], cases) + own for own in found.values()]
+    timed = {case.name for some in together for case in some}
+    alone = [case for case in cases if case.name not in timed]
+    return [*together, alone] if alone else together
+
+
+def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:
+    """How often `run` calls its `tick`."""
+    groups = [[c for c in cases if c.group == g] for g in dict.fromkeys(c.group for c in cases)]
+    all_turns = [case for group in groups for some in timed_together(group) for case in some]
+    trained = sum(not case.for_inference for case in all_turns)
+    return (len(all_turns) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
+
+
+def _bases(case: Case, cases: Sequence[Case]) -> list[Case]:
+    """Compiled is measured against compiled, fused against folded, all else against the linear
+    network as it is.
+    """
+    alike = [c for c in cases if (c.kind, c.dtype) == (case.kind, case.dtype)]
+    return [c for c in alike if c.neuron == "linear"]
+
+
 def _run_group(
     cases: list[Case],
     repeats: int,
@@ -152,13 +188,16 @@ def _run_group(
     at_least: float,
 ) -> list[dict[str, Any]]:
     prepare = {case.name: case.switch for case in cases}
-    times: dict[str, list[dict[str, list[float]]]] = {"training": [], "inference": []}
+    together = timed_together(cases)
+    times: list[dict[str, Rounds]] = [{"training": [], "inference": []} for _ in together]
     for _ in range(rounds):
-        training = {case.name: case.training_step for case in cases if not case.for_inference}
-        times["training"].append(interleaved(training, repeats, prepare, tick, at_least))
-        inference = {case.name: case.forward for case in cases}
-        more = INFERENCES * repeats
-        times["inference"].append(interleaved(inference, more, prepare, tick, at_least))
+        for some, found in zip(together, times, strict=True):
+            share = at_least * len(some) / sum(map(len, together))
+            training = {case.name: case.training_step for case in some if not case.for_inference}
+            found["training"].append(interleaved(training, repeats, prepare, tick, share))
+            inference = {case.name: case.forward for case in some}
+            more = INFERENCES * repeats
+            found["inference"].append(interleaved(inference, more, prepare, tick, share))
     peaks: dict[str, int | None] = {}
     for case in cases:
         case.switch()
@@ -176,11 +215,10 @@ def _run_group(
             "dtype": case.dtype,
             "peak_memory_bytes": peaks[case.name],
         }
-        # Compiled is measured against compiled, fused against folded, all else against the linear
-        # network as it is.
-        alike = [c for c in cases if (c.kind, c.dtype) == (case.kind, case.dtype)]
-        bases = [c for c in alike if c.neuron == "linear"]
-        for kind, all_rounds in times.items():
+        bases = _bases(case, cases)
+        # The linear ones are timed with those of several paths: of them the first counts.
+        at = next(i for i, some in enumerate(together) if any(c is case for c in some))
+        for kind, all_rounds in times[at].items():
             row |= _ratios(kind, all_rounds, case, bases)
         own = [c for c in bases if c.format == case.format]
         held = [peaks[c.name] for c in own]
@@ -189,12 +227,10 @@ def _run_group(
     return rows
 
 
-def _ratios(
-    kind: str, rounds: Sequence[dict[str, list[float]]], case: Case, bases: Sequence[Case]
-) -> dict[str, Any]:
+def _ratios(kind: str, rounds: Rounds, case: Case, bases: Sequence[Case]) -> dict[str, Any]:
     """Times of a case and its ratios to the linear ones; empty for a training that nobody does."""
     row: dict[str, Any] = {f"{kind}_seconds": None, f"{kind}_median_seconds": None}
-    row[f"{kind}_runs"] = 0
+    row |= {f"{kind}_linear_seconds": None, f"{kind}_runs": 0}
     row |= {f"{kind}{suffix}": None for suffix in ("", "_own", "_turns")}
     row |= {f"{kind}{suffix}_rounds": [] for suffix in ("", "_own")}
     if case.name not in rounds[0]:
@@ -214,11 +250,12 @@ def _ratios(
         ]
     if bases:
         base = min(bases, key=lambda c: best[c.name])
+        row[f"{kind}_linear_seconds"] = best[base.name]
         row[f"{kind}_turns"] = _median_of_turns(rounds, case.name, base.name)
     return row
 
 
-def _median_of_turns(rounds: Sequence[dict[str, list[float]]], name: str, base: str) -> float:
+def _median_of_turns(rounds: Rounds, name: str, base: str) -> float:
     """The median ratio of two cases within one turn, a few seconds: a machine that is fast for a
     while and slow for a while changes both."""
     pairs = [pair for each in rounds for pair in zip(each[name], each[base], strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from quadric._behind import JoinedReLU
 from quadric.bench import command
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
+from quadric.bench.run import timed_runs
 from quadric.bench.suite import memory_summary
 from quadric.bench.timing import interleaved
 from quadric.cli import app
@@ -94,16 +96,49 @@ def test_a_fused_network_is_compared_with_a_folded_one(tmp_path):
     assert any(isinstance(m, FusedLayer) for m in cases[3].module.modules())
     report = bench.run(cases, repeats=1)
     rows = {(row["neuron"], row["path"]): row for row in report.rows}
-    for path, base in (("kernels", "plain"), ("kernels-fused", "plain-fused")):
-        seconds = rows["eigen", path]["inference_seconds"]
-        ratio = seconds / rows["linear", base]["inference_seconds"]
-        assert rows["eigen", path]["inference"] == pytest.approx(ratio)
+    for path, base in (("kernels", "plain"), ("plain-fused", "plain-fused")):
+        row = rows["eigen", path]
+        assert row["inference_linear_seconds"] == rows["linear", base]["inference_seconds"]
+        ratio = row["inference_seconds"] / row["inference_linear_seconds"]
+        assert row["inference"] == pytest.approx(ratio)
     fused = rows["eigen", "kernels-fused"]
     assert fused["training"] is fused["training_seconds"] is fused["memory"] is None
     assert rows["eigen", "kernels"]["memory"] is not None
     assert "fused with folded" in str(report)
     plot(report, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_those_of_one_path_take_turns_with_the_linear_ones_they_are_compared_with(monkeypatch):
+    paths = ("plain", "kernels", "plain-fused", "kernels-joined")
+    cases = bench.network_cases("resnet8", ("eigen", "shared"), paths, ("nchw",), batch=2)
+    cases += bench.layer_cases(("fan",), ((4, 5, 2),), ("plain", "straightforward"), ("nchw",))
+    turns = []
+
+    def interleaved(functions, repeats, prepare, tick, at_least):
+        names = [name.split(" | ")[1:3] for name in functions]
+        turns.append([f"{neuron} {path}" for neuron, path in names])
+        for _ in range(len(functions) * (repeats + 1)):
+            tick()
+        # The linear one takes one second longer each time, all others twice as long as it.
+        return {name: [len(turns) * (1 + (i > 0))] for i, name in enumerate(functions)}
+
+    module = importlib.import_module("quadric.bench.run")
+    monkeypatch.setattr(module, "interleaved", interleaved)
+    ticks = []
+    report = bench.run(cases, 1, memory=False, tick=lambda: ticks.append(1), rounds=2)
+    assert len(ticks) == timed_runs(cases, repeats=1, rounds=2)
+    training = [t for t in turns[::2] if t]
+    assert training[:3] == [
+        ["linear plain", "eigen plain", "shared plain"],
+        ["linear plain", "eigen kernels", "shared kernels"],
+        ["linear plain", "eigen kernels-joined", "shared kernels-joined"],
+    ]
+    assert ["linear plain-fused", "eigen plain-fused", "shared plain-fused"] in turns
+    assert turns[-1] == ["linear plain", "fan plain", "fan straightforward"]
+    for row in report.rows:
+        assert row["inference"] == (1 if row["neuron"] == "linear" else 2)
+        assert row["inference_linear_seconds"] == row["inference_seconds"] / row["inference"]
 
 
 def test_a_bare_pass_is_a_linear_network_that_nothing_is_compared_with():
