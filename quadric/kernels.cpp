@@ -37,7 +37,7 @@ static inline float sum(V v) {
 }
 
 static const int64_t FLOAT_ROWS = 256;  // after so many, with the tile they end in, sums in float go into those in double
-static const int64_t WIDE = 256;        // channels from which on rows are long
+static const int64_t WIDE = 256;        // rows of more channels are long
 static const int64_t BLOCK = 512;       // pixels handled at once: a block of ten channels stays in the first cache
 
 struct Blocks {
@@ -46,7 +46,7 @@ struct Blocks {
 };
 
 // What follows the squares: a scale and a shift of each channel (or null), and a ReLU. NaN stays NaN. In front of the ReLU
-// `mixed_rows` also adds another tensor of the same layout (or null).
+// rows also get another tensor of the same layout added (or null).
 struct Finish {
     const float *scale, *shift;
     bool relu;
@@ -297,7 +297,7 @@ static std::vector<Segment> segments(const float *lam, Blocks b) {
     return all;
 }
 
-// Sums over rows are two, of every other row: an addition waits for the one before it.
+// Sums over rows are two where there are registers for them, of every other row: an addition waits for the one before it.
 typedef std::integral_constant<int, 0> Even;
 typedef std::integral_constant<int, 1> Odd;
 
@@ -482,7 +482,7 @@ struct OctetLanes {
             const Half z = Half::get(there, p + n * channels);
             Half x = z;
             for (int i = 0; i < YS; i++) x = x + keep(o.at_y[i], Half::all(sums[i][n]));
-            use(n, z, x, parity);
+            use(n, z, YS ? rounded(x) : x, parity);
         };
         each_row(rows, row);
     }
@@ -598,7 +598,7 @@ static inline void backward_rows(const Mixer &mixer, const float *grad, const fl
 template <class Mixer>
 static void backward_tiles(const Mixer &mixer, const float *grad, const float *kept, float *result, double *dlam,
                            double *dbias, int64_t outer, int64_t channels, int threads) {
-    const Tiles tiles = channels < WIDE ? Tiles::of_numbers(TILE_BACK, channels, outer) : Tiles(outer, 8);
+    const Tiles tiles = channels <= WIDE ? Tiles::of_numbers(TILE_BACK, channels, outer) : Tiles(outer, 8);
 #pragma omp parallel num_threads(threads)
     {
         typename Mixer::Sums sums(mixer);
@@ -619,6 +619,7 @@ static void backward_tiles(const Mixer &mixer, const float *grad, const float *k
 
 struct EigenMixer {
     static const int64_t TILE = 4096;
+    static const bool OCTETS = VECTORS == 256;
     const float *lam;
     const Blocks b;
     const int64_t channels;
@@ -626,7 +627,7 @@ struct EigenMixer {
     const std::vector<Reach> reach;
     const std::vector<float> wide;  // an eigenvalue for each channel, and more
 #if VECTORS == 256
-    const std::vector<Octet> eights;  // empty where narrow neurons meet: then come the segments
+    const std::vector<Octet> eights;  // or empty: then come the segments
 #endif
 
     EigenMixer(const float *lam, Blocks b, int64_t channels)
@@ -659,16 +660,16 @@ struct EigenMixer {
     void forward(const float *in, float *x, Finish finish, int64_t rows) const {
 #if VECTORS == 512
         // In one go, with what follows. Squares alone change only the y, which are few: unless a row is one vector it is
-        // faster to write nothing else. So it is in any case where a neuron lies across registers.
+        // faster to write nothing else.
         if (has_backward() && (finish.any() || (in != x && all.size() == 1))) {
             mixed_rows(*this, in, x, finish, rows, channels);
             return;
         }
 #else
         if (has_octets() && finish.any()) {
-            std::vector<float> sums(b.count * rows);
-            squares(in, sums.data(), rows, rows);
-            with_sums(in, x, sums.data(), rows, finish, rows);
+            const std::unique_ptr<float[]> sums(new float[b.count * rows]);
+            squares(in, sums.get(), rows, rows);
+            with_sums(in, x, sums.get(), rows, finish, rows);
             return;
         }
 #endif
@@ -1236,7 +1237,8 @@ struct SharedEight {
 #endif
 
 struct SharedMixer {
-    static const int64_t TILE = TILE_BACK;
+    static const int64_t TILE = TILE_BACK;  // squares are kept beside it
+    static const bool OCTETS = false;
     const float *lam;
     const Blocks b;
     const int64_t channels;
@@ -1257,13 +1259,6 @@ struct SharedMixer {
 
     bool has_forward() const { return !all.empty(); }
     bool has_backward() const { return !all.empty(); }
-
-    // Octets are of eigen only.
-    static bool has_octets() { return false; }
-    void squares(const float *, float *, int64_t, int64_t) const {}
-    template <class Run>
-    void with_octet(size_t, const float *, int64_t, Run) const {}
-    void with_sums(const float *, float *, const float *, int64_t, Finish, int64_t) const {}
 
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
@@ -1542,9 +1537,9 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 
 // ---------------------------------------------------------------------------------------------- squares, BatchNorm, ReLU
 
-// What BatchNorm reads, x, is the output with its squares. It is never stored for long: each pass goes through it tile by
-// tile. Training then moves no more memory than BatchNorm alone: z twice and the result once forward, z and the gradient
-// twice and the result once backward.
+// What BatchNorm reads, x, is the output with its squares. It is never stored whole: each pass goes through it tile by tile.
+// Training then moves little more memory than BatchNorm alone: z twice and the result once forward, z and the gradient twice
+// and the result once backward, and between two passes what is `Kept`.
 
 #ifdef VECTORS
 
@@ -1553,12 +1548,12 @@ static void shared_backward_rows(const float *grad, const float *z, const float 
 // `Kept` is what the first of two passes over all tiles leaves for the second.
 #if VECTORS == 512
 
-// In registers: where a neuron fits one, squares cost little more than to read them.
 template <class Mixer>
 struct Kept {
     Kept(const Mixer &, const Tiles &) {}
 };
 
+// In registers: where a neuron fits one, squares cost little more than to read them.
 template <class Mixer>
 struct Tile {
     const Mixer &mixer;
@@ -1576,12 +1571,18 @@ struct Tile {
 
 #else
 
+template <class Mixer>
+static bool has_octets(const Mixer &mixer) {
+    if constexpr (Mixer::OCTETS) return mixer.has_octets();
+    return false;
+}
+
 // The sums of squares of eigen, one number a neuron and row: less to read than to compute again.
 template <class Mixer>
 struct Kept {
     std::unique_ptr<float[]> sums;
     Kept(const Mixer &mixer, const Tiles &tiles) {
-        if (mixer.has_octets()) sums.reset(new float[tiles.count * tiles.rows * mixer.b.count]);
+        if (has_octets(mixer)) sums.reset(new float[tiles.count * tiles.rows * mixer.b.count]);
     }
 };
 
@@ -1625,26 +1626,28 @@ struct Tile {
     float *sums = nullptr;
     int64_t rows = 0;
     Tile(const Mixer &m, const Kept<Mixer> &kept, const Tiles &tiles)
-        : mixer(m), kept(kept), most(tiles.rows), x(m.has_octets() ? 0 : most * m.channels) {}
+        : mixer(m), kept(kept), most(tiles.rows), x(has_octets(m) ? 0 : most * m.channels) {}
     void start(int64_t tile, const float *linear, int64_t n, bool again) {
         z = linear, rows = n;
-        if (!mixer.has_octets()) {
-            mixer.forward(z, x.data(), Finish{}, rows);
-            return;
-        }
-        sums = kept.sums.get() + tile * most * mixer.b.count;
-        if (!again) mixer.squares(z, sums, rows, most);
+        if constexpr (Mixer::OCTETS)
+            if (mixer.has_octets()) {
+                sums = kept.sums.get() + tile * most * mixer.b.count;
+                if (!again) mixer.squares(z, sums, rows, most);
+                return;
+            }
+        mixer.forward(z, x.data(), Finish{}, rows);
     }
-    size_t count() const { return mixer.has_octets() ? (mixer.channels + 7) / 8 : (mixer.channels + 15) / 16; }
+    size_t count() const { return has_octets(mixer) ? (mixer.channels + 7) / 8 : (mixer.channels + 15) / 16; }
     template <class Run>
     ALWAYS_INLINE void with_lanes(size_t k, Run run) const {
+        if constexpr (Mixer::OCTETS)
+            if (mixer.has_octets()) return mixer.with_octet(k, sums, most, run);
         const int64_t first = 16 * k, left = mixer.channels - first;
-        if (mixer.has_octets()) mixer.with_octet(k, sums, most, run);
-        else if (left > 8) run(StoredLanes<F>(first, left < 16 ? left : 16, z, x.data()));
+        if (left > 8) run(StoredLanes<F>(first, left < 16 ? left : 16, z, x.data()));
         else run(StoredLanes<Half>(first, left, z, x.data()));
     }
     void back(float *g, typename Mixer::Sums &sums) const {
-        if (mixer.has_octets()) sums.count(rows);
+        if (has_octets(mixer)) sums.count(rows);
         else mixer.backward(g, z, g, sums, rows);
     }
 };
@@ -1753,16 +1756,16 @@ static bool norm_forward(const Mixer &mixer, const float *z, const float *added,
     if (norm.of_batch) moments(mixer, kept, tiles, z, norm.mean, norm.var, channels, threads);
     norm.set(channels);
     const Finish finish = {norm.scale.data(), norm.shift.data(), norm.relu, added};
-#if VECTORS == 256
-    if (norm.of_batch && mixer.has_octets()) {
+    if constexpr (Mixer::OCTETS)
+        if (norm.of_batch && mixer.has_octets()) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < tiles.count; i++) {
-            const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
-            mixer.with_sums(z + at, out + at, kept.sums.get() + i * tiles.rows * mixer.b.count, tiles.rows, finish.at(at), rows);
+            for (int64_t i = 0; i < tiles.count; i++) {
+                const int64_t rows = tiles.of(i), at = i * tiles.rows * channels;
+                const float *sums = kept.sums.get() + i * tiles.rows * mixer.b.count;
+                mixer.with_sums(z + at, out + at, sums, tiles.rows, finish.at(at), rows);
+            }
+            return true;
         }
-        return true;
-    }
-#endif
     forward_tiles(mixer, z, Bias{}, out, finish, outer, channels, threads);
     return true;
 }
@@ -1820,7 +1823,8 @@ static void norm_sums(const Mixer &mixer, const Kept<Mixer> &kept, const Tiles &
 // With g the gradient that the ReLU let through, s the scale and n rows, the gradient of x is
 // s g - s/n sum g - s/(n (var + eps)) (x - mean) sum g (x - mean), the sums only where the statistics are those of these
 // rows; then comes that of the squares. Those of the bias and the weight are the sums themselves. What the ReLU let through
-// is computed anew, by the same loops over the same tiles as in the forward pass.
+// is computed anew, in the same order as in the forward pass: tiles are whole sixteens of rows, so that the same rows are
+// added up together.
 template <class Mixer>
 static bool norm_backward(const Mixer &mixer, const float *grad, const float *z, Norm norm, float *result, double *dlam,
                           double *dbias, int64_t outer, int64_t channels, int threads) {

@@ -274,6 +274,12 @@ VECTOR_INLINE V pick_or_zero(typename V::Index from, V v) {
         there.r[i] = _mm256_cmpgt_epi32(_mm256_set1_epi32(16), from.r[i]);
     return keep(there, pick(from, v));
 }
+// A sum is rounded here: allowed to reorder, the compiler would subtract a mean from one of its terms, and two that are
+// equal no longer be zero apart.
+VECTOR_INLINE Half rounded(Half v) {
+    __asm__("" : "+x"(v.r[0]));
+    return v;
+}
 // By cheaper means than `pick`: quarters are doubled once for all d.
 VECTOR_INLINE __m256 spread_in_quarters(int d, __m256 v) {
     switch (d & 3) {

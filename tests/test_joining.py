@@ -203,6 +203,23 @@ def test_a_large_mean_does_not_cancel(neuron: str) -> None:
     assert separate < 0.1
 
 
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_equal_rows_are_no_distance_apart(neuron: str) -> None:
+    """The gradient of the norm's weight is a sum of zeros, divided by the root of eps."""
+    need_norm()
+    worst = 0.0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = block(neuron, shape=(1000, 6), outputs=10, relu=False)
+        model[0].weight.data.zero_()
+        model[0].bias.data.normal_()
+        x = torch.randn(1000, 6)
+        join_(model, x)
+        model(x).backward(2 * torch.rand(1000, 10))
+        worst = max(worst, model[1].weight.grad.abs().max().item())
+    assert worst < 0.01
+
+
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("outputs", [2, 4, 20])

@@ -203,8 +203,12 @@ def _bound(results: Path) -> str:
         ("resnet20", "resnet20, batch 128", images, "channels_last"),
         ("transformer", "transformer, batch 64", sequences, ""),
     ):
-        rows = [r for r in kept if (r["group"], r["format"]) == (group, layout)]
-        linear = next(r for r in rows if r["neuron"] == "linear")
+        mine = [r for r in kept if r["group"] == group]
+        rows = [r for r in mine if r["format"] == layout]
+        linear = {  # in its better format, as in the ratios
+            kind: min((r for r in mine if r["neuron"] == "linear"), key=lambda r: r[kind])
+            for kind in ("inference", "training")
+        }
         for row in rows:
             if row["neuron"] not in (BARE_PASS, *NEURONS):
                 continue
@@ -213,11 +217,11 @@ def _bound(results: Path) -> str:
             # Read and write; backward the gradient in and out, and of a square what was squared.
             for kind, touched in (("inference", 2), ("training", 4 if bare else 5)):
                 # By medians within a turn: the best of each may come from different moments.
-                more = (row[f"{kind}_turns"] - 1) * linear[f"{kind}_median_seconds"]
+                more = (row[f"{kind}_turns"] - 1) * linear[kind][f"{kind}_median_seconds"]
                 speed = f"{touched * size / more / 1e9:.0f}" if more > 0 else ""
                 cells += [f"{1e3 * more:.1f}", speed]
             lines.append(cells)
-        medians = [linear[f"{kind}_median_seconds"] for kind in ("inference", "training")]
+        medians = [linear[kind][f"{kind}_median_seconds"] for kind in linear]
         seconds = [f"{1e3 * median:.0f}" for median in medians]
         notes.append(f"{name}'s {size / 1e6:.0f} MB ({' and '.join(seconds)} ms)")
     kinds = [

@@ -189,14 +189,16 @@ def _run_group(
 ) -> list[dict[str, Any]]:
     prepare = {case.name: case.switch for case in cases}
     together = timed_together(cases)
+    inferred = sum(map(len, together))
+    trained = sum(not case.for_inference for some in together for case in some)
     times: list[dict[str, Rounds]] = [{"training": [], "inference": []} for _ in together]
     for _ in range(rounds):
         for some, found in zip(together, times, strict=True):
-            share = at_least * len(some) / sum(map(len, together))
             training = {case.name: case.training_step for case in some if not case.for_inference}
+            share = at_least * len(training) / max(1, trained)
             found["training"].append(interleaved(training, repeats, prepare, tick, share))
             inference = {case.name: case.forward for case in some}
-            more = INFERENCES * repeats
+            share, more = at_least * len(inference) / inferred, INFERENCES * repeats
             found["inference"].append(interleaved(inference, more, prepare, tick, share))
     peaks: dict[str, int | None] = {}
     for case in cases:

@@ -110,7 +110,7 @@ def test_a_fused_network_is_compared_with_a_folded_one(tmp_path):
 
 
 def test_those_of_one_path_take_turns_with_the_linear_ones_they_are_compared_with(monkeypatch):
-    paths = ("plain", "kernels", "plain-fused", "kernels-joined")
+    paths = ("plain", "kernels", "plain-fused", "kernels-fused", "kernels-joined")
     cases = bench.network_cases("resnet8", ("eigen", "shared"), paths, ("nchw",), batch=2)
     cases += bench.layer_cases(("fan",), ((4, 5, 2),), ("plain", "straightforward"), ("nchw",))
     turns = []
@@ -134,7 +134,8 @@ def test_those_of_one_path_take_turns_with_the_linear_ones_they_are_compared_wit
         ["linear plain", "eigen kernels", "shared kernels"],
         ["linear plain", "eigen kernels-joined", "shared kernels-joined"],
     ]
-    assert ["linear plain-fused", "eigen plain-fused", "shared plain-fused"] in turns
+    for path in ("plain-fused", "kernels-fused"):
+        assert ["linear plain-fused", f"eigen {path}", f"shared {path}"] in turns
     assert turns[-1] == ["linear plain", "fan plain", "fan straightforward"]
     for row in report.rows:
         assert row["inference"] == (1 if row["neuron"] == "linear" else 2)
