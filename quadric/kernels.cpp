@@ -463,11 +463,7 @@ struct OctetLanes {
     int64_t start() const { return o.start; }
     int width() const { return __builtin_popcount(o.lanes); }
     const There &lanes() const { return there; }
-    struct Sums {
-        Half sum;
-        explicit Sums(const float *p) : sum(Half::get(p)) {}
-        void store(float *p) const { sum.put(p); }
-    };
+    typedef EigenLanes<Half, 2>::Sums Sums;
     // `row` has the results of the octets in front of it.
     Half back(Half g, Half z, Sums &sums, const float *row) const {
         Half of_y = YS ? pick(o.y_of, g) : Half::all(row[o.y[0]]);
@@ -1182,15 +1178,7 @@ struct SharedEight {
     }
     int64_t start() const { return first; }
     Half::Whole lanes() const { return {}; }
-    struct Sums {
-        Half of[8];
-        explicit Sums(const float *p) {
-            for (int d = 0; d < 8; d++) of[d] = Half::get(p + 16 * d);
-        }
-        void store(float *p) const {
-            for (int d = 0; d < 8; d++) of[d].put(p + 16 * d);
-        }
-    };
+    typedef SharedLanes<Half, 8, true>::Sums Sums;
     template <class Use>
     ALWAYS_INLINE void each(const float *p, int64_t rows, int64_t channels, Use use) const {
         const int SOME = 32;

@@ -138,9 +138,8 @@ def run(
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, 4 * len(cases))
     try:
-        for group in dict.fromkeys(case.group for case in cases):
-            same = [case for case in cases if case.group == group]
-            rows += _run_group(same, repeats, memory, tick, rounds, at_least)
+        for group in _groups(cases):
+            rows += _run_group(group, repeats, memory, tick, rounds, at_least)
     finally:
         kernels.use_kernels(before)
         torch._dynamo.config.recompile_limit = limit
@@ -165,10 +164,15 @@ def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
 
 def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:
     """How often `run` calls its `tick`."""
-    groups = [[c for c in cases if c.group == g] for g in dict.fromkeys(c.group for c in cases)]
-    all_turns = [case for group in groups for some in timed_together(group) for case in some]
-    trained = sum(not case.for_inference for case in all_turns)
-    return (len(all_turns) * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
+    turns = [some for group in _groups(cases) for some in timed_together(group)]
+    inferred = sum(map(len, turns))
+    trained = sum(not case.for_inference for some in turns for case in some)
+    return (inferred * (INFERENCES * repeats + 1) + trained * (repeats + 1)) * rounds
+
+
+def _groups(cases: Sequence[Case]) -> list[list[Case]]:
+    names = dict.fromkeys(case.group for case in cases)
+    return [[case for case in cases if case.group == name] for name in names]
 
 
 def _bases(case: Case, cases: Sequence[Case]) -> list[Case]:
