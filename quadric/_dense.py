@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quadric import kernels
+
 _NARROW = 64
 """Channels of a chunk of eigen neurons; a neuron that is wider is left to the slices."""
 
@@ -36,6 +38,11 @@ _WIDE_SQUARE = 64
 _TILE = 1 << 19
 """Numbers of a tile: its squares fit the second caches of a few cores, or a shared one with ease.
 Smaller ones cost more than they save: cores wait for each other at the end of every operator.
+"""
+
+_WIDE_TILE = 1 << 22
+"""The same where the outputs are only some of the channels. So little is done to such a tile that
+waiting at the end of every operator costs more than squares that leave the near caches.
 """
 
 _PART = 1 << 15 if torch.backends.mkl.is_available() else _TILE
@@ -103,9 +110,9 @@ class Plan:
 
     def matrices(self, eigenvalues: Tensor) -> list[Tensor]:
         """Each chunk's part of M, (outputs, channels)."""
-        entries = eigenvalues.new_zeros(self._size).scatter_(0, self.places, eigenvalues)
         if len(self.chunks) == 1:
-            return [entries.view(self._shapes[0])]
+            return [eigenvalues.new_zeros(self._shapes[0]).put_(self.places, eigenvalues)]
+        entries = eigenvalues.new_zeros(self._size).scatter_(0, self.places, eigenvalues)
         parts = zip(entries.split(self._sizes), self._shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
 
@@ -196,10 +203,10 @@ def rows(tensor: Tensor, dim: int) -> Tensor | None:
     """
     if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
         return None
-    last = tensor if dim == -1 else tensor.movedim(dim, -1)
-    if tensor.numel() == 0 or not last.is_contiguous():
+    channels, numbers = tensor.shape[dim], tensor.numel()
+    if numbers == 0 or not kernels.channels_last(tensor, dim):
         return None
-    return last.view(-1, last.shape[-1])
+    return tensor.as_strided((numbers // channels, channels), (channels, 1))
 
 
 def as_rows(tensor: Tensor, dim: int) -> Tensor:
@@ -212,23 +219,31 @@ def _part(channels: int) -> int:
     return max(1, _PART // channels)
 
 
-def _tiles(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of each, tile by tile, and room for as many squares.
+# A layer asks at every call, when the processor's caches are full of other things.
+@functools.lru_cache(maxsize=1024)
+def _cuts(rows: int, part: int, parts: int) -> tuple[int, ...]:
+    """The rows of each tile of so many parts; a last one may be smaller than a part."""
+    full, rest = divmod(rows, part * parts)
+    sizes = (*[part * parts] * full, rest - rest % part, rest % part)
+    return tuple(size for size in sizes if size)
 
-    Tiles are whole parts, but for a last one that is smaller than a part.
-    """
-    part = _part(rows.shape[1])
-    step = part * (_TILE // _PART)
-    full, rest = divmod(len(rows), step)
-    sizes = [size for size in (*[step] * full, rest - rest % part, rest % part) if size]
+
+def _split(rows: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    return rows.split(list(sizes)) if len(sizes) > 1 else (rows,)
+
+
+def _tiles(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of each, tile by tile, and room for as many squares."""
+    sizes = _cuts(len(rows), _part(rows.shape[1]), _TILE // _PART)
     room = rows.new_empty(sizes[0], rows.shape[1])
-    for tile in zip(*(tensor.split(sizes) for tensor in (rows, *others)), strict=True):
+    for tile in zip(*(_split(tensor, sizes) for tensor in (rows, *others)), strict=True):
         yield *tile, room[: len(tile[0])]
 
 
 def _in_parts(tile: Tensor, part: int) -> Tensor:
     """A tile as a view (parts, rows, channels)."""
-    return tile.view(-1, min(part, len(tile)), tile.shape[1])
+    rows, channels = tile.shape
+    return tile.view(-1, min(part, rows), channels)
 
 
 def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
@@ -250,45 +265,33 @@ def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
 
 
 def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
-    """The same in place, where the outputs are only some of the channels.
-
-    They are few, so the sums of all rows are kept until all are known: one check and one addition
-    for each chunk, where every operator makes all cores wait for each other.
-    """
-    rows, channels = out.shape
-    part = _part(channels)
-    whole = rows - rows % part
-    kept = []
-    for start, stop in ((0, whole), (whole, rows)):
-        if start < stop:
-            parts = _in_parts(out[start:stop], part)
-            kept.append((parts.transpose(1, 2), _sums(parts, matrices, plan)))
-    # Each square of a chunk meets each of its outputs: one that is not finite shows in the first.
-    if not all(math.isfinite(each[:, :1].sum().item()) for _, sums in kept for each in sums):
-        return 0
-    for targets, sums in kept:
-        for chunk, each in zip(plan.chunks, sums, strict=True):
-            targets[:, chunk.outputs].add_(each)
-    return rows
+    """The same in place, where the outputs are only some of the channels."""
+    channels = out.shape[1]
+    part, done = _part(channels), 0
+    for tile in _split(out, _cuts(len(out), part, _WIDE_TILE // _PART)):
+        rows = min(part, len(tile))
+        # Channels first: a product of so few outputs with so many rows is faster this way around.
+        shape, strides = (len(tile) // rows, channels, rows), (rows * channels, 1, channels)
+        if not _add_to_tile(tile.as_strided(shape, strides), matrices, plan):
+            break
+        done += len(tile)
+    return done
 
 
-def _sums(parts: Tensor, matrices: Sequence[Tensor], plan: Plan) -> list[Tensor]:
-    """For each chunk, what is added to its outputs: (parts, outputs, rows)."""
-    count, rows, channels = parts.shape
-    step = min(count, _TILE // _PART)
-    room = parts.new_empty(step, rows, channels)
-    sums = [parts.new_empty(count, matrix.shape[0], rows) for matrix in matrices]
-    # Channels first: a product of so few outputs with so many rows is faster this way around.
-    features = room.transpose(1, 2)
-    for x, *outputs in zip(parts.split(step), *(each.split(step) for each in sums), strict=True):
-        size = x.shape[0]
-        if size < step:
-            room, features = room[:size], features[:size]
-        torch.mul(x, x, out=room)
-        for chunk, matrix, output in zip(plan.chunks, matrices, outputs, strict=True):
-            own = features[:, chunk.channels] if len(sums) > 1 else features
-            torch.bmm(matrix.expand(size, -1, -1), own, out=output)
-    return sums
+def _add_to_tile(tile: Tensor, matrices: Sequence[Tensor], plan: Plan) -> bool:
+    """The same for a tile (parts, channels, rows), if all of its squares are finite."""
+    squares = torch.mul(tile, tile)
+    sums = []
+    for chunk, matrix in zip(plan.chunks, matrices, strict=True):
+        own = squares[:, chunk.channels] if len(matrices) > 1 else squares
+        each = torch.bmm(matrix.expand(len(tile), -1, -1), own)
+        # A square meets each output of its chunk: one that is not finite shows in the first.
+        if len(matrix) and not math.isfinite(each.select(1, 0).sum().item()):
+            return False
+        sums.append(each)
+    for chunk, each in zip(plan.chunks, sums, strict=True):
+        tile[:, chunk.outputs].add_(each)
+    return True
 
 
 def _add_to_all(out: Tensor, matrices: Sequence[Tensor], plan: Plan, result: Tensor) -> int:

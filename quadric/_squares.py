@@ -277,9 +277,8 @@ class EigenSquares:
         finish.apply_(out, self.dim)
 
     def _add_(self, out: Tensor, eigenvalues: Tensor) -> None:
-        channels = out.shape[self.dim]
         rows = _dense.rows(out, self.dim)
-        plan = None if rows is None else _dense.eigen_plan(self.neuron_ranks(channels))
+        plan = None if rows is None else _plan(self, out.shape[self.dim])
         if plan is None or rows is None:
             self._add_slices_(out, eigenvalues)
             return
@@ -311,7 +310,7 @@ class EigenSquares:
             table = self.table(out.shape[self.dim])
             return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)[:2]
         if _dense.rows(out, self.dim) is not None:
-            plan = _dense.eigen_plan(self.neuron_ranks(out.shape[self.dim]))
+            plan = _plan(self, out.shape[self.dim])
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
             if found is not None:
                 return found
@@ -508,7 +507,8 @@ class SharedSquares:
 
     def _add_by_rows(self, rows: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
         """Writes the sum of rows with their mixed squares into those of `result`."""
-        plan = _dense.shared_plan(self.group_sizes(rows.shape[1]))
+        plan = _plan(self, rows.shape[1])
+        assert plan is not None
         done = _dense.add(rows, eigenvalues.to(rows.dtype), plan, result)
         if done < len(rows):
             result[done:].copy_(replace(self, dim=-1).plain(rows[done:], eigenvalues))
@@ -536,7 +536,7 @@ class SharedSquares:
             table = self.table(linear.shape[self.dim])
             return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)[:2]
         if _dense.rows(linear, self.dim) is not None:
-            plan = _dense.shared_plan(self.group_sizes(linear.shape[self.dim]))
+            plan = _plan(self, linear.shape[self.dim])
             found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
             if found is not None:
                 return found
@@ -595,3 +595,10 @@ def _table(squares: Squares, channels: int) -> kernels.Table:
     if isinstance(squares, EigenSquares):
         return kernels.eigen_table(squares.neuron_ranks(channels))
     return kernels.shared_table(squares.group_sizes(channels))
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(squares: Squares, channels: int) -> _dense.Plan | None:
+    if isinstance(squares, EigenSquares):
+        return _dense.eigen_plan(squares.neuron_ranks(channels))
+    return _dense.shared_plan(squares.group_sizes(channels))

@@ -399,7 +399,7 @@ def layout(tensor: Tensor, dim: int) -> Layout | None:
     if tensor.is_contiguous():
         inner = math.prod(tensor.shape[dim + 1 :]) if dim < -1 else 1
         return (tensor.numel() // (channels * inner), channels, inner)
-    if dim < -1 and _channels_last(tensor, dim):
+    if dim < -1 and channels_last(tensor, dim):
         return (tensor.numel() // channels, channels, 1)
     return None
 
@@ -407,8 +407,14 @@ def layout(tensor: Tensor, dim: int) -> Layout | None:
 _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 
 
-def _channels_last(tensor: Tensor, dim: int) -> bool:
-    # The first is much faster: it makes no view.
+def channels_last(tensor: Tensor, dim: int) -> bool:
+    """Whether the numbers lie densely in memory, those of one position next to each other.
+
+    Args:
+        tensor: the output of a linear map.
+        dim: its channel dimension, counted from the end.
+    """
+    # Much faster where it is known, as it makes no view.
     known = _FORMATS.get((tensor.dim(), dim))
     if known is not None:
         return tensor.is_contiguous(memory_format=known)

@@ -33,7 +33,8 @@ def _data(squares: EigenSquares | SharedSquares, channels: int = 166) -> tuple[T
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dense, "_TILE", 60)
+    for name in ("_TILE", "_WIDE_TILE"):
+        monkeypatch.setattr(_dense, name, 60)
     monkeypatch.setattr(_dense, "_PART", 30)
 
 
@@ -209,15 +210,24 @@ def test_a_tile_takes_so_many_operators(name: str, forward: list[str], backward:
     assert [each for each in done.names if each in passes] == ["mul", *backward, "cat"]
 
 
-def test_all_tiles_of_an_eigen_layer_are_checked_and_added_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_eigen_layer_of_millions_of_numbers_is_one_tile() -> None:
     """Every operator makes all cores wait for each other: a tenth of the plain path's inference."""
-    monkeypatch.setattr(_dense, "_TILE", 80)
+    squares = EigenSquares(rank=9, dim=-3)
+    out = torch.randn(128, 16, 32, 32).to(memory_format=torch.channels_last)
+    with Operations() as done:
+        squares.forward_(out, torch.randn(14))
+    counts = {name: done.names.count(name) for name in ("mul", "bmm", "sum", "add_")}
+    assert counts == {"mul": 1, "bmm": 1, "sum": 1, "add_": 1}
+
+
+def test_larger_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the squares never take more room than a few megabytes."""
+    monkeypatch.setattr(_dense, "_WIDE_TILE", 80)
     monkeypatch.setattr(_dense, "_PART", 40)  # of two rows
     squares = SQUARES["eigen"]
     out, eigenvalues = _data(squares, channels=20)
+    expected = squares.plain(out, eigenvalues)
     with Operations() as done:
-        squares.forward_(out[:6], eigenvalues)
-    counts = {name: done.names.count(name) for name in ("mul", "bmm", "sum", "add_")}
-    assert counts == {"mul": 2, "bmm": 2, "sum": 1, "add_": 1}
+        squares.forward_(out, eigenvalues)
+    assert done.names.count("bmm") == 3  # four rows, two, and the one that is not a part
+    torch.testing.assert_close(out, expected)
