@@ -79,7 +79,7 @@ class _Chunk:
         return self.rows.stop - self.rows.start, self.channels.stop - self.channels.start
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one is the same only as itself, which is found faster
 class Plan:
     """How a layer's channels are cut into chunks; made by `eigen_plan` and `shared_plan`.
 
@@ -194,24 +194,22 @@ def shared_plan(sizes: tuple[int, ...]) -> Plan:
     return cutter.plan()
 
 
-def rows(tensor: Tensor, dim: int) -> Tensor | None:
-    """The tensor as a view of rows of channels, or None if it does not lie so in memory.
+def in_rows(tensor: Tensor, dim: int) -> bool:
+    """Whether the tensor lies in memory as rows of channels, of a dtype that is served here.
 
     Args:
         tensor: the output of a linear map.
         dim: its channel dimension, counted from the end.
     """
     if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
-        return None
-    channels, numbers = tensor.shape[dim], tensor.numel()
-    if numbers == 0 or not kernels.channels_last(tensor, dim):
-        return None
-    return tensor.as_strided((numbers // channels, channels), (channels, 1))
+        return False
+    return tensor.numel() > 0 and kernels.channels_last(tensor, dim)
 
 
 def as_rows(tensor: Tensor, dim: int) -> Tensor:
-    """The same of a tensor that lies in memory as one that was asked about."""
-    return tensor.movedim(dim, -1).view(-1, tensor.shape[dim])
+    """A view of the rows of such a tensor."""
+    channels = tensor.shape[dim]
+    return tensor.as_strided((tensor.numel() // channels, channels), (channels, 1))
 
 
 def _part(channels: int) -> int:
@@ -219,24 +217,18 @@ def _part(channels: int) -> int:
     return max(1, _PART // channels)
 
 
-# A layer asks at every call, when the processor's caches are full of other things.
-@functools.lru_cache(maxsize=1024)
-def _cuts(rows: int, part: int, parts: int) -> tuple[int, ...]:
+def _cuts(rows: int, part: int, parts: int) -> list[int]:
     """The rows of each tile of so many parts; a last one may be smaller than a part."""
     full, rest = divmod(rows, part * parts)
     sizes = (*[part * parts] * full, rest - rest % part, rest % part)
-    return tuple(size for size in sizes if size)
-
-
-def _split(rows: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    return rows.split(list(sizes)) if len(sizes) > 1 else (rows,)
+    return [size for size in sizes if size]
 
 
 def _tiles(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same rows of each, tile by tile, and room for as many squares."""
     sizes = _cuts(len(rows), _part(rows.shape[1]), _TILE // _PART)
     room = rows.new_empty(sizes[0], rows.shape[1])
-    for tile in zip(*(_split(tensor, sizes) for tensor in (rows, *others)), strict=True):
+    for tile in zip(*(tensor.split(sizes) for tensor in (rows, *others)), strict=True):
         yield *tile, room[: len(tile[0])]
 
 
@@ -246,56 +238,100 @@ def _in_parts(tile: Tensor, part: int) -> Tensor:
     return tile.view(-1, min(part, rows), channels)
 
 
-def add(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
+# ------------------------------------------------------------------------------------------------
+# Where the outputs are only some of the channels
+# ------------------------------------------------------------------------------------------------
+
+_View = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides and first number of a view."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Some rows and the outputs of each chunk in them, as views (parts, channels, rows).
+
+    Channels first: a product of so few outputs with so many rows is faster this way around.
+    """
+
+    rows: int
+    numbers: _View
+    outputs: tuple[_View, ...]
+
+
+# A layer asks at every call, when the processor's caches are full of other things: all that can be
+# known before is kept.
+@functools.lru_cache(maxsize=1024)
+def _views(plan: Plan, rows: int, channels: int, part: int, parts: int) -> list[_Tile]:
+    """The tiles of so many rows."""
+    tiles, start = [], 0
+    for size in _cuts(rows, part, parts):
+        inner = min(part, size)
+        outer, stride = size // inner, inner * channels
+        numbers = ((outer, channels, inner), (stride, 1, channels), start * channels)
+        outputs = tuple(
+            (
+                (outer, chunk.shape[0], inner),
+                (stride, chunk.outputs.step, channels),
+                start * channels + chunk.outputs.start,
+            )
+            for chunk in plan.chunks
+        )
+        tiles.append(_Tile(size, numbers, outputs))
+        start += size
+    return tiles
+
+
+def add_to_some_(out: Tensor, eigenvalues: Tensor, plan: Plan, dim: int) -> int:
+    """Adds the weighted squares in place.
+
+    Args:
+        out: a tensor that lies in rows.
+        eigenvalues: one flat vector of the same dtype.
+        plan: the layer's chunks.
+        dim: the channel dimension.
+
+    Returns:
+        How many rows are done: all, or fewer where a square is not finite, and none behind it.
+    """
+    channels, first, done = out.shape[dim], out.storage_offset(), 0
+    matrices = plan.matrices(eigenvalues)
+    part = _part(channels)
+    for tile in _views(plan, out.numel() // channels, channels, part, _WIDE_TILE // _PART):
+        shape, strides, start = tile.numbers
+        x = out.as_strided(shape, strides, first + start)
+        squares = torch.mul(x, x)
+        sums = []
+        for chunk, matrix in zip(plan.chunks, matrices, strict=True):
+            own = squares[:, chunk.channels] if len(matrices) > 1 else squares
+            each = torch.bmm(matrix.expand(shape[0], -1, -1), own)
+            # A square meets each output of its chunk: one that is not finite shows in the first.
+            if len(matrix) and not math.isfinite(each.select(1, 0).sum().item()):
+                return done
+            sums.append(each)
+        for (shape, strides, start), each in zip(tile.outputs, sums, strict=True):
+            out.as_strided(shape, strides, first + start).add_(each)
+        done += tile.rows
+    return done
+
+
+# ------------------------------------------------------------------------------------------------
+# Where they are all channels
+# ------------------------------------------------------------------------------------------------
+
+
+def add_to_all(out: Tensor, eigenvalues: Tensor, plan: Plan, result: Tensor) -> int:
     """Writes the rows `out` with the weighted squares added into `result`, which may be `out`.
 
     Args:
         out: rows of channels.
         eigenvalues: one flat vector of the same dtype.
         plan: the layer's chunks.
-        result: rows; `out` itself unless every channel is an output.
+        result: rows.
 
     Returns:
         How many rows are done: all, or fewer where a square is not finite, and none behind it.
     """
     matrices = plan.matrices(eigenvalues)
-    if plan.outputs == out.shape[1]:
-        return _add_to_all(out, matrices, plan, result)
-    return _add_to_some(out, matrices, plan)
-
-
-def _add_to_some(out: Tensor, matrices: Sequence[Tensor], plan: Plan) -> int:
-    """The same in place, where the outputs are only some of the channels."""
-    channels = out.shape[1]
-    part, done = _part(channels), 0
-    for tile in _split(out, _cuts(len(out), part, _WIDE_TILE // _PART)):
-        rows = min(part, len(tile))
-        # Channels first: a product of so few outputs with so many rows is faster this way around.
-        shape, strides = (len(tile) // rows, channels, rows), (rows * channels, 1, channels)
-        if not _add_to_tile(tile.as_strided(shape, strides), matrices, plan):
-            break
-        done += len(tile)
-    return done
-
-
-def _add_to_tile(tile: Tensor, matrices: Sequence[Tensor], plan: Plan) -> bool:
-    """The same for a tile (parts, channels, rows), if all of its squares are finite."""
-    squares = torch.mul(tile, tile)
-    sums = []
-    for chunk, matrix in zip(plan.chunks, matrices, strict=True):
-        own = squares[:, chunk.channels] if len(matrices) > 1 else squares
-        each = torch.bmm(matrix.expand(len(tile), -1, -1), own)
-        # A square meets each output of its chunk: one that is not finite shows in the first.
-        if len(matrix) and not math.isfinite(each.select(1, 0).sum().item()):
-            return False
-        sums.append(each)
-    for chunk, each in zip(plan.chunks, sums, strict=True):
-        tile[:, chunk.outputs].add_(each)
-    return True
-
-
-def _add_to_all(out: Tensor, matrices: Sequence[Tensor], plan: Plan, result: Tensor) -> int:
-    """The same where every channel is an output."""
     copied = result.data_ptr() != out.data_ptr()
     done = 0
     for x, r, squares in _tiles(out, result):
@@ -312,6 +348,9 @@ def _add_to_all(out: Tensor, matrices: Sequence[Tensor], plan: Plan, result: Ten
             r.add_(x)
         done += len(x)
     return done
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 def backward(

@@ -277,14 +277,17 @@ class EigenSquares:
         finish.apply_(out, self.dim)
 
     def _add_(self, out: Tensor, eigenvalues: Tensor) -> None:
-        rows = _dense.rows(out, self.dim)
-        plan = None if rows is None else _plan(self, out.shape[self.dim])
-        if plan is None or rows is None:
+        channels = out.shape[self.dim]
+        plan = _plan(self, channels)
+        if plan is None or not _dense.in_rows(out, self.dim):
             self._add_slices_(out, eigenvalues)
             return
-        done = _dense.add(rows, eigenvalues.to(out.dtype), plan, rows)
-        if done < len(rows):
-            replace(self, dim=-1)._add_slices_(rows[done:], eigenvalues)
+        if eigenvalues.dtype != out.dtype:
+            eigenvalues = eigenvalues.to(out.dtype)
+        done = _dense.add_to_some_(out, eigenvalues, plan, self.dim)
+        if done * channels < out.numel():
+            left = _dense.as_rows(out, self.dim)[done:]
+            replace(self, dim=-1)._add_slices_(left, eigenvalues)
 
     def _add_slices_(self, out: Tensor, eigenvalues: Tensor) -> None:
         ys = self._split(out)[0]
@@ -309,7 +312,7 @@ class EigenSquares:
         if shape is not None:
             table = self.table(out.shape[self.dim])
             return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)[:2]
-        if _dense.rows(out, self.dim) is not None:
+        if _dense.in_rows(out, self.dim):
             plan = _plan(self, out.shape[self.dim])
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
             if found is not None:
@@ -474,11 +477,10 @@ class SharedSquares:
             table = self.table(out.shape[self.dim])
             kernels.forward(self.kind, out, result, eigenvalues, table, shape, bias=bias)
             return result
-        rows = _dense.rows(out, self.dim)
-        if rows is None:
+        if not _dense.in_rows(out, self.dim):
             return self.plain(out, eigenvalues)
         result = torch.empty_like(out)
-        self._add_by_rows(rows, eigenvalues, _dense.as_rows(result, self.dim))
+        self._add_by_rows(out, eigenvalues, result)
         return result
 
     def forward_(
@@ -498,20 +500,20 @@ class SharedSquares:
             after = (finish.shift, finish.relu, finish.scale)
             kernels.forward(self.kind, out, out, eigenvalues, table, shape, *after, bias)
             return
-        rows = _dense.rows(out, self.dim)
-        if rows is not None:
-            self._add_by_rows(rows, eigenvalues, rows)
+        if _dense.in_rows(out, self.dim):
+            self._add_by_rows(out, eigenvalues, out)
         else:
             self._add_slices_(out, eigenvalues)
         finish.apply_(out, self.dim)
 
-    def _add_by_rows(self, rows: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
-        """Writes the sum of rows with their mixed squares into those of `result`."""
-        plan = _plan(self, rows.shape[1])
+    def _add_by_rows(self, out: Tensor, eigenvalues: Tensor, result: Tensor) -> None:
+        """Writes the sum of an output that lies in rows with its mixed squares into `result`."""
+        plan = _plan(self, out.shape[self.dim])
         assert plan is not None
-        done = _dense.add(rows, eigenvalues.to(rows.dtype), plan, result)
+        rows, results = (_dense.as_rows(tensor, self.dim) for tensor in (out, result))
+        done = _dense.add_to_all(rows, eigenvalues.to(out.dtype), plan, results)
         if done < len(rows):
-            result[done:].copy_(replace(self, dim=-1).plain(rows[done:], eigenvalues))
+            results[done:].copy_(replace(self, dim=-1).plain(rows[done:], eigenvalues))
 
     def _add_slices_(self, out: Tensor, eigenvalues: Tensor) -> None:
         dtype = accumulation_dtype(out.dtype)
@@ -535,7 +537,7 @@ class SharedSquares:
         if shape is not None:
             table = self.table(linear.shape[self.dim])
             return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)[:2]
-        if _dense.rows(linear, self.dim) is not None:
+        if _dense.in_rows(linear, self.dim):
             plan = _plan(self, linear.shape[self.dim])
             found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
             if found is not None:

@@ -42,10 +42,15 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call of the matrix products did the work."""
     done: list[bool] = []
-    add, backward = _dense.add, _dense.backward
+    to_some, to_all, backward = _dense.add_to_some_, _dense.add_to_all, _dense.backward
 
-    def recorded_add(out: Tensor, *args: Any) -> int:
-        rows = add(out, *args)
+    def recorded_to_some(out: Tensor, eigenvalues: Tensor, plan: _dense.Plan, dim: int) -> int:
+        rows = to_some(out, eigenvalues, plan, dim)
+        done.append(rows * out.shape[dim] == out.numel())
+        return rows
+
+    def recorded_to_all(out: Tensor, *args: Any) -> int:
+        rows = to_all(out, *args)
         done.append(rows == len(out))
         return rows
 
@@ -54,7 +59,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         done.append(found is not None)
         return found
 
-    monkeypatch.setattr(_dense, "add", recorded_add)
+    monkeypatch.setattr(_dense, "add_to_some_", recorded_to_some)
+    monkeypatch.setattr(_dense, "add_to_all", recorded_to_all)
     monkeypatch.setattr(_dense, "backward", recorded_backward)
     return done
 
@@ -160,14 +166,30 @@ def test_neurons_wider_than_a_chunk_are_left_to_the_slices() -> None:
 
 
 def test_rows_are_views_or_refused() -> None:
-    images = torch.randn(2, 6, 4, 3).to(memory_format=torch.channels_last)
-    rows = _dense.rows(images, -3)
-    assert rows is not None
-    assert rows.shape == (24, 6)
+    images = torch.randn(3, 6, 4, 3).to(memory_format=torch.channels_last)[1:]
+    assert _dense.in_rows(images, -3)
+    rows = _dense.as_rows(images, -3)
     assert rows.data_ptr() == images.data_ptr()
-    assert _dense.rows(images.contiguous(), -3) is None
-    assert _dense.rows(torch.randn(2, 6).bfloat16(), -1) is None
-    assert _dense.rows(torch.randn(0, 6), -1) is None
+    torch.testing.assert_close(rows, images.movedim(-3, -1).reshape(24, 6), rtol=0, atol=0)
+    assert not _dense.in_rows(images.contiguous(), -3)
+    assert not _dense.in_rows(torch.randn(2, 6).t(), -1)
+    assert not _dense.in_rows(torch.randn(2, 6).bfloat16(), -1)
+    assert not _dense.in_rows(torch.randn(0, 6), -1)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", SQUARES)
+def test_a_part_of_a_tensor_is_changed_and_nothing_around_it(name: str, calls: list[bool]) -> None:
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares)
+    around = torch.randn(len(out) + 2, *out.shape[1:], dtype=out.dtype)
+    if out.dim() == 4:
+        around = around.to(memory_format=torch.channels_last)
+    expected = around.clone()
+    expected[1:-1] = squares.plain(around[1:-1], eigenvalues)
+    squares.forward_(around[1:-1], eigenvalues)
+    torch.testing.assert_close(around, expected)
+    assert calls == [True]
 
 
 @pytest.mark.parametrize("name", ["eigen", "shared"])
