@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 
 from quadric import kernels
 from quadric._compiled import add_squares, has_operator, in_torch_func
+from quadric._owning import alone, references
 from quadric._squares import (
     NOTHING,
     EigenSquares,
@@ -92,6 +93,7 @@ class _MapWithSquares(torch.autograd.Function):
         ctx.bias = bias
         ctx.bias_version = bias._version if bias is not None else 0
         ctx.probe, ctx.version = None, 0
+        ctx.alone = alone() if kernels.active() else None
         if keeps_output or recompute:
             result = out.data
             squares.forward_(result, eigenvalues, bias=left)
@@ -127,7 +129,8 @@ class _MapWithSquares(torch.autograd.Function):
             return (grads[0], grads[1] if wanted else None, of_bias, *none)
         if kept is None or (ctx.probe is not None and ctx.probe._version != ctx.version):
             kept = _again(ctx, input, weight)
-        given = (grad, kept, eigenvalues, ctx.needs_input_grad[1])
+        overwrite = ctx.alone is not None and type(grad) is Tensor and references(grad) == ctx.alone
+        given = (grad, kept, eigenvalues, ctx.needs_input_grad[1], overwrite)
         if ctx.needs_input_grad[2]:
             return (*backward_with_bias(squares, *given), *none)
         return (*squares.backward(*given), None, *none)

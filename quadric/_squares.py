@@ -298,10 +298,15 @@ class EigenSquares:
             ys.copy_(ys.to(sums.dtype) + sums)
 
     def backward(
-        self, grad: Tensor, out: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+        self,
+        grad: Tensor,
+        out: Tensor,
+        eigenvalues: Tensor,
+        need_eigenvalues: bool,
+        overwrite: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Gradients of the linear map's output and of the eigenvalues. Only the features in `out`
-        are read.
+        are read; `grad` is written to only if it may be (`overwrite`).
 
         With y = y1 + sum lambda_j f_j^2: df_j = g_j + 2 lambda_j f_j g_y and dlambda_j = sum g_y
         f_j^2.
@@ -311,7 +316,8 @@ class EigenSquares:
         shape = kernels.layout(out, self.dim)
         if shape is not None:
             table = self.table(out.shape[self.dim])
-            return kernels.backward(self.kind, grad, out, eigenvalues, table, shape)[:2]
+            given = (grad, out, eigenvalues, table, shape)
+            return kernels.backward(self.kind, *given, overwrite=overwrite)[:2]
         if _dense.in_rows(out, self.dim):
             plan = _plan(self, out.shape[self.dim])
             found = _backward_by_rows(grad, out, eigenvalues, plan, self.dim)
@@ -527,16 +533,23 @@ class SharedSquares:
                 block.copy_(z + mixed)
 
     def backward(
-        self, grad: Tensor, linear: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+        self,
+        grad: Tensor,
+        linear: Tensor,
+        eigenvalues: Tensor,
+        need_eigenvalues: bool,
+        overwrite: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the linear map's output z and of the eigenvalues.
+        """Gradients of the linear map's output z and of the eigenvalues. `grad` is written to only
+        if it may be (`overwrite`).
 
         With y = z + L z^2: dz_j = g_j + 2 z_j sum_i L_ij g_i and dL_ij = sum g_i z_j^2.
         """
         shape = kernels.layout(linear, self.dim)
         if shape is not None:
             table = self.table(linear.shape[self.dim])
-            return kernels.backward(self.kind, grad, linear, eigenvalues, table, shape)[:2]
+            given = (grad, linear, eigenvalues, table, shape)
+            return kernels.backward(self.kind, *given, overwrite=overwrite)[:2]
         if _dense.in_rows(linear, self.dim):
             plan = _plan(self, linear.shape[self.dim])
             found = _backward_by_rows(grad, linear, eigenvalues, plan, self.dim)
@@ -572,16 +585,22 @@ Squares = EigenSquares | SharedSquares
 
 
 def backward_with_bias(
-    squares: Squares, grad: Tensor, kept: Tensor, eigenvalues: Tensor, need_eigenvalues: bool
+    squares: Squares,
+    grad: Tensor,
+    kept: Tensor,
+    eigenvalues: Tensor,
+    need_eigenvalues: bool,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """`squares.backward`, and the gradient of a bias that was added with the squares."""
     shape = kernels.layout(kept, squares.dim)
     if shape is not None:
         table = squares.table(shape[1])
-        found = kernels.backward(squares.kind, grad, kept, eigenvalues, table, shape, bias=True)
+        given = (grad, kept, eigenvalues, table, shape)
+        found = kernels.backward(squares.kind, *given, bias=True, overwrite=overwrite)
         assert found[2] is not None
         return found[0], found[1], found[2]
-    both = squares.backward(grad, kept, eigenvalues, need_eigenvalues)
+    both = squares.backward(grad, kept, eigenvalues, need_eigenvalues, overwrite)
     return *both, sum_of_bias(both[0])
 
 

@@ -515,6 +515,7 @@ def backward(
     table: Table,
     shape: Layout,
     bias: bool = False,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients of the linear map's output, of the eigenvalues, and of a bias that was added with
     the squares.
@@ -528,13 +529,16 @@ def backward(
         shape: the layout of `kept`.
         bias: whether that of the bias is asked for; only where channels are the last dimension in
             memory.
+        overwrite: whether the result may be written into `grad`, where that can be done.
     """
     assert _state.library is not None
     if bias:
         _check_rows(shape)
     lam = _float_vector(eigenvalues, table.eigenvalues)
-    grad = same_layout(grad, kept)
-    result = torch.empty_like(kept)
+    given, grad = grad, same_layout(grad, kept)
+    # Only the loops over vectors of channels read a gradient once, before they write there.
+    in_place = (overwrite or grad is not given) and shape[2] == 1 and has_norm(table.widest)
+    result = grad if in_place else torch.empty_like(kept)
     sums = _empty(table.eigenvalues)
     of_bias = _empty(shape[1]) if bias else None
     function = getattr(_state.library, f"quadric_{kind}_backward")

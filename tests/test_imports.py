@@ -26,6 +26,7 @@ LEVELS = {
     "_dense": 0,
     "_joined": 0,
     "_norm": 0,
+    "_owning": 0,
     "_summing": 0,
     "_squares": 0,
     "_text": 0,

@@ -72,10 +72,15 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
     torch.testing.assert_close(out.double(), expected.detach(), rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(squares.forward(z, lam), out, rtol=1e-6, atol=1e-6)
     kept = out if neuron == "eigen" else z
+    given = grad.clone()
     grad_z, grad_lam = squares.backward(grad, kept, lam, True)
+    torch.testing.assert_close(grad, given, rtol=0, atol=0)
     torch.testing.assert_close(grad_z.double(), z64.grad, rtol=1e-5, atol=1e-4)
     scale = float(lam64.grad.abs().max()) if lam64.numel() else 1.0
     torch.testing.assert_close(grad_lam.double(), lam64.grad, rtol=1e-5, atol=1e-5 * scale)
+    own = torch.empty_like(z).copy_(grad)
+    again = squares.backward(own, kept, lam, True, overwrite=True)
+    torch.testing.assert_close(again, (grad_z, grad_lam), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("library")
