@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from quadric import kernels, zoo
+from quadric.bench.allocator import keep_freed_memory
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
     BARE,
@@ -178,8 +180,10 @@ def bench_command(
         cases = layer_cases(rows, sizes, ways, layouts, types)
     for note in notes:
         print(note, file=sys.stderr)
+    keeps = keep_freed_memory()
     with _bar(timed_runs(cases, repeats, rounds)) as tick:
-        return run(cases, repeats, memory, tick, rounds, AT_LEAST)
+        report = run(cases, repeats, memory, tick, rounds, AT_LEAST)
+    return replace(report, keeps_memory=keeps)
 
 
 def onnx_command(rounds: int, threads: int) -> LatencyReport:

@@ -34,11 +34,13 @@ class BenchReport:
         rows: one dictionary a case: what it is, best and median seconds, ratios to linear.
         repeats: how often each case was timed in a round.
         rounds: how often the whole comparison was made.
+        keeps_memory: whether freed memory stayed with the process (`allocator`).
     """
 
     rows: list[dict[str, Any]]
     repeats: int
     rounds: int = 1
+    keeps_memory: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The report with where it comes from, for JSON."""
@@ -46,6 +48,7 @@ class BenchReport:
             "kind": "bench",
             "repeats": self.repeats,
             "rounds": self.rounds,
+            "keeps_memory": self.keeps_memory,
             "rows": self.rows,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
@@ -91,6 +94,8 @@ class BenchReport:
             "memory: peak of a training step, by the allocator's own record. "
             "Compiled is compared with compiled, fused with folded."
         )
+        if self.keeps_memory:
+            lines.append("Freed memory stayed with the process, so that no run waited for pages.")
         return "\n".join(lines)
 
 

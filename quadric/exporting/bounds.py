@@ -5,19 +5,22 @@ nothing of use, and their latency is a bound for any file with that part.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-PARTS = {"product": "only the product", "convolution": "only the 1x1 convolution"}
-"""What is left of the squares in the files that bound the others."""
+PARTS = {"squares": "only the squares", "mixing": "only their mixing"}
+"""What is left in the files that bound the others: z z, or its product with the eigenvalues."""
 
 
 def reduced(file: Path, out: Path, part: str) -> bool:
-    """Writes a file in which only a part of the squares behind convolutions is left, and no sum.
+    """Writes a file in which only a part is left of what stands behind the linear maps.
+
+    Behind a convolution that is a product z z, one or two 1x1 convolutions and a sum, which no part
+    has; behind a matrix product the same with matrix products, of which the last one adds z itself.
 
     Args:
         file: an ONNX file of `export_onnx`.
         out: the new file.
-        part: a key of `PARTS`: the product z z, or the 1x1 convolution (or two of them), of z
-            itself.
+        part: a key of `PARTS`.
 
     Returns:
         Whether there were any squares.
@@ -29,24 +32,19 @@ def reduced(file: Path, out: Path, part: str) -> bool:
     maker = {output: node for node in graph.node for output in node.output}
     gone, renamed = [], {}
     for node in graph.node:
-        if node.op_type != "Add":
+        steps = _steps(node, maker)
+        if not steps:
             continue
-        steps, square = [], maker.get(node.input[0])
-        while square is not None and square.op_type == "Conv":
-            steps.append(square)
-            square = maker.get(square.input[0])
-        linear = node.input[1]
-        if not steps or square is None or square.op_type != "Mul":
-            continue
-        if set(square.input) != {linear}:
-            continue
-        if part == "product":
+        square = maker[steps[-1].input[0]]
+        if part == "squares":
             renamed[node.output[0]] = square.output[0]
-            gone += [*steps, node]
+            gone += [step for step in steps if step is not node] + [node]
         else:
-            renamed[node.output[0]] = steps[0].output[0]
-            steps[-1].input[0] = linear
-            gone += [square, node]
+            steps[-1].input[0] = square.input[0]
+            gone.append(square)
+            if steps[0] is not node:
+                renamed[node.output[0]] = steps[0].output[0]
+                gone.append(node)
     for node in gone:
         graph.node.remove(node)
     for node in graph.node:
@@ -54,3 +52,21 @@ def reduced(file: Path, out: Path, part: str) -> bool:
             node.input[place] = renamed.get(name, name)
     onnx.save(model, out)
     return bool(gone)
+
+
+def _steps(node: Any, maker: dict[str, Any]) -> list[Any]:
+    """What mixes the squares that a node adds to the output they are squares of, the last first."""
+    if node.op_type == "Add":
+        linear, kind, steps = node.input[1], "Conv", []
+        before = maker.get(node.input[0])
+    elif node.op_type == "Gemm" and len(node.input) == 3:
+        linear, kind, steps = node.input[2], "MatMul", [node]
+        before = maker.get(node.input[0])
+    else:
+        return []
+    while before is not None and before.op_type == kind:
+        steps.append(before)
+        before = maker.get(before.input[0])
+    if before is None or before.op_type != "Mul" or set(before.input) != {linear}:
+        return []
+    return steps
