@@ -54,17 +54,9 @@ def check_groups(channels: int, groups: int) -> None:
         )
 
 
-def check_eigenvalues(
-    eigenvalues: Tensor, squares: EigenSquares | SharedSquares, channels: int
+def _check_eigenvalues(
+    eigenvalues: Tensor, expected: int, channels: int, rank: int, groups: int
 ) -> None:
-    """Raises unless there are as many eigenvalues as these squares of so many outputs have."""
-    expected = squares.num_eigenvalues(channels)
-    if (
-        isinstance(eigenvalues, Tensor)
-        and eigenvalues.is_floating_point()
-        and eigenvalues.shape == (expected,)
-    ):
-        return
     if not isinstance(eigenvalues, Tensor):
         raise TypeError(
             f"eigenvalues must be a tensor, got {type(eigenvalues).__name__}: convert them with "
@@ -76,11 +68,12 @@ def check_eigenvalues(
             "them with "
             ".float() first"
         )
-    raise ValueError(
-        f"eigenvalues must be a vector of length {expected} for {channels} outputs at rank "
-        f"{squares.rank} and groups "
-        f"{squares.groups}, got shape {tuple(eigenvalues.shape)}: give one for each feature channel"
-    )
+    if eigenvalues.dim() != 1 or eigenvalues.shape[0] != expected:
+        raise ValueError(
+            f"eigenvalues must be a vector of length {expected} for {channels} outputs at rank "
+            f"{rank} and groups "
+            f"{groups}, got shape {tuple(eigenvalues.shape)}: give one for each feature channel"
+        )
 
 
 def _check_weight(weight: Tensor) -> None:
@@ -145,7 +138,8 @@ def add_quadratic(
     check_rank(rank)
     dim = _check_out(out, dim, groups)
     squares = EigenSquares(rank, dim, groups)
-    check_eigenvalues(eigenvalues, squares, out.shape[dim])
+    channels = out.shape[dim]
+    _check_eigenvalues(eigenvalues, squares.num_eigenvalues(channels), channels, rank, groups)
     return squares.plain(out, eigenvalues)
 
 
@@ -172,7 +166,8 @@ def add_shared(
     check_rank(rank)
     dim = _check_out(out, dim, groups)
     squares = SharedSquares(rank, dim, groups)
-    check_eigenvalues(eigenvalues, squares, out.shape[dim])
+    channels = out.shape[dim]
+    _check_eigenvalues(eigenvalues, squares.num_eigenvalues(channels), channels, rank, groups)
     return squares.plain(out, eigenvalues)
 
 
@@ -184,6 +179,7 @@ def quadratic_map(
     bias: Tensor | None,
     *,
     rank: int,
+    recompute: bool = False,
 ) -> Tensor:
     """The eigen neuron over any linear map: what the functions below have in common."""
     check_rank(rank)
@@ -192,9 +188,10 @@ def quadratic_map(
     squares = EigenSquares(rank, linear_map.channel_dim, linear_map.groups)
     channels = linear_map.outputs(weight)
     _check_bias(bias, channels)
-    check_eigenvalues(eigenvalues, squares, channels)
+    expected = squares.num_eigenvalues(channels)
+    _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
     return map_with_squares(
-        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues
+        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues, recompute
     )
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from quadric import functional as QF
-from quadric._autograd import map_with_squares
 from quadric._joined import map_with_norm
 from quadric._squares import EigenSquares
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
@@ -119,15 +118,25 @@ class EigenLayer(QuadraticLayer):
         return self._forward(self.linear_map, input)
 
     def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
-        weight, bias, eigenvalues = self.weight, self.bias, self.effective_eigenvalues()
-        squares = EigenSquares(self.rank, linear_map.channel_dim, linear_map.groups)
-        linear_map.check(input, weight)
-        input = linear_map.prepare(input)
         if self.behind is not None:
-            return map_with_norm(linear_map, squares, input, weight, bias, eigenvalues, self.behind)
-        QF.check_eigenvalues(eigenvalues, squares, linear_map.outputs(weight))
-        return map_with_squares(
-            linear_map, squares, input, weight, bias, eigenvalues, self.recompute
+            linear_map.check(input, self.weight)
+            return map_with_norm(
+                linear_map,
+                self._squares,
+                linear_map.prepare(input),
+                self.weight,
+                self.bias,
+                self.effective_eigenvalues(),
+                self.behind,
+            )
+        return QF.quadratic_map(
+            linear_map,
+            input,
+            self.weight,
+            self.effective_eigenvalues(),
+            self.bias,
+            rank=self.rank,
+            recompute=self.recompute,
         )
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
