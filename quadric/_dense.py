@@ -41,8 +41,9 @@ Smaller ones cost more than they save: cores wait for each other at the end of e
 """
 
 _WIDE_TILE = 1 << 22
-"""The same where the outputs are only some of the channels. So little is done to such a tile that
-waiting at the end of every operator costs more than squares that leave the near caches.
+"""The same where the outputs are only some of the channels, 16 MB in float32. So little is done to
+such a tile that waiting at the end of every operator costs more than squares that leave the near
+caches.
 """
 
 _PART = 1 << 15 if torch.backends.mkl.is_available() else _TILE
@@ -110,9 +111,10 @@ class Plan:
 
     def matrices(self, eigenvalues: Tensor) -> list[Tensor]:
         """Each chunk's part of M, (outputs, channels)."""
-        if len(self.chunks) == 1:
-            return [eigenvalues.new_zeros(self._shapes[0]).put_(self.places, eigenvalues)]
+        # Not `put_`, which torch refuses where algorithms have to be deterministic.
         entries = eigenvalues.new_zeros(self._size).scatter_(0, self.places, eigenvalues)
+        if len(self.chunks) == 1:
+            return [entries.view(self._shapes[0])]
         parts = zip(entries.split(self._sizes), self._shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
 

@@ -278,8 +278,8 @@ class EigenSquares:
 
     def _add_(self, out: Tensor, eigenvalues: Tensor) -> None:
         channels = out.shape[self.dim]
-        plan = _plan(self, channels)
-        if plan is None or not _dense.in_rows(out, self.dim):
+        plan = _plan(self, channels) if _dense.in_rows(out, self.dim) else None
+        if plan is None:
             self._add_slices_(out, eigenvalues)
             return
         if eigenvalues.dtype != out.dtype:

@@ -493,7 +493,8 @@ static void eigen_sums(const float *f, const float *lam, int k, float *sums, int
     for (; r < rows; r++, f += channels) sums[r] = features.sum(f);
 }
 
-// The gradients of some rows of an octet. `sums` has those of its eigenvalues, lane by lane.
+// The gradients of some rows of an octet. `sums` has those of its eigenvalues, lane by lane. `result` may be `grad`: other
+// octets read the gradient of a y again when it is written already, but it is written as it was.
 template <int NEURONS, class There>
 static void octet_backward(const Octet o, const There there, const float *grad, const float *kept, float *result,
                            float *sums, int64_t rows, int64_t channels) {

@@ -464,7 +464,9 @@ def _check_rows(shape: Layout) -> None:
 
 def same_layout(tensor: Tensor, like: Tensor) -> Tensor:
     """`tensor` in memory as `like` is, copied only where it is not."""
-    if tensor.dtype == like.dtype and tensor.stride() == like.stride():
+    if (
+        tensor.dtype == like.dtype and tensor.stride() == like.stride() and not tensor.is_neg()
+    ):  # in memory the negative of a tensor is the tensor itself
         return tensor
     return torch.empty_like(like).copy_(tensor)
 
@@ -536,7 +538,7 @@ def backward(
         _check_rows(shape)
     lam = _float_vector(eigenvalues, table.eigenvalues)
     given, grad = grad, same_layout(grad, kept)
-    # Only the loops over vectors of channels read a gradient once, before they write there.
+    # Only the loops over vectors of channels are written for that.
     in_place = (overwrite or grad is not given) and shape[2] == 1 and has_norm(table.widest)
     result = grad if in_place else torch.empty_like(kept)
     sums = _empty(table.eigenvalues)

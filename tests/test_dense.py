@@ -126,14 +126,17 @@ def test_the_shared_neuron_can_leave_its_input_alone(calls: list[bool]) -> None:
 @pytest.mark.usefixtures("small_tiles")  # of a row or two: those before may be done
 @pytest.mark.parametrize(("name", "channels"), [("eigen", 166), ("eigen", 24), ("shared", 166)])
 @pytest.mark.parametrize("value", [float("inf"), 1e200, float("nan")])
+@pytest.mark.parametrize("chunk", ["first", "last"])
 def test_what_is_not_finite_stays_in_its_neuron(
-    name: str, channels: int, value: float, calls: list[bool]
+    name: str, channels: int, value: float, chunk: str, calls: list[bool]
 ) -> None:
     squares = SQUARES[name]
     out, eigenvalues = _data(squares, channels)
-    out[3, 5] = value
+    place = 5 if chunk == "first" else channels - 1
+    others = slice(20, None) if chunk == "first" else slice(0, 10)
+    out[3, place] = value
     expected = squares.plain(out, eigenvalues)
-    assert expected[3, 20:].isfinite().all()
+    assert expected[3, others].isfinite().all()
     found = out.clone()
     squares.forward_(found, eigenvalues)
     torch.testing.assert_close(found, expected, equal_nan=True)
@@ -141,9 +144,9 @@ def test_what_is_not_finite_stays_in_its_neuron(
     grad = torch.randn_like(out)
     kept = found if isinstance(squares, EigenSquares) else out
     result, sums = squares.backward(grad, kept, eigenvalues, True)
-    assert result[3, 20:].isfinite().all()
+    assert result[3, others].isfinite().all()
     assert sums is not None
-    assert sums[-9:].isfinite().all()
+    assert (sums[-9:] if chunk == "first" else sums[:9]).isfinite().all()
     assert calls == [False, False]
 
 
@@ -244,7 +247,7 @@ def test_an_eigen_layer_of_millions_of_numbers_is_one_tile() -> None:
 
 
 def test_larger_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the squares never take more room than a few megabytes."""
+    """So that the squares of a layer of any size take little room."""
     monkeypatch.setattr(_dense, "_WIDE_TILE", 80)
     monkeypatch.setattr(_dense, "_PART", 40)  # of two rows
     squares = SQUARES["eigen"]
@@ -254,3 +257,19 @@ def test_larger_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
         squares.forward_(out, eigenvalues)
     assert done.names.count("bmm") == 3  # four rows, two, and the one that is not a part
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("channels", [24, 166])  # one chunk, and several
+@pytest.mark.parametrize("name", ["eigen", "shared"])
+def test_algorithms_may_have_to_be_deterministic(
+    name: str, channels: int, calls: list[bool]
+) -> None:
+    squares = SQUARES[name]
+    out, eigenvalues = _data(squares, channels)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_formula(squares, out, eigenvalues)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert calls == [True, True]

@@ -81,6 +81,10 @@ def test_equals_the_plain_formula(neuron, rank, shape, dim, channels_last):
     own = torch.empty_like(z).copy_(grad)
     again = squares.backward(own, kept, lam, True, overwrite=True)
     torch.testing.assert_close(again, (grad_z, grad_lam), rtol=0, atol=0)
+    if lam.numel():  # else nothing is computed
+        in_rows = dim == -1 or (channels_last and len(shape) > 3)
+        in_place = in_rows and kernels.has_norm(squares.widest(channels))
+        assert (again[0].data_ptr() == own.data_ptr()) == in_place
 
 
 @pytest.mark.usefixtures("library")
@@ -599,3 +603,12 @@ def test_a_copied_table_has_arrays_of_its_own():
         assert other == table
         assert other.arguments[:3] == tuple(ctypes.addressof(array) for array in other._arrays)
         assert other.arguments[:3] != table.arguments[:3]
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_gradient_may_be_the_negative_of_what_lies_in_memory(neuron):
+    squares = NEURONS[neuron](8)
+    out, grad = torch.randn(6, 24), torch.randn(6, 24)
+    lam = torch.randn(squares.num_eigenvalues(24))
+    found = squares.backward(torch._neg_view(grad), out, lam, True)
+    torch.testing.assert_close(found, squares.backward(-grad, out, lam, True), rtol=0, atol=0)
