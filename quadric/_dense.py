@@ -3,10 +3,11 @@
 Every neuron adds `x^2 M` to the rows x of its output, where M is a sparse matrix of eigenvalues:
 eigen has one column a neuron, shared one square block a group. Slices of a few channels are slow to
 walk through in such rows, while a product with a small dense M runs at the speed of the processor.
-So the channels are cut, between neurons, into chunks, and the rows into tiles whose squares stay in
-the cache. Of an eigen layer only the y are computed, a narrow product that is added to every
-(rank + 1)-th channel. Libraries compute a product with so few outputs, and one that sums over so
-many rows, on a single core; cut into parts, as a batch of products, all cores take part.
+So the channels are cut, between neurons, into chunks, and the rows into tiles, of which the squares
+stay in the cache where much is done to them. Of an eigen layer only the y are computed, a narrow
+product that is added to every (rank + 1)-th channel. Libraries compute a product with so few
+outputs, and one that sums over so many rows, on a single core; cut into parts, as a batch of
+products, all cores take part.
 
 A dense product adds zero times every square, which for an infinite one is NaN in all outputs of the
 chunk. The formula keeps it to its own neuron; rows with a square that is not finite are left to the
