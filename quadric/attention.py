@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from quadric.errors import InputError, InputTypeError
 from quadric.nn.layer import check_size
 from quadric.zoo import make_layer
 
@@ -36,7 +37,7 @@ class _NoPackedWeight:
 
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(
+        raise InputTypeError(
             "a packed in_proj_weight is needed here, got a QuadraticMultiheadAttention: its "
             "projections are the modules q_proj, k_proj and v_proj, to be called one by one."
         )
@@ -129,12 +130,12 @@ class QuadraticMultiheadAttention(nn.Module):
         ):
             check_size(name, size)
         if embed_dim % num_heads:
-            raise ValueError(
+            raise InputError(
                 f"embed_dim must be divisible by num_heads, got embed_dim={embed_dim} and "
                 f"num_heads={num_heads}: choose a number of heads that divides the width."
             )
         if not 0.0 <= dropout <= 1.0:
-            raise ValueError(
+            raise InputError(
                 f"dropout must be a probability, 0 to 1, got {dropout}: 0 drops nothing."
             )
         self.embed_dim = embed_dim
@@ -224,7 +225,7 @@ class QuadraticMultiheadAttention(nn.Module):
         """
         self._check_inputs(query, key, value, key_padding_mask, attn_mask)
         if is_causal and attn_mask is None:
-            raise ValueError(
+            raise InputError(
                 "is_causal is a hint about attn_mask, which must be given too, got None: "
                 "pass attn_mask=nn.Transformer.generate_square_subsequent_mask(L)."
             )
@@ -312,12 +313,12 @@ class QuadraticMultiheadAttention(nn.Module):
         attn_mask: Tensor | None,
     ) -> None:
         if query.is_nested or key.is_nested or value.is_nested:
-            raise ValueError(
+            raise InputError(
                 "query, key and value must be plain tensors, got a nested tensor: pad it and give "
                 "a key_padding_mask (in nn.TransformerEncoder: enable_nested_tensor=False)."
             )
         if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
-            raise ValueError(
+            raise InputError(
                 "query, key and value must all be 3-D, or all 2-D without a batch, got shapes "
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}: "
                 "add or remove the batch dimension."
@@ -328,20 +329,20 @@ class QuadraticMultiheadAttention(nn.Module):
             ("value", value, self.vdim, "vdim"),
         ):
             if tensor.shape[-1] != width:
-                raise ValueError(
+                raise InputError(
                     f"the last dimension of {name} must be {argument} = {width}, got shape "
                     f"{tuple(tensor.shape)}: build the attention with {argument}="
                     f"{tensor.shape[-1]}."
                 )
         if key.shape[:-1] != value.shape[:-1]:
-            raise ValueError(
+            raise InputError(
                 "key and value must have the same length and batch, got shapes "
                 f"{tuple(key.shape)} and {tuple(value.shape)}: give one value per key."
             )
         length_dim = self._length_dim(query)
         if query.dim() == 3 and query.shape[1 - length_dim] != key.shape[1 - length_dim]:
             layout = "(N, L, E)" if self.batch_first else "(L, N, E)"
-            raise ValueError(
+            raise InputError(
                 "query and key must have the same batch size, got shapes "
                 f"{tuple(query.shape)} and {tuple(key.shape)}: with "
                 f"batch_first={self.batch_first} the layout is {layout}."
@@ -375,12 +376,12 @@ class QuadraticMultiheadAttention(nn.Module):
             neuron_options: its other options.
         """
         if not isinstance(module, nn.MultiheadAttention):
-            raise TypeError(
+            raise InputTypeError(
                 f"{cls.__name__}.from_mha takes a torch.nn.MultiheadAttention, got "
                 f"{type(module).__name__}: use quadric.make_layer for linear layers."
             )
         if type(module).forward is not nn.MultiheadAttention.forward:
-            raise TypeError(
+            raise InputTypeError(
                 f"the attention must compute as torch.nn.MultiheadAttention does, got "
                 f"{type(module).__name__} with a forward of its own: build a "
                 f"{cls.__name__} and copy the parameters that correspond."
@@ -390,7 +391,7 @@ class QuadraticMultiheadAttention(nn.Module):
         parts = separate if packed is None else packed.chunk(3)
         weights = [part for part in parts if part is not None]
         if len(weights) != 3:
-            raise ValueError(
+            raise InputError(
                 "the projections of the attention must be plain parameters, got computed ones (a "
                 "parametrization?): remove it with "
                 "torch.nn.utils.parametrize.remove_parametrizations first."
@@ -548,12 +549,12 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _check_mask(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(
+        raise InputTypeError(
             f"{name} must be boolean or floating, got {mask.dtype}: "
             "use mask.bool(), where True means masked."
         )
     if tuple(mask.shape) not in shapes:
-        raise ValueError(
+        raise InputError(
             f"{name} must have shape {' or '.join(str(shape) for shape in shapes)}, got "
             f"{tuple(mask.shape)}: L and S are the lengths of query and key."
         )

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quadric.errors import InputError, InputTypeError
+
 
 class Decomposition(NamedTuple):
     """The best rank-k approximation ``Q diag(eigenvalues) Q'`` of a quadratic form.
@@ -92,24 +94,24 @@ def reconstruct(basis: Tensor, eigenvalues: Tensor) -> Tensor:
     """
     for name, tensor, least in (("basis", basis, 2), ("eigenvalues", eigenvalues, 1)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(
+            raise InputTypeError(
                 f"{name} must be a tensor, got {type(tensor).__name__}: "
                 "pass the parts of decompose(M, rank)."
             )
         if tensor.dim() < least:
-            raise ValueError(
+            raise InputError(
                 f"{name} must have at least {least} dimension{'s' if least > 1 else ''}, got shape "
                 f"{tuple(tensor.shape)}: basis is (*, n, k) and eigenvalues (*, k)."
             )
     if basis.shape[-1] != eigenvalues.shape[-1]:
-        raise ValueError(
+        raise InputError(
             "basis must have one column per eigenvalue, got basis of shape "
             f"{tuple(basis.shape)} and eigenvalues of shape {tuple(eigenvalues.shape)}: "
             "basis is (*, n, k) and eigenvalues (*, k)."
         )
     leading = zip(reversed(basis.shape[:-2]), reversed(eigenvalues.shape[:-1]), strict=False)
     if any(here != there and 1 not in (here, there) for here, there in leading):
-        raise ValueError(
+        raise InputError(
             "basis and eigenvalues must have leading dimensions that broadcast, got basis of shape "
             f"{tuple(basis.shape)} and eigenvalues of shape {tuple(eigenvalues.shape)}: "
             "give both the same leading dimensions."
@@ -119,21 +121,21 @@ def reconstruct(basis: Tensor, eigenvalues: Tensor) -> Tensor:
 
 def _check_form(M: Tensor) -> None:
     if not isinstance(M, Tensor):
-        raise TypeError(
+        raise InputTypeError(
             f"M must be a tensor, got {type(M).__name__}: convert it with torch.as_tensor(M)."
         )
     if not M.is_floating_point():
         kind = "complex" if M.is_complex() else "integer"
         remedy = "use M.real" if M.is_complex() else "use M.float()"
-        raise TypeError(f"M must have a real floating dtype, got {kind} {M.dtype}: {remedy}.")
+        raise InputTypeError(f"M must have a real floating dtype, got {kind} {M.dtype}: {remedy}.")
     if M.dim() < 2 or M.shape[-1] != M.shape[-2] or M.shape[-1] == 0:
-        raise ValueError(
+        raise InputError(
             f"M must hold square matrices in its last two dimensions, got shape {tuple(M.shape)}: "
             "give one n x n matrix per neuron, n >= 1."
         )
     if not bool(torch.isfinite(M).all()):
         bad = int((~torch.isfinite(M)).sum())
-        raise ValueError(
+        raise InputError(
             f"M must be finite, got {bad} NaN or infinite of {M.numel()} entries: "
             "mend them first, for example with torch.nan_to_num(M)."
         )
@@ -141,12 +143,12 @@ def _check_form(M: Tensor) -> None:
 
 def _check_rank(rank: int, n: int) -> None:
     if isinstance(rank, bool) or not isinstance(rank, int):
-        raise TypeError(
+        raise InputTypeError(
             f"rank must be an integer, got {rank!r} of type {type(rank).__name__}: "
             f"give a whole number from 1 to n = {n}."
         )
     if not 1 <= rank <= n:
-        raise ValueError(
+        raise InputError(
             f"rank must be >= 1 and <= n = {n}, the size of M, got {rank}: "
             f"rank={n} reproduces M's symmetric part exactly."
         )

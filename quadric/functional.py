@@ -18,9 +18,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from quadric._autograd import map_with_squares
-from quadric._squares import EigenSquares, SharedSquares
-from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.errors import InputError, InputTypeError
+from quadric.ops import add_squares, reference
+from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
+from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
 
 IntOrInts = int | Sequence[int]
 
@@ -28,12 +29,12 @@ IntOrInts = int | Sequence[int]
 def check_rank(rank: object, minimum: int = 1) -> int:
     """Returns `rank` if it is an integer >= `minimum`, else raises."""
     if isinstance(rank, bool) or not isinstance(rank, int):
-        raise TypeError(
+        raise InputTypeError(
             f"rank must be an integer >= {minimum}, got {rank!r} of type {type(rank).__name__}: "
             "give a whole number"
         )
     if rank < minimum:
-        raise ValueError(
+        raise InputError(
             f"rank must be >= {minimum}, got {rank}: use a linear layer where no curvature is "
             "wanted"
         )
@@ -43,43 +44,41 @@ def check_rank(rank: object, minimum: int = 1) -> int:
 def check_groups(channels: int, groups: int) -> None:
     """Raises unless the channels split evenly into groups."""
     if isinstance(groups, bool) or not isinstance(groups, int):
-        raise TypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
+        raise InputTypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
     if groups < 1:
-        raise ValueError(f"groups must be >= 1, got {groups}: give a positive number")
+        raise InputError(f"groups must be >= 1, got {groups}: give a positive number")
     if channels % groups:
-        raise ValueError(
+        raise InputError(
             f"the number of outputs must be divisible by groups, got {channels} outputs and "
             f"{groups} groups: "
             "choose another number of groups"
         )
 
 
-def _check_eigenvalues(
-    eigenvalues: Tensor, expected: int, channels: int, rank: int, groups: int
-) -> None:
+def _check_eigenvalues(eigenvalues: Tensor, blocks: Blocks, rank: int) -> None:
     if not isinstance(eigenvalues, Tensor):
-        raise TypeError(
+        raise InputTypeError(
             f"eigenvalues must be a tensor, got {type(eigenvalues).__name__}: convert them with "
             "torch.as_tensor(eigenvalues)"
         )
     if not eigenvalues.is_floating_point():
-        raise TypeError(
+        raise InputTypeError(
             f"eigenvalues must be a real floating-point tensor, got {eigenvalues.dtype}: convert "
             "them with "
             ".float() first"
         )
-    if eigenvalues.dim() != 1 or eigenvalues.shape[0] != expected:
-        raise ValueError(
-            f"eigenvalues must be a vector of length {expected} for {channels} outputs at rank "
-            f"{rank} and groups "
-            f"{groups}, got shape {tuple(eigenvalues.shape)}: give one for each feature channel"
+    if eigenvalues.dim() != 1 or eigenvalues.shape[0] != blocks.num_eigenvalues:
+        raise InputError(
+            f"eigenvalues must be a vector of length {blocks.num_eigenvalues} for "
+            f"{blocks.channels} outputs at rank {rank} and groups "
+            f"{blocks.groups}, got shape {tuple(eigenvalues.shape)}: give one per feature channel"
         )
 
 
 def _check_weight(weight: Tensor) -> None:
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         got = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
-        raise TypeError(
+        raise InputTypeError(
             f"the weight must be a real floating-point tensor, got {got}: convert it first"
         )
 
@@ -89,11 +88,11 @@ def _check_bias(bias: Tensor | None, channels: int) -> None:
         return
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise TypeError(
+        raise InputTypeError(
             f"the bias must be a real floating-point tensor or None, got {got}: convert it first"
         )
     if bias.shape != (channels,):
-        raise ValueError(
+        raise InputError(
             f"the bias must have one number for each of the {channels} outputs, got shape "
             f"{tuple(bias.shape)}: give a vector of that length"
         )
@@ -102,12 +101,12 @@ def _check_bias(bias: Tensor | None, channels: int) -> None:
 def _check_out(out: Tensor, dim: int, groups: int) -> int:
     """Checks an output tensor; returns its channel dimension counted from the end."""
     if not out.is_floating_point():
-        raise TypeError(
+        raise InputTypeError(
             f"the output must be a real floating-point tensor, got {out.dtype}: convert it with "
             ".float() first"
         )
     if not -out.dim() <= dim < out.dim():
-        raise ValueError(
+        raise InputError(
             f"dim must be a dimension of the output of shape {tuple(out.shape)}, got {dim}: use "
             "-1 for the last"
         )
@@ -137,10 +136,9 @@ def add_quadratic(
     """
     check_rank(rank)
     dim = _check_out(out, dim, groups)
-    squares = EigenSquares(rank, dim, groups)
-    channels = out.shape[dim]
-    _check_eigenvalues(eigenvalues, squares.num_eigenvalues(channels), channels, rank, groups)
-    return squares.plain(out, eigenvalues)
+    blocks = eigen_blocks(out.shape[dim], rank, groups)
+    _check_eigenvalues(eigenvalues, blocks, rank)
+    return reference.add_squares(out, eigenvalues, blocks, dim)
 
 
 def add_shared(
@@ -165,10 +163,9 @@ def add_shared(
     """
     check_rank(rank)
     dim = _check_out(out, dim, groups)
-    squares = SharedSquares(rank, dim, groups)
-    channels = out.shape[dim]
-    _check_eigenvalues(eigenvalues, squares.num_eigenvalues(channels), channels, rank, groups)
-    return squares.plain(out, eigenvalues)
+    blocks = shared_blocks(out.shape[dim], rank, groups)
+    _check_eigenvalues(eigenvalues, blocks, rank)
+    return reference.add_squares(out, eigenvalues, blocks, dim)
 
 
 def quadratic_map(
@@ -185,13 +182,11 @@ def quadratic_map(
     check_rank(rank)
     _check_weight(weight)
     linear_map.check(input, weight)
-    squares = EigenSquares(rank, linear_map.channel_dim, linear_map.groups)
-    channels = linear_map.outputs(weight)
-    _check_bias(bias, channels)
-    expected = squares.num_eigenvalues(channels)
-    _check_eigenvalues(eigenvalues, expected, channels, rank, linear_map.groups)
-    return map_with_squares(
-        linear_map, squares, linear_map.prepare(input), weight, bias, eigenvalues, recompute
+    blocks = eigen_blocks(linear_map.outputs(weight), rank, linear_map.groups)
+    _check_bias(bias, blocks.channels)
+    _check_eigenvalues(eigenvalues, blocks, rank)
+    return add_squares(
+        linear_map, blocks, linear_map.prepare(input), weight, bias, eigenvalues, recompute
     )
 
 

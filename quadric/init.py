@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError
+
 EigenvalueInit = str | Callable[[Tensor], object]
 
 
@@ -31,7 +33,7 @@ def check_eigenvalue_init(start: EigenvalueInit) -> EigenvalueInit:
     """Returns `start` if it names a start or is a function that fills a tensor, else raises."""
     if callable(start) or (isinstance(start, str) and start in _STARTS):
         return start
-    raise ValueError(
+    raise InputError(
         f"eigenvalue_init must be one of {', '.join(map(repr, _STARTS))} or a function that fills "
         "a tensor in place, "
         f"got {start!r}: choose one of these"

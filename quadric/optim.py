@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import get_neuron
 
@@ -70,12 +71,12 @@ def param_groups(
         >>> optimizer = torch.optim.SGD(groups, momentum=0.9)
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(
+        raise InputTypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: "
             "pass the model itself, not its parameters."
         )
     if only not in (None, "quadratic"):
-        raise ValueError(
+        raise InputError(
             f"only must be None or 'quadratic', got {only!r}: leave it out to train everything."
         )
     _check_number("lr", lr)
@@ -93,7 +94,7 @@ def param_groups(
     quadratic: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            raise ValueError(
+            raise InputError(
                 f"every parameter must be initialized, got the lazy parameter {name!r}: "
                 "run one batch through the model first."
             )
@@ -108,11 +109,11 @@ def param_groups(
 
     if only == "quadratic" and not quadratic:
         if quadratic_ids:
-            raise ValueError(
+            raise InputError(
                 "only='quadratic' needs a quadratic parameter that requires a gradient, got "
                 "a model where all are frozen: call requires_grad_(True) on them."
             )
-        raise ValueError(
+        raise InputError(
             "only='quadratic' needs a model with quadratic layers, got "
             f"{type(model).__name__} without any: convert it first with quadric.convert_(model)."
         )
@@ -124,7 +125,7 @@ def param_groups(
     groups.append(_group("quadratic", quadratic, quadratic_lr, quadratic_weight_decay))
     groups = [group for group in groups if group["params"]]
     if not groups:
-        raise ValueError(
+        raise InputError(
             f"model must have a parameter that requires a gradient, got {type(model).__name__} "
             "without any: unfreeze what is to be trained with requires_grad_(True)."
         )
@@ -144,9 +145,9 @@ def _check_number(name: str, value: object) -> None:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}: give a number >= 0.")
+        raise InputTypeError(f"{name} must be a number, got {value!r}: give a number >= 0.")
     if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} must be finite and >= 0, got {value}: give a number >= 0.")
+        raise InputError(f"{name} must be finite and >= 0, got {value}: give a number >= 0.")
 
 
 def _quadratic_ids(model: nn.Module) -> set[int]:
@@ -292,11 +293,11 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
         mean over layers                   0.0000
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(
+        raise InputTypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: pass the model itself."
         )
     if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Iterable):
-        raise TypeError(
+        raise InputTypeError(
             f"batches must be an iterable of batches, got one {type(batches).__name__}: "
             "put a single batch into a list."
         )
@@ -306,7 +307,7 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
         name: module for name, module in model.named_modules() if isinstance(module, QuadraticLayer)
     }
     if not layers:
-        raise ValueError(
+        raise InputError(
             f"model must have a quadratic layer, got {type(model).__name__} without any: "
             "convert it first with quadric.convert_(model)."
         )
@@ -324,7 +325,7 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
             model(*_to(device, args), **_to(device, kwargs))
             seen += 1
     if not seen:
-        raise ValueError(
+        raise InputError(
             "batches must hold at least one batch, got none: "
             "give a list or a DataLoader, and not a generator that was read already."
         )
@@ -450,7 +451,7 @@ def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments that a batch stands for."""
     if isinstance(batch, (tuple, list)):
         if not batch:
-            raise ValueError("a batch must hold an input, got an empty one: give (input, ...).")
+            raise InputError("a batch must hold an input, got an empty one: give (input, ...).")
         batch = batch[0]
     if isinstance(batch, Mapping):
         return (), dict(batch)

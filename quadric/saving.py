@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from quadric._swapping import Swap
-from quadric._targets import walk
 from quadric.attention import QuadraticMultiheadAttention
-from quadric.conversion import check_convertible, plan_conversion
+from quadric.conversion.convert import check_convertible, plan_conversion
+from quadric.conversion.swapping import Swap
+from quadric.conversion.targets import walk
+from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
 from quadric.zoo import NeuronLayer, get_neuron
@@ -144,7 +145,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     """
     _check_is_module(model)
     if only not in (None, "quadratic"):
-        raise ValueError(
+        raise InputError(
             f"only must be None or 'quadratic', got {only!r}: leave it out to save everything"
         )
     model = _unwrapped(model)
@@ -173,7 +174,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         os.chmod(unfinished, mode)
         os.replace(unfinished, path)
     except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"the model cannot be written to {path}: {error}") from error
+        raise InputError(f"the model cannot be written to {path}: {error}") from error
     finally:
         if os.path.exists(unfinished):
             os.remove(unfinished)
@@ -232,7 +233,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 def _check_is_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(
+        raise InputTypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
         )
 
@@ -300,14 +301,14 @@ def _first_names(model: nn.Module) -> Iterator[tuple[str, SavedLayer]]:
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError):
-                raise ValueError(
+                raise InputError(
                     f"options of a neuron must be plain values to be saved, got {option}={value!r} "
                     f"(layer {name!r}): use a number or a string"
                 ) from None
         yield name, layer
     for name, module in model.named_modules():
         if isinstance(module, QuadraticLayer) and parametrize.is_parametrized(module):
-            raise ValueError(
+            raise InputError(
                 "the parameters of a quadratic layer must be plain to be saved, got a "
                 f"parametrization in {name!r}: remove it with "
                 "torch.nn.utils.parametrize.remove_parametrizations first"
@@ -326,13 +327,13 @@ def quadratic_keys(model: nn.Module) -> set[str]:
 
 def _check_adapter(model: nn.Module, layers: Mapping[str, SavedLayer]) -> None:
     if not layers:
-        raise ValueError(
+        raise InputError(
             f"an adapter needs quadratic layers, got {type(model).__name__} without any: convert "
             "the model first with quadric.convert_(model)"
         )
     for name, layer in layers.items():
         if not get_neuron(layer.neuron).can_be_linear:
-            raise ValueError(
+            raise InputError(
                 "an adapter needs neurons that are a linear layer and something on top, got the "
                 f"neuron {layer.neuron!r} (layer {name!r}): save the whole model instead"
             )
@@ -342,23 +343,23 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for key, value in model.state_dict().items():
         if not isinstance(value, Tensor):
-            raise ValueError(
+            raise InputError(
                 f"a state dict must hold tensors alone to be saved, got {key!r} of type "
                 f"{type(value).__name__}: use torch.save for a module with a state of its own"
             )
         if is_lazy(value):
-            raise ValueError(
+            raise InputError(
                 f"every parameter must have values to be saved, got the lazy {key!r}: run one "
                 "forward pass first"
             )
         if value.is_meta:
-            raise ValueError(
+            raise InputError(
                 f"every tensor must have values to be saved, got {key!r} on the meta device: fill "
                 "the model first"
             )
         if type(value.data) is not Tensor or value.layout is not torch.strided:
             kind = type(value.data).__name__
-            raise ValueError(
+            raise InputError(
                 f"every tensor must be a plain dense one to be saved, got {key!r}, a {kind} with "
                 f"layout {value.layout}: gather, densify or dequantize it first"
             )
@@ -403,7 +404,7 @@ def _opened(path: str) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise InputError(
             f"{path} must be a safetensors file that quadric.save wrote, got a truncated, damaged "
             f"or foreign one ({error}): write it again"
         ) from None
@@ -416,12 +417,12 @@ def _read(path: str) -> tuple[Header, dict[str, Tensor]]:
         try:
             return header, {name: file.get_tensor(name) for name in names}
         except (SafetensorError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{path} is damaged ({error}): write it again") from None
+            raise InputError(f"{path} is damaged ({error}): write it again") from None
 
 
 def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> Header:
     if not metadata or KEY not in metadata:
-        raise ValueError(
+        raise InputError(
             f"{path} must be a file that quadric.save wrote, got a safetensors file without its "
             "header: a linear checkpoint loads with "
             f"model.load_state_dict(safetensors.torch.load_file({path!r}))"
@@ -429,9 +430,9 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
     try:
         raw = json.loads(metadata[KEY])
         if not isinstance(raw["format"], int):
-            raise TypeError("format is not a number")
+            raise InputTypeError("format is not a number")
         if raw["format"] > FORMAT:
-            raise ValueError(
+            raise InputError(
                 f"{path} was written by Quadric {raw.get('version')} in format {raw['format']}, "
                 f"but this version reads formats up to {FORMAT}: update quadric"
             )
@@ -447,10 +448,10 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
         aliases = _expect(dict, raw["aliases"])
         content = raw["content"]
         if content not in ("model", "quadratic") or not set(aliases.values()) <= names:
-            raise TypeError("its parts do not go together")
+            raise InputTypeError("its parts do not go together")
         return Header(_expect(str, raw["version"]), content, layers, aliases)
     except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
-        raise ValueError(
+        raise InputError(
             f"{path} has a damaged header ({type(error).__name__}: {error}): write the file again "
             "with quadric.save"
         ) from None
@@ -458,7 +459,7 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
 
 def _expect(kind: type, value: Any) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r} is not a {kind.__name__}")
+        raise InputTypeError(f"{value!r} is not a {kind.__name__}")
     return value
 
 
@@ -472,14 +473,14 @@ def _conversion(
     for name, (layer, _) in present.items():
         wanted = header.layers.get(name)
         if wanted is not None and not wanted.agrees(layer):
-            raise ValueError(
+            raise InputError(
                 f"the layers of the model and of {path} must agree, but {name!r} is {layer} in the "
                 f"model and {wanted} in the file: load the file into the plain model"
             )
     known = {present[name][1] for name in header.layers if name in present}
     extra = [name for name, (_, module) in present.items() if module not in known]
     if extra:
-        raise ValueError(
+        raise InputError(
             f"the layers of the model and of {path} must agree, but {extra[0]!r} is "
             f"{present[extra[0]][0]} in the model and linear in the file"
             + (f", as are {len(extra) - 1} more" if len(extra) > 1 else "")
@@ -492,7 +493,7 @@ def _conversion(
         try:
             plan[name] = layer.plan()
         except ValueError as error:
-            raise ValueError(f"{path} cannot be loaded: {error} (layer {name!r})") from None
+            raise InputError(f"{path} cannot be loaded: {error} (layer {name!r})") from None
     if not plan:
         return Swap(inner, []), []
     check_convertible(model)
@@ -501,7 +502,7 @@ def _conversion(
         with torch.random.fork_rng(devices=[]):
             return plan_conversion(inner, plan), list(plan)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} does not fit the model: {error}") from None
+        raise InputError(f"{path} does not fit the model: {error}") from None
 
 
 def _fitting(
@@ -517,7 +518,7 @@ def _fitting(
     if missing or unexpected:
         found = [f"{_some(missing)} missing"] if missing else []
         found += [f"{_some(unexpected)} unknown to the model"] if unexpected else []
-        raise ValueError(
+        raise InputError(
             f"the tensors of {path} must be those of the model, got {' and '.join(found)}: load it "
             "into a model of the same architecture"
         )
@@ -525,25 +526,25 @@ def _fitting(
     for key, value in values.items():
         own = state[key]
         if not isinstance(own, Tensor) or own.is_meta:
-            raise ValueError(
+            raise InputError(
                 f"the model must have storage to be loaded into, got {key!r} on the meta device: "
                 "call model.to_empty(device='cpu') first"
             )
         if own.shape != value.shape:
-            raise ValueError(
+            raise InputError(
                 f"the tensors of {path} must have the shapes of the model, got {key!r} of shape "
                 f"{tuple(value.shape)}, not {tuple(own.shape)}: load it into a model of the same "
                 "architecture"
             )
         if _number_kind(own.dtype) != _number_kind(value.dtype):
-            raise ValueError(
+            raise InputError(
                 f"the tensors of {path} must be of the model's kind of number, got {key!r} as "
                 f"{value.dtype} for {own.dtype}: load it into a model of the same architecture"
             )
         first = sources.setdefault(_identity(own), key)
         same = torch.allclose(values[first], value, rtol=0, atol=0, equal_nan=True)
         if first != key and not same:
-            raise ValueError(
+            raise InputError(
                 f"tensors that the model shares must be equal in {path}, but {first!r} and {key!r} "
                 "differ: load it into a model that does not share them"
             )

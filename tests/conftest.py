@@ -17,7 +17,7 @@ from hypothesis import settings
 from torch import Tensor
 
 import quadric
-from quadric import kernels
+from quadric.ops import native as kernels
 
 torch.set_num_threads(1)
 
@@ -50,7 +50,7 @@ def need_kernels() -> None:
     """Switches the kernels on. Where there is a compiler, not being able to is a failure."""
     if quadric.use_kernels(True):
         return
-    reason = str(quadric.kernels.reason())
+    reason = str(quadric.ops.native.reason())
     if reason.startswith("no C++ compiler"):
         pytest.skip(f"no kernels on this machine: {reason}")
     pytest.fail(f"the kernels must be active where there is a compiler: {reason}")
@@ -100,7 +100,7 @@ def fast_path(request: pytest.FixtureRequest) -> None:
     kernels too.
     """
     if request.config.getoption("--kernels", default=False) and not quadric.use_kernels(True):
-        pytest.fail(f"no kernels to test: {quadric.kernels.reason()}")
+        pytest.fail(f"no kernels to test: {quadric.ops.native.reason()}")
 
 
 @pytest.fixture(autouse=True)

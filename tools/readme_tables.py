@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from quadric import cost, models
-from quadric._text import markdown_table
 from quadric.bench.cases import BARE_PASS, make_transformer
 from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import (
@@ -33,6 +32,7 @@ from quadric.bench.suite import (
 )
 from quadric.demo.table import demo_table
 from quadric.nn import QuadraticLayer
+from quadric.texttable import markdown_table
 from quadric.zoo.table import neuron_table
 
 MINUS = "\N{MINUS SIGN}"

@@ -11,13 +11,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from quadric import kernels
 from quadric.bench.straightforward import FORMULAS, Straightforward
-from quadric.conversion import convert_
+from quadric.conversion.convert import convert_
+from quadric.errors import InputError
 from quadric.exporting.checking import tensors_in
-from quadric.fusing import fuse_
-from quadric.joining import join_
-from quadric.networks import build_network, example_inputs
+from quadric.models.named import build_network, example_inputs
+from quadric.ops import native as kernels
 from quadric.zoo import get_neuron, make_layer
 from quadric.zoo.layers import NeuronLayer
 
@@ -67,7 +66,7 @@ class _BarePass(nn.Module):
 def with_bare_passes(model: nn.Module) -> nn.Module:
     """Puts a bare pass behind every convolution of a linear network."""
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        raise ValueError(f"{BARE} needs a network with convolutions, got one without: leave it out")
+        raise InputError(f"{BARE} needs a network with convolutions, got one without: leave it out")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Conv2d):
@@ -219,11 +218,6 @@ def make_cases(
                         )
                     if path == "straightforward":
                         module = Straightforward(cast(NeuronLayer, module))
-                    if path.endswith(FUSED):
-                        # A linear layer takes up its BatchNorm; its activation torch computes.
-                        fuse_(module.eval(), args)
-                    if path.endswith(JOINED):
-                        join_(module, args)
                     if path.startswith("compiled"):
                         module = torch.compile(module)  # type: ignore[assignment]
                     name, way = neuron, path
@@ -278,7 +272,7 @@ def network_cases(
     """
     if name == "transformer":
         if inputs:
-            raise ValueError("the transformer has its own inputs: leave --input out")
+            raise InputError("the transformer has its own inputs: leave --input out")
         return transformer_cases(neurons, paths, dtypes, batch)
     size = batch or 128
     examples = example_inputs(name, inputs)
@@ -309,12 +303,12 @@ def _check_network(name: str, model: nn.Module, inputs: Sequence[Tensor]) -> Non
         result = model.train()(*inputs)
     except Exception as error:
         text = " ".join(str(error).split())[:200]
-        raise ValueError(
+        raise InputError(
             f"{name} must run on inputs of shape {shapes}, got {type(error).__name__}: {text}: "
             "give its own shapes, --input once for each input"
         ) from error
     if not outputs(result):
-        raise ValueError(
+        raise InputError(
             f"{name} must give tensors that have a gradient, got none: a training step is timed; "
             "have some parameters that are not frozen, and return tensors, or lists, tuples or "
             "dictionaries of them"

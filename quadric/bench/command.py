@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from quadric import kernels, zoo
+from quadric import zoo
 from quadric.bench.allocator import keep_freed_memory
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
@@ -27,7 +27,9 @@ from quadric.bench.cases import (
 )
 from quadric.bench.run import AT_LEAST, BenchReport, run, timed_runs
 from quadric.bench.suite import suite_cases
-from quadric.networks import build_network
+from quadric.errors import InputError
+from quadric.models.named import build_network
+from quadric.ops import native as kernels
 
 if TYPE_CHECKING:
     from quadric.bench.onnx import LatencyReport
@@ -41,9 +43,9 @@ def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
-            raise ValueError(f"{what} must be among {', '.join(known)}, got {word!r}")
+            raise InputError(f"{what} must be among {', '.join(known)}, got {word!r}")
     if not words:
-        raise ValueError(f"{what} must name at least one of {', '.join(known)}, got {text!r}")
+        raise InputError(f"{what} must name at least one of {', '.join(known)}, got {text!r}")
     return list(dict.fromkeys(words))
 
 
@@ -53,7 +55,7 @@ def _numbers(what: str, text: str, separator: str, count: int | None = None) -> 
     except ValueError:
         found = ()
     if not found or min(found) < 1 or (count is not None and len(found) != count):
-        raise ValueError(
+        raise InputError(
             f"{what} must be positive whole numbers joined by {separator!r}, got {text!r}"
         )
     return found
@@ -69,7 +71,7 @@ def _refuse(given: Mapping[str, object], model: str | None, ranks: str | None) -
     for applies, rule, without in rules:
         extra = next((name for name in without if applies and given[name]), None)
         if extra is not None:
-            raise ValueError(f"{rule}, got --{extra} with it: leave one of them out")
+            raise InputError(f"{rule}, got --{extra} with it: leave one of them out")
 
 
 def _require_compiler() -> None:
@@ -80,7 +82,7 @@ def _require_compiler() -> None:
         cpp_builder.get_cpp_compiler()
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
+        raise InputError(
             f"paths may hold compiled only where torch finds a C++ compiler, got: {text[:200]}: "
             "install one, or leave compiled out"
         ) from error
@@ -138,11 +140,11 @@ def bench_command(
     if threads is not None:
         torch.set_num_threads(threads)
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
-        raise ValueError("paths may hold straightforward for single layers only: leave it out")
+        raise InputError("paths may hold straightforward for single layers only: leave it out")
     fused = next((way for way in ways if way.endswith((FUSED, JOINED, BARE))), None)
     if fused is not None and (suite or model is None or ranks is not None):
         rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
-        raise ValueError(f"paths may hold {fused} {rule}: leave it out")
+        raise InputError(f"paths may hold {fused} {rule}: leave it out")
     given = {"model": model, "shapes": shapes, "ranks": ranks, "input": input, "batch": batch}
     if not suite:
         _refuse(given, model, ranks)
@@ -160,7 +162,7 @@ def bench_command(
     elif ranks is not None:
         with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
         if not with_rank:
-            raise ValueError(f"--ranks needs neurons that have a rank, got {neurons}")
+            raise InputError(f"--ranks needs neurons that have a rank, got {neurons}")
         path = "kernels" if "kernels" in ways else ways[0]
         numbers = tuple(dict.fromkeys(_numbers("ranks", ranks, ",")))
         cases = rank_cases(numbers, with_rank, path)

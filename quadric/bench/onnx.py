@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from quadric import models, provenance
-from quadric._text import markdown_table, text_table
-from quadric.conversion import convert_
+from quadric.conversion.convert import convert_
 from quadric.exporting import export_onnx, latencies
-from quadric.exporting.bounds import PARTS, reduced
+from quadric.texttable import markdown_table, text_table
 
 NEURONS: dict[str, tuple[str, int | None]] = {
     "linear": ("linear", None),
@@ -155,10 +154,6 @@ def bench_onnx(
                 files[name] = Path(folder) / f"{len(ready)}-{len(files)}.onnx"
                 model = _quadratic(name, network.build)
                 export_onnx(model, files[name], torch.randn(1, *network.shape))
-            for part, name in PARTS.items():
-                file = Path(folder) / f"{len(ready)}-{part}.onnx"
-                if reduced(files["eigen"], file, part):
-                    files[name] = file
             ready.append((network, files))
         for _ in range(rounds):
             for network, files in ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quadric.bench.run import BenchReport
+from quadric.errors import InputError
 
 
 def check_format(path: Path) -> None:
@@ -17,7 +18,7 @@ def check_format(path: Path) -> None:
     kinds = pyplot.figure().canvas.get_supported_filetypes()
     pyplot.close()
     if path.suffix[1:].lower() not in kinds:
-        raise ValueError(
+        raise InputError(
             f"--plot must end in one of {', '.join(f'.{kind}' for kind in sorted(kinds))}, got "
             f"{str(path)!r}: the suffix is the format"
         )

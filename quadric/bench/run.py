@@ -10,10 +10,11 @@ from typing import Any
 
 import torch._dynamo
 
-from quadric import kernels, provenance
+from quadric import provenance
 from quadric.bench.cases import Case
 from quadric.bench.memory import peak_bytes
 from quadric.bench.timing import interleaved
+from quadric.ops import native as kernels
 
 INFERENCES = 3
 """Runs of an inference for one of a training step: it is shorter, so noise weighs more."""

@@ -20,7 +20,6 @@ from typing import Any
 
 from torch import nn
 
-from quadric._text import markdown_table, text_table
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
     BARE_PASS,
@@ -34,8 +33,10 @@ from quadric.bench.cases import (
     transformer_cases,
     with_bare_passes,
 )
-from quadric.conversion import convert_
-from quadric.networks import build_network
+from quadric.conversion.convert import convert_
+from quadric.errors import InputError
+from quadric.models.named import build_network
+from quadric.texttable import markdown_table, text_table
 
 NEURONS = ("eigen", "shared")
 RECOMPUTED = ", recompute"
@@ -61,7 +62,7 @@ def suite_cases(
     """
     eager = [path for path in paths if path != "compiled"]
     if not eager:
-        raise ValueError(
+        raise InputError(
             f"paths must hold plain or kernels beside compiled, got {', '.join(paths)}: the "
             "Transformer and the layers are timed on these"
         )

@@ -23,6 +23,7 @@ from quadric.data.images import Normalization as Normalization
 from quadric.data.images import TensorBatches as TensorBatches
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
+from quadric.errors import InputError
 
 IMAGES = ("digits", "cifar10", "cifar100", "folders")
 
@@ -49,7 +50,7 @@ def load(
     for option in options:
         if option not in valid:
             has = ", ".join(p.name for p in valid.values() if p.default is not p.empty)
-            raise ValueError(f"unknown option {option!r} for data set {name!r}: it has {has}")
+            raise InputError(f"unknown option {option!r} for data set {name!r}: it has {has}")
     return function(**options)
 
 
@@ -67,6 +68,6 @@ def _function(
         return partial(laws.table, rest)
     if name == "folders" or (kind == "uci" and rest):
         if data_dir is None:
-            raise ValueError(f"data set {name!r} needs a data directory: name it with data_dir")
+            raise InputError(f"data set {name!r} needs a data directory: name it with data_dir")
         return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
-    raise ValueError(f"unknown data set {name!r}: choose from {', '.join(names())}")
+    raise InputError(f"unknown data set {name!r}: choose from {', '.join(names())}")

@@ -6,13 +6,15 @@ import hashlib
 import os
 from pathlib import Path
 
+from quadric.errors import InputError
+
 
 def directory(path: str | os.PathLike[str], remedy: str) -> Path:
     """Returns an existing directory."""
     found = Path(path).expanduser()
     if not found.is_dir():
         what = "it is a file" if found.exists() else "there is none"
-        raise ValueError(f"{found} must be a directory, but {what}: {remedy}")
+        raise InputError(f"{found} must be a directory, but {what}: {remedy}")
     return found
 
 
@@ -21,9 +23,9 @@ def read_bytes(path: Path, remedy: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"missing file {path}: {remedy}") from None
+        raise InputError(f"missing file {path}: {remedy}") from None
     except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
+        raise InputError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
 
 
 def read_text(path: Path, remedy: str) -> str:
@@ -31,14 +33,14 @@ def read_text(path: Path, remedy: str) -> str:
     try:
         return read_bytes(path, remedy).decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file: {remedy}") from None
+        raise InputError(f"{path} is not a text file: {remedy}") from None
 
 
 def check_md5(name: str, data: bytes, md5: str, remedy: str) -> None:
     """Refuses bytes that do not have the published checksum."""
     got = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if got != md5:
-        raise ValueError(
+        raise InputError(
             f"{name} is truncated or not the published file: md5 {got} of {len(data):,} bytes, "
             f"expected {md5}: {remedy}"
         )

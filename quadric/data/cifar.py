@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadric.data._extras import require
 from quadric.data._files import check_md5, directory, read_bytes
 from quadric.data.images import CropFlip, ImageData
+from quadric.errors import InputError
+from quadric.extras import load_extra
 
 PIXELS = 3 * 32 * 32
 
@@ -179,7 +180,7 @@ def load(
         progress: show the download.
     """
     if resize is not None and (not isinstance(resize, int) or resize < 1 or 32 % resize):
-        raise ValueError(f"resize must be a divisor of 32 (16, 8, ...), got {resize!r}")
+        raise InputError(f"resize must be a divisor of 32 (16, 8, ...), got {resize!r}")
     parts = _read(source, data_dir, progress)
     images = torch.cat([parts[part.name][0] for part in source.train])
     labels = torch.cat([parts[part.name][1] for part in source.train])
@@ -244,7 +245,7 @@ def _read(
     for archive, _, reader in layouts:
         if (root / archive.file).is_file():
             return _read_archive(source, archive, root / archive.file, reader)
-    raise ValueError(
+    raise InputError(
         f"no {source.title} in {root}: expected {source.python.folder}/{source.test.name} or "
         f"{source.binary.folder}/{source.test.name}.bin and its like, or {source.python.file} "
         f"(md5 {source.python.md5}) from {source.python.url}"
@@ -257,7 +258,7 @@ def _remedy(archive: Archive) -> str:
 
 def _download(source: Source, progress: bool) -> Path:
     """Fetches the Python archive into the user's cache, or finds it there; the md5 is checked."""
-    pooch = require("pooch", f"the download of {source.title}")
+    pooch = load_extra("pooch", f"the download of {source.title}")
     archive = source.python
     cache = Path(os.environ.get("QUADRIC_CACHE") or pooch.os_cache("quadric"))
     try:
@@ -270,7 +271,7 @@ def _download(source: Source, progress: bool) -> Path:
             progressbar=progress and importlib.util.find_spec("tqdm") is not None,
         )
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"the download of {archive.url} is not the published file (expected md5 "
             f"{archive.md5}): try again, or put {archive.file} into a directory and name that "
             "as data directory"
@@ -278,7 +279,7 @@ def _download(source: Source, progress: bool) -> Path:
     except OSError as error:
         # requests' errors are OSErrors; their text is long and its first part says it.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(
+        raise InputError(
             f"cannot download {archive.url} ({reason}): fetch it by hand (md5 {archive.md5}), "
             "put it into a directory, and name that as data directory"
         ) from None
@@ -299,9 +300,9 @@ def _read_archive(
             for block in iter(lambda: file.read(1 << 20), b""):
                 md5.update(block)
     except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
+        raise InputError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
     if md5.hexdigest() != archive.md5:
-        raise ValueError(
+        raise InputError(
             f"{path} is truncated or not the published archive: md5 {md5.hexdigest()} of "
             f"{path.stat().st_size:,} bytes, expected {archive.md5}: get it from {archive.url}"
         )
@@ -317,7 +318,7 @@ def _read_archive(
                 found[part.name] = reader(source, part, name, content.read())
     for name, part in wanted.items():
         if part.name not in found:
-            raise ValueError(f"missing file {name} in {path}: {remedy}")
+            raise InputError(f"missing file {name} in {path}: {remedy}")
     return found
 
 
@@ -326,14 +327,14 @@ def _read_records(source: Source, part: Part, name: str, data: bytes) -> tuple[T
     record = source.label_bytes + PIXELS
     remedy = _remedy(source.binary)
     if len(data) != part.records * record:
-        raise ValueError(
+        raise InputError(
             f"{name} is truncated or not a file of {source.title}: {len(data):,} bytes, "
             f"expected {part.records * record:,}: {remedy}"
         )
     table = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(part.records, record)
     labels = table[:, source.label_bytes - 1].long()
     if int(labels.max()) >= len(source.class_names):
-        raise ValueError(
+        raise InputError(
             f"{name} is not a file of {source.title}: label {int(labels.max())}, "
             f"expected 0 ... {len(source.class_names) - 1}: {remedy}"
         )
@@ -349,11 +350,11 @@ def _read_pickle(source: Source, part: Part, name: str, data: bytes) -> tuple[Te
         images = torch.from_numpy(batch[b"data"])
         labels = torch.tensor(batch[source.label_key], dtype=torch.int64)
         if images.dtype != torch.uint8 or images.shape != (part.records, PIXELS):
-            raise ValueError(f"pixels {tuple(images.shape)}, expected {(part.records, PIXELS)}")
+            raise InputError(f"pixels {tuple(images.shape)}, expected {(part.records, PIXELS)}")
         if labels.shape != (part.records,):
-            raise ValueError(f"{len(labels)} labels, expected {part.records}")
+            raise InputError(f"{len(labels)} labels, expected {part.records}")
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a file of {source.title} ({error}): {remedy}") from None
+        raise InputError(f"{name} is not a file of {source.title} ({error}): {remedy}") from None
     return images.view(-1, 3, 32, 32), labels
 
 

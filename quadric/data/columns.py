@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quadric.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -79,11 +81,11 @@ def make_table(
         for column in wanted:
             if column not in frame.columns:
                 listed = list_columns(frame)
-                raise ValueError(f"no column {column!r} for --{what}: the columns are {listed}")
+                raise InputError(f"no column {column!r} for --{what}: the columns are {listed}")
     if target in drop:
-        raise ValueError(f"the target {target!r} cannot be dropped: name another target")
+        raise InputError(f"the target {target!r} cannot be dropped: name another target")
     if task is not None and task not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+        raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     notes: list[str] = []
     # From here on the index is the row of the file, which messages name.
     frame = frame.reset_index(drop=True)
@@ -124,7 +126,7 @@ def make_table(
             "categories one of their own)"
         )
     if not inputs:
-        raise ValueError(
+        raise InputError(
             f"{name} has no column to learn from besides {target!r}: every other one is constant, "
             "an identifier or dropped"
         )
@@ -149,7 +151,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     try:
         distinct = values.nunique()
     except TypeError:  # a Parquet file may hold anything
-        raise ValueError(
+        raise InputError(
             f"the target {target!r} must hold numbers or labels, got a "
             f"{type(values.iloc[0]).__name__}: name another column"
         ) from None
@@ -157,7 +159,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
         value = values.iloc[0] if len(values) else None
         shown = repr(value) if isinstance(value, str) else str(value)
         got = f"only {shown}" if distinct else "no value at all"
-        raise ValueError(
+        raise InputError(
             f"the target {target!r} must have at least 2 different values, got {got}: name another "
             "column with --target"
         )
@@ -180,7 +182,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     if task == "classification":
         if distinct > max(_FEW_CLASSES, len(values) // 2):
             remedy = "use --task regression" if kind == NUMBER else "name another column"
-            raise ValueError(
+            raise InputError(
                 f"the target {target!r} has {distinct:,} different values in {len(values):,} rows, "
                 f"too many for classes: {remedy}"
             )
@@ -189,13 +191,13 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             labels = numbers.astype(np.int64)
         return labels.astype(str), task, notes
     if kind == DATE:
-        raise ValueError(
+        raise InputError(
             f"the target {target!r} holds dates, got {str(values.iloc[0])!r}: turn them into "
             "numbers, or name another column"
         )
     if kind == CATEGORY:
         bad = _first_text(values)
-        raise ValueError(
+        raise InputError(
             f"the target {target!r} must hold numbers for a regression, but row {bad[0]} is "
             f"{bad[1]!r}: use --task classification, or name another column"
         )
@@ -236,7 +238,7 @@ def _classify(
     if as_category:
         return CATEGORY, _labels(values)
     if types.is_complex_dtype(values):
-        raise ValueError(
+        raise InputError(
             f"column {column!r} must hold real numbers, got complex ones: split them into two "
             "columns"
         )
@@ -269,7 +271,7 @@ def _classify(
         others = int(parsed.isna().sum()) - 1
         more = f" (and {others:,} more)" if others else ""
         remedy = f"--categories {column!r} or --drop {column!r}"
-        raise ValueError(
+        raise InputError(
             f"column {column!r} must hold numbers, but row {int(place) + 1} is "
             f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or add "
             + ("--task classification" if is_target else remedy)
@@ -311,7 +313,7 @@ def _refuse_infinite(numbers: pd.Series, column: str) -> None:
         place = int(numbers.index[infinite.argmax()]) + 1
         others = int(infinite.sum()) - 1
         more = f" (and {others:,} more)" if others else ""
-        raise ValueError(
+        raise InputError(
             f"column {column!r} must hold finite numbers, but row {place} is infinite{more}: "
             "correct it or leave the cell empty"
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from quadric.data._extras import require
 from quadric.data.images import CropFlip, ImageData, stratified_split
+from quadric.extras import load_extra
 
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0
@@ -22,7 +22,7 @@ def load(*, augment: bool = False) -> ImageData:
         augment: shift the training pictures by up to one pixel. Off, because the digits are
             centered and a short training only gets worse by it (98.5 % to 97.5 % in ten epochs).
     """
-    datasets = require("sklearn.datasets", "the digits data set")
+    datasets = load_extra("sklearn.datasets", "the digits data set")
     bunch = datasets.load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).to(torch.int64)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from quadric.data._extras import require
 from quadric.data._files import directory
 from quadric.data.images import (
     Normalization,
@@ -31,6 +30,8 @@ from quadric.data.images import (
     make_generator,
     stratified_split,
 )
+from quadric.errors import InputError
+from quadric.extras import load_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -250,21 +251,21 @@ class FolderBatches:
                 good += 1
                 yield self.normalization(pictures), labels
             elif self._equal_batches:
-                raise ValueError(
+                raise InputError(
                     f"all {len(broken)} pictures of a batch are broken, and the processes must "
                     f"have equally many batches; the first is {broken[0].path} "
                     f"({broken[0].reason}): replace them"
                 )
         if not good and self.broken:
             path, reason = next(iter(self.broken.items()))
-            raise ValueError(
+            raise InputError(
                 f"all {len(self.broken)} pictures are broken, the first is {path} ({reason}): "
                 "replace them"
             )
 
     def _report(self, item: Broken) -> None:
         if self.on_broken == "refuse":
-            raise ValueError(
+            raise InputError(
                 f"broken picture {item.path} ({item.reason}): replace it, or skip such pictures "
                 "with on_broken='skip'"
             )
@@ -384,7 +385,7 @@ class FolderData:
     def val_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> FolderBatches:
         """Every validation picture once, in order, over all processes together."""
         if self.val_files is None:
-            raise ValueError(f"{self.name} has no validation part: make one with hold_out()")
+            raise InputError(f"{self.name} has no validation part: make one with hold_out()")
         return self._middle(self.val_files, batch_size, rank, world_size)
 
     def _middle(self, files: Files, batch_size: int, rank: int, world_size: int) -> FolderBatches:
@@ -420,27 +421,27 @@ def load(
         workers: processes that decode; None for as many as there are processors, at most 8.
         name: of the data set.
     """
-    require("PIL", "a data set of pictures in folders")
+    load_extra("PIL", "a data set of pictures in folders")
     if on_broken not in ("skip", "refuse"):
-        raise ValueError(f"on_broken must be 'skip' or 'refuse', got {on_broken!r}")
+        raise InputError(f"on_broken must be 'skip' or 'refuse', got {on_broken!r}")
     if size < 1:
-        raise ValueError(f"size must be >= 1, got {size}")
+        raise InputError(f"size must be >= 1, got {size}")
     resize = round(size * 8 / 7) if resize is None else resize
     if resize < size:
-        raise ValueError(f"resize must be >= size {size}, got {resize}")
+        raise InputError(f"resize must be >= size {size}, got {resize}")
     if workers is not None and workers < 0:
-        raise ValueError(f"workers must be >= 0, got {workers}")
+        raise InputError(f"workers must be >= 0, got {workers}")
     root = directory(data_dir, LAYOUT)
     train = root / "train"
     if not train.is_dir():
-        raise ValueError(f"missing directory {train}: {LAYOUT}")
+        raise InputError(f"missing directory {train}: {LAYOUT}")
     test = next((root / part for part in ("val", "test") if (root / part).is_dir()), None)
     if test is None:
-        raise ValueError(f"missing directory {root / 'val'}: {LAYOUT}")
+        raise InputError(f"missing directory {root / 'val'}: {LAYOUT}")
     class_names = _class_names(train)
     unknown = sorted(set(_class_names(test)) - set(class_names))
     if unknown:
-        raise ValueError(f"{test / unknown[0]} has no counterpart in {train}: {LAYOUT}")
+        raise InputError(f"{test / unknown[0]} has no counterpart in {train}: {LAYOUT}")
     if workers is None:
         affinity = getattr(os, "sched_getaffinity", None)
         workers = min(len(affinity(0)) if affinity else os.cpu_count() or 1, 8)
@@ -460,7 +461,7 @@ def load(
 def _class_names(part: Path) -> tuple[str, ...]:
     names = sorted(entry.name for entry in os.scandir(part) if entry.is_dir())
     if not names:
-        raise ValueError(f"no class folders in {part}: {LAYOUT}")
+        raise InputError(f"no class folders in {part}: {LAYOUT}")
     return tuple(names)
 
 
@@ -477,7 +478,7 @@ def _scan(part: Path, class_names: Sequence[str], every: bool) -> Files:
             if file.lower().endswith(EXTENSIONS)
         )
         if not found and (every or folder.is_dir()):
-            raise ValueError(
+            raise InputError(
                 f"no pictures in {folder}: expected files ending in {', '.join(EXTENSIONS)}"
             )
         paths += found

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from quadric.errors import InputError
+
 
 class Batches(Protocol):
     """What trains a network: an iterable of (pictures, labels) that knows its epoch."""
@@ -119,9 +121,9 @@ def epoch_order(
 def check_batching(batch_size: int, rank: int, world_size: int) -> None:
     """Refuses batch sizes and processes that cannot be."""
     if batch_size < 1:
-        raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+        raise InputError(f"batch_size must be >= 1, got {batch_size}")
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0 ... {world_size - 1}, got {rank}")
+        raise InputError(f"rank must be in 0 ... {world_size - 1}, got {rank}")
 
 
 class TensorBatches:
@@ -237,27 +239,27 @@ class ImageData:
             if images is None and labels is None and part == "val":
                 continue
             if images.dtype != torch.uint8 or images.dim() != 4:
-                raise ValueError(
+                raise InputError(
                     f"{part}_images must be a uint8 tensor (N, C, H, W), "
                     f"got {images.dtype} {tuple(images.shape)}"
                 )
             if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-                raise ValueError(
+                raise InputError(
                     f"{part}_labels must be an int64 tensor ({len(images)},), "
                     f"got {labels.dtype} {tuple(labels.shape)}"
                 )
             if images.shape[1:] != self.train_images.shape[1:]:
-                raise ValueError(
+                raise InputError(
                     f"{part}_images must have the shape {self.input_shape} of the training "
                     f"pictures, got {tuple(images.shape[1:])}"
                 )
             if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
-                raise ValueError(
+                raise InputError(
                     f"{part}_labels must be in 0 ... {self.num_classes - 1}, "
                     f"got {int(labels.min())} ... {int(labels.max())}"
                 )
         if not len(self.mean) == len(self.std) == self.input_shape[0]:
-            raise ValueError(
+            raise InputError(
                 f"mean and std must have {self.input_shape[0]} entries, one a channel, "
                 f"got {self.mean} and {self.std}"
             )
@@ -345,7 +347,7 @@ class ImageData:
     def val_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> TensorBatches:
         """Every validation picture once, in order, over all processes together."""
         if self.val_images is None or self.val_labels is None:
-            raise ValueError(f"{self.name} has no validation part: make one with hold_out()")
+            raise InputError(f"{self.name} has no validation part: make one with hold_out()")
         return TensorBatches(
             self.val_images,
             self.val_labels,
@@ -370,7 +372,7 @@ def stratified_split(
         Indices of the first part and of the rest, both ascending.
     """
     if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
+        raise InputError(f"fraction must be between 0 and 1, got {fraction}")
     labels = torch.as_tensor(labels)
     generator = make_generator(seed)
     chosen = torch.zeros(len(labels), dtype=torch.bool)
@@ -379,7 +381,7 @@ def stratified_split(
         take = round(fraction * len(members))
         chosen[members[torch.randperm(len(members), generator=generator)[:take]]] = True
     if not chosen.any() or chosen.all():
-        raise ValueError(
+        raise InputError(
             f"fraction {fraction} of {len(labels)} samples leaves one part empty: "
             "choose another fraction"
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from quadric.data.images import make_generator
 from quadric.data.tables import TableData
+from quadric.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Law:
             The target, (N,).
         """
         if inputs.dim() != 2 or inputs.shape[1] != len(self.variables):
-            raise ValueError(
+            raise InputError(
                 f"law {self.name!r} takes a tensor (N, {len(self.variables)}), "
                 f"got {tuple(inputs.shape)}"
             )
@@ -527,7 +528,7 @@ def names() -> list[str]:
 def get(name: str) -> Law:
     """Returns a law by name."""
     if name not in LAWS:
-        raise ValueError(f"unknown law {name!r}: choose from {', '.join(LAWS)}")
+        raise InputError(f"unknown law {name!r}: choose from {', '.join(LAWS)}")
     return LAWS[name]
 
 
@@ -552,7 +553,7 @@ def sample(
     """
     law = get(law) if isinstance(law, str) else law
     if n < 1:
-        raise ValueError(f"n must be >= 1, got {n}")
+        raise InputError(f"n must be >= 1, got {n}")
     unit = torch.rand(n, len(law.variables), generator=make_generator(seed), dtype=torch.float64)
     low = torch.tensor([v.low for v in law.variables], dtype=torch.float64)
     high = torch.tensor([v.high for v in law.variables], dtype=torch.float64)
@@ -578,7 +579,7 @@ def table(
     """
     law = get(law) if isinstance(law, str) else law
     if train_size < 1 or test_size < 1:
-        raise ValueError(f"train_size and test_size must be >= 1, got {train_size} and {test_size}")
+        raise InputError(f"train_size and test_size must be >= 1, got {train_size} and {test_size}")
     inputs, targets = sample(law, train_size + test_size, seed, dtype)
     return TableData(
         name=f"law:{law.name}",

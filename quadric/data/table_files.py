@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quadric.data._extras import require
+from quadric.errors import InputError
+from quadric.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,33 +53,33 @@ def read_table(
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        raise ValueError(f"{path} is a directory: name a table, {_KINDS}")
+        raise InputError(f"{path} is a directory: name a table, {_KINDS}")
     if not path.exists():
-        raise ValueError(f"no such file: {path}: name a table, {_KINDS}")
+        raise InputError(f"no such file: {path}: name a table, {_KINDS}")
     if rows is not None and rows < 1:
-        raise ValueError(f"the number of rows must be >= 1, got {rows}")
+        raise InputError(f"the number of rows must be >= 1, got {rows}")
     if delimiter is not None and (not delimiter or set(delimiter) & set('"\r\n')):
-        raise ValueError(
+        raise InputError(
             "delimiter must be what separates the cells of a line, such as ';', got "
             f"{delimiter!r}: leave it out to have it found"
         )
     size = path.stat().st_size
     if size == 0:
-        raise ValueError(f"{path} is empty: a table needs a line of column names and rows")
-    require("pandas", "reading a table", "tables")
+        raise InputError(f"{path} is empty: a table needs a line of column names and rows")
+    load_extra("pandas", "reading a table", "tables")
     try:
         with path.open("rb") as file:
             parquet = file.read(4) == b"PAR1"
     except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror or error})") from None
+        raise InputError(f"cannot read {path} ({error.strerror or error})") from None
     if parquet or path.suffix in (".parquet", ".pq"):
         frame = _read_parquet(path, rows)
     else:
         frame = _read_text(path, size, delimiter, rows)
     if not len(frame):
-        raise ValueError(f"{path} has column names but no rows")
+        raise InputError(f"{path} has column names but no rows")
     if frame.shape[1] < 2:
-        raise ValueError(
+        raise InputError(
             f"{path} must have at least 2 columns, got {frame.shape[1]}: name the delimiter with "
             "--delimiter if it was not found"
         )
@@ -91,21 +92,21 @@ def _refuse_twice(path: Path, names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ValueError(f"{path} has two columns named {name!r}: rename one of them")
+            raise InputError(f"{path} has two columns named {name!r}: rename one of them")
         seen.add(name)
 
 
 def _refuse_size(path: Path, size: float) -> None:
     if size > MAX_BYTES:
-        raise ValueError(
+        raise InputError(
             f"{path} has about {size / 2**30:.1f} GB of data, more than the "
             f"{MAX_BYTES / 2**30:.0f} GB that is read at once: read a part with --rows 200000"
         )
 
 
 def _read_parquet(path: Path, rows: int | None) -> pd.DataFrame:
-    parquet = require("pyarrow.parquet", "reading a Parquet file", "tables")
-    arrow = require("pyarrow", "reading a Parquet file", "tables")
+    parquet = load_extra("pyarrow.parquet", "reading a Parquet file", "tables")
+    arrow = load_extra("pyarrow", "reading a Parquet file", "tables")
     try:
         file = parquet.ParquetFile(path)
         if rows is None:
@@ -123,7 +124,7 @@ def _read_parquet(path: Path, rows: int | None) -> pd.DataFrame:
         return part
     except (arrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"{path} is not a Parquet file that can be read: {reason}") from None
+        raise InputError(f"{path} is not a Parquet file that can be read: {reason}") from None
 
 
 def _read_text(path: Path, size: int, delimiter: str | None, rows: int | None) -> pd.DataFrame:
@@ -134,11 +135,11 @@ def _read_text(path: Path, size: int, delimiter: str | None, rows: int | None) -
     head, encoding = _head(path)
     lines = [line for line in head if line.strip()]
     if not lines:
-        raise ValueError(f"{path} is empty: a table needs a line of column names and rows")
+        raise InputError(f"{path} is empty: a table needs a line of column names and rows")
     if delimiter is None:
         delimiter = _find_delimiter(lines)
         if delimiter is None:
-            raise ValueError(
+            raise InputError(
                 f"{path} is not a table: its lines do not split into the same number of cells; "
                 f"give {_KINDS}, or name the delimiter with --delimiter"
             )
@@ -175,10 +176,10 @@ def _read_text(path: Path, size: int, delimiter: str | None, rows: int | None) -
     ) as error:
         _refuse_long_row(path, encoding, delimiter, len(first), named)
         reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"{path} is not a table: {reason}") from None
+        raise InputError(f"{path} is not a table: {reason}") from None
     except (OSError, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"cannot read {path} ({reason})") from None
+        raise InputError(f"cannot read {path} ({reason})") from None
     if options["header"] is None:
         frame.columns = [f"column {i}" for i in range(frame.shape[1])]
     return frame
@@ -192,7 +193,7 @@ def _head(path: Path) -> tuple[list[str], str]:
             data = file.read(_HEAD)
             whole = len(data) < _HEAD
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(f"cannot read {path} ({error}): name a table, {_KINDS}") from None
+        raise InputError(f"cannot read {path} ({error}): name a table, {_KINDS}") from None
     lines = data.split(b"\n")
     lines = lines if whole or len(lines) == 1 else lines[:-1]
     joined = b"\n".join(lines)
@@ -203,7 +204,7 @@ def _head(path: Path) -> tuple[list[str], str]:
             continue
         if not _NOT_TEXT.search(text):
             return text.splitlines(), encoding
-    raise ValueError(f"{path} is not a table but a binary file: give {_KINDS}")
+    raise InputError(f"{path} is not a table but a binary file: give {_KINDS}")
 
 
 def _refuse_long_row(path: Path, encoding: str, delimiter: str, columns: int, named: bool) -> None:
@@ -221,7 +222,7 @@ def _refuse_long_row(path: Path, encoding: str, delimiter: str, columns: int, na
             # A delimiter at the end of a line makes no cell.
             count = len(cells) if cells[-1].strip() else len(cells) - 1
             if count > columns:
-                raise ValueError(
+                raise InputError(
                     f"{path} is not a table: row {row} has {count} cells, but there are {columns} "
                     "columns: correct it, or put text that holds the delimiter into quotes"
                 )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quadric.errors import InputError
+
 
 @dataclass(frozen=True)
 class Standardization:
@@ -65,17 +67,17 @@ class TableData:
         for part in ("train", "test"):
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if inputs.dim() != 2 or inputs.shape[1] != len(self.input_names):
-                raise ValueError(
+                raise InputError(
                     f"{part}_inputs must be a tensor (N, {len(self.input_names)}), "
                     f"got {tuple(inputs.shape)}"
                 )
             if targets.shape != (len(inputs), 1):
-                raise ValueError(
+                raise InputError(
                     f"{part}_targets must be a tensor ({len(inputs)}, 1), "
                     f"got {tuple(targets.shape)}"
                 )
         if not len(self.train_inputs):
-            raise ValueError(f"table {self.name!r} has no training rows")
+            raise InputError(f"table {self.name!r} has no training rows")
 
     @property
     def num_inputs(self) -> int:

@@ -15,6 +15,7 @@ import torch
 
 from quadric.data._files import directory, read_text
 from quadric.data.tables import TableData
+from quadric.errors import InputError
 
 # Rows of the tables that are published in this form.
 ROWS = {
@@ -48,7 +49,7 @@ def num_splits(name: str, data_dir: str | os.PathLike[str]) -> int:
     path = folder / "n_splits.txt"
     numbers = _integers(path)
     if len(numbers) != 1 or numbers[0] < 1:
-        raise ValueError(f"{path} must hold the number of splits, got {numbers}: {REMEDY}")
+        raise InputError(f"{path} must hold the number of splits, got {numbers}: {REMEDY}")
     return numbers[0]
 
 
@@ -69,11 +70,11 @@ def load(
     folder = _folder(name, data_dir)
     count = num_splits(name, data_dir)
     if not 0 <= split < count:
-        raise ValueError(f"split must be in 0 ... {count - 1} for table {name!r}, got {split}")
+        raise InputError(f"split must be in 0 ... {count - 1} for table {name!r}, got {split}")
     rows = _rows(folder / "data.txt")
     expected = ROWS.get(name)
     if expected is not None and len(rows) != expected:
-        raise ValueError(
+        raise InputError(
             f"{folder / 'data.txt'} is truncated or not the published table: {len(rows):,} rows, "
             f"expected {expected:,}: {REMEDY}"
         )
@@ -81,14 +82,14 @@ def load(
     features = _indices(folder / "index_features.txt", columns, "column")
     target = _indices(folder / "index_target.txt", columns, "column")
     if len(target) != 1:
-        raise ValueError(
+        raise InputError(
             f"{folder / 'index_target.txt'} must name one column, got {len(target)}: {REMEDY}"
         )
     train = _indices(folder / f"index_train_{split}.txt", len(rows), "row")
     test = _indices(folder / f"index_test_{split}.txt", len(rows), "row")
     common = set(train) & set(test)
     if common:
-        raise ValueError(
+        raise InputError(
             f"split {split} in {folder} has row {min(common)} in training and in test: {REMEDY}"
         )
     # From float64: a rounded difference of large numbers is what standardization would see.
@@ -118,7 +119,7 @@ def _folder(name: str, data_dir: str | os.PathLike[str]) -> Path:
     folder = _find(root, name)
     if folder is None:
         found = ", ".join(available(root)) or "none"
-        raise ValueError(
+        raise InputError(
             f"missing file {root / name / 'data.txt'} (tables found there: {found}): {REMEDY}"
         )
     return folder
@@ -133,18 +134,18 @@ def _rows(path: Path) -> list[list[float]]:
         try:
             row = [float(word) for word in words]
         except ValueError:
-            raise ValueError(
+            raise InputError(
                 f"{path} line {number} must be numbers, got {line.strip()[:60]!r}: {REMEDY}"
             ) from None
         if not all(map(math.isfinite, row)):
-            raise ValueError(f"{path} line {number} holds a value that is not finite: {REMEDY}")
+            raise InputError(f"{path} line {number} holds a value that is not finite: {REMEDY}")
         if rows and len(row) != len(rows[0]):
-            raise ValueError(
+            raise InputError(
                 f"{path} line {number} has {len(row)} numbers, expected {len(rows[0])}: {REMEDY}"
             )
         rows.append(row)
     if not rows:
-        raise ValueError(f"{path} is empty: {REMEDY}")
+        raise InputError(f"{path} is empty: {REMEDY}")
     return rows
 
 
@@ -156,17 +157,17 @@ def _integers(path: Path) -> list[int]:
         if not all(number.is_integer() for number in numbers):
             raise ValueError
     except ValueError:
-        raise ValueError(f"{path} must hold whole numbers: {REMEDY}") from None
+        raise InputError(f"{path} must hold whole numbers: {REMEDY}") from None
     return [int(number) for number in numbers]
 
 
 def _indices(path: Path, count: int, what: str) -> list[int]:
     numbers = _integers(path)
     if not numbers:
-        raise ValueError(f"{path} is empty: {REMEDY}")
+        raise InputError(f"{path} is empty: {REMEDY}")
     for number in numbers:
         if not 0 <= number < count:
-            raise ValueError(
+            raise InputError(
                 f"{path} names {what} {number}, but data.txt has {count:,} {what}s: {REMEDY}"
             )
     return numbers

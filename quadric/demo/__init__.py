@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from quadric import provenance
-from quadric._threads import one_thread
 from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
+from quadric.errors import InputError
+from quadric.threads import one_thread
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
@@ -35,9 +36,9 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         What demo.json holds.
     """
     if not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")
+        raise InputError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"out must be a folder, got the file {out}: give another name")
+        raise InputError(f"out must be a folder, got the file {out}: give another name")
     out.mkdir(parents=True, exist_ok=True)
 
     tasks = all_tasks()

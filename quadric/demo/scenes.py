@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.counting import cost
+from quadric.counting.cost import cost
 from quadric.data import digits, laws
 from quadric.nn import QuadraticConv2d, QuadraticLinear
 from quadric.optim import param_groups

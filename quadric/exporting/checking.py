@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from quadric.errors import InputError, InputTypeError
+
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The largest difference to the model that is rounding, relative to its largest output."""
 
@@ -19,23 +21,23 @@ BATCH_SIZES = (1, 2, 5)
 def check_arguments(model: Any, inputs: Sequence[Any], who: str) -> None:
     """Refuses what cannot be exported."""
     if not isinstance(model, nn.Module):
-        raise TypeError(
+        raise InputTypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
         )
     if not inputs:
-        raise ValueError(
+        raise InputError(
             f"{who} must see example inputs, got none: give the arguments of model.forward, such "
             "as torch.randn(1, 3, 32, 32)"
         )
     for value in inputs:
         if not isinstance(value, Tensor):
-            raise TypeError(
+            raise InputTypeError(
                 f"example inputs must be tensors, got {type(value).__name__}: fix other arguments "
                 "in a module of your own around the model"
             )
     meta = next((name for name, p in model.named_parameters() if p.is_meta), None)
     if meta is not None:
-        raise ValueError(
+        raise InputError(
             f"the model must have its numbers, got {meta!r} on the meta device: load weights first"
         )
 
@@ -44,13 +46,13 @@ def check_batch_dim(inputs: Sequence[Tensor], dim: int) -> None:
     """Refuses inputs that do not agree on the size of their batch."""
     for value in inputs:
         if not 0 <= dim < value.dim():
-            raise ValueError(
+            raise InputError(
                 f"batch_dim must be a dimension of every input, got {dim} for an input of shape "
                 f"{tuple(value.shape)}: choose another one, or dynamic_batch=False"
             )
     sizes = {value.shape[dim] for value in inputs}
     if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(
+        raise InputError(
             f"the inputs must have one batch size >= 1, got {sorted(sizes)} in dimension {dim}: "
             "give other examples, or dynamic_batch=False"
         )
@@ -126,7 +128,7 @@ def tolerance_of(model: nn.Module, given: float | None) -> float:
     """The given tolerance, or that of the model's dtype."""
     if given is not None:
         if not given >= 0:
-            raise ValueError(f"tolerance must be >= 0, got {given}: give a small number")
+            raise InputError(f"tolerance must be >= 0, got {given}: give a small number")
         return given
     dtypes = [p.dtype for p in model.parameters() if p.dtype in TOLERANCES]
     return max((TOLERANCES[dtype] for dtype in dtypes), default=TOLERANCES[torch.float32])
@@ -135,7 +137,7 @@ def tolerance_of(model: nn.Module, given: float | None) -> float:
 def check_difference(found: float, tolerance: float, size: int, runtime: str) -> None:
     """Raises for a file that computes something else than the model."""
     if not found <= tolerance:
-        raise ValueError(
+        raise InputError(
             f"the exported network must compute what the model computes, but in {runtime} at batch "
             f"size {size} they differ by {found:.2e} of the largest output, more than the "
             f"tolerance {tolerance:.0e}: no file was written; if that is rounding, raise tolerance"

@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quadric._text import text_table
+from quadric.errors import InputError
 from quadric.exporting.int8 import Int8Report, export_int8
 from quadric.exporting.onnx_file import OPSET, export_onnx
 from quadric.exporting.program import export_torch
 from quadric.exporting.report import ExportReport
 from quadric.exporting.timing import latencies
+from quadric.texttable import text_table
 
 FORMATS = (".onnx", ".pt2")
 LATENCY_BATCHES = (1, 32)
@@ -78,12 +79,12 @@ def deploy(
     """
     check_format(out, int8)
     if int8 and what.calibration is None:
-        raise ValueError(
+        raise InputError(
             f"int8 needs inputs to calibrate on, and {what.name} brings none: name the run "
             "directory of quadric train, whose training data is taken"
         )
     if calibrate_on < 1:
-        raise ValueError(f"calibration must be >= 1, got {calibrate_on}: give some hundred inputs")
+        raise InputError(f"calibration must be >= 1, got {calibrate_on}: give some hundred inputs")
     batches = what.calibration(calibrate_on) if int8 and what.calibration else []
     test = list(what.test()) if int8 and what.test is not None else None
     report: ExportReport | Int8Report
@@ -149,11 +150,11 @@ def deploy(
 def check_format(out: Path, int8: bool) -> None:
     """Refuses a file whose suffix says no format, and int8 in another format than ONNX."""
     if out.suffix not in FORMATS:
-        raise ValueError(
+        raise InputError(
             f"out must end in {' or '.join(FORMATS)}, got {str(out)!r}: the suffix is the format"
         )
     if int8 and out.suffix != ".onnx":
-        raise ValueError(f"int8 is written as .onnx, got {str(out)!r}: choose another suffix")
+        raise InputError(f"int8 is written as .onnx, got {str(out)!r}: choose another suffix")
 
 
 def _export(network: nn.Module, what: Deployable, out: Path, opset: int) -> ExportReport:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError, InputTypeError
 from quadric.exporting.checking import check_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, require_onnx, run_session
 from quadric.exporting.preparing import quiet, unfinished
@@ -113,9 +114,9 @@ def export_int8(
     require_onnx(who)
     check_arguments(model, example_inputs, who)
     if squares not in ("auto", "int8", "float"):
-        raise ValueError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
+        raise InputError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
     if not max_drop >= 0:
-        raise ValueError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
+        raise InputError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
     fixed = not options.get("dynamic_batch", True)
     like = _Like(example_inputs, None if fixed else options.get("batch_dim", 0))
     batches = _calibration(calibration, like)
@@ -123,11 +124,11 @@ def export_int8(
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
     if dtypes:
         found = " and ".join(sorted(map(str, dtypes)))
-        raise ValueError(f"int8 is made of float32 networks, got {found}: use model.float() first")
+        raise InputError(f"int8 is made of float32 networks, got {found}: use model.float() first")
     if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules()) and not (
         any(hasattr(m, "kernel_size") for m in model.modules())
     ):
-        raise ValueError(
+        raise InputError(
             f"int8 is for convolutional networks, got {type(model).__name__} without a "
             "convolution: export it in float"
         )
@@ -152,7 +153,7 @@ def export_int8(
             accuracies = [accuracy(session, tested) for session in (before, open_session(file))]
             lost = float(accuracies[0] or 0) - float(accuracies[1] or 0)
             if lost > max_drop:
-                raise ValueError(
+                raise InputError(
                     f"the accuracy in int8 may fall by {max_drop:.3f} at most, but fell from "
                     f"{accuracies[0]:.4f} to {accuracies[1]:.4f}: no file was written; calibrate "
                     "on more inputs, or raise max_drop"
@@ -181,19 +182,19 @@ class _Like:
     def check(self, where: str, batch: Sequence[Any]) -> None:
         """Refuses a batch that the network would not take."""
         if len(batch) != len(self.examples) or not all(isinstance(v, Tensor) for v in batch):
-            raise ValueError(
+            raise InputError(
                 f"{where} must be the {len(self.examples)} input tensors of the network, got "
                 f"({', '.join(map(_in_words, batch))}): leave labels out, and give each batch as "
                 "the examples are"
             )
         for value, example in zip(batch, self.examples, strict=True):
             if value.dtype != example.dtype or self._sizes(value) != self._sizes(example):
-                raise ValueError(
+                raise InputError(
                     f"{where} must be like the example input, {_in_words(example)}, got "
                     f"{_in_words(value)}: prepare it as for training"
                 )
             if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise ValueError(f"{where} must be finite, got NaN or infinity: clean the data")
+                raise InputError(f"{where} must be finite, got NaN or infinity: clean the data")
 
     def _sizes(self, value: Tensor) -> list[int]:
         """All sizes, that of the batch only as whether there is any."""
@@ -211,10 +212,10 @@ def _in_words(value: Any) -> str:
 def _calibration(calibration: Iterable[Batch], like: _Like) -> list[list[Tensor]]:
     """Batches of all inputs, or an error that says which one is none."""
     if isinstance(calibration, Tensor):
-        raise TypeError("calibration must be batches, got one tensor: give [tensor]")
+        raise InputTypeError("calibration must be batches, got one tensor: give [tensor]")
     batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
     if not batches:
-        raise ValueError(
+        raise InputError(
             "calibration must hold at least one batch of inputs, got none: give some of the "
             "training set"
         )
@@ -226,18 +227,18 @@ def _calibration(calibration: Iterable[Batch], like: _Like) -> list[list[Tensor]
 def _labeled(test: Iterable[tuple[Tensor, Tensor]], like: _Like) -> list[tuple[Tensor, Tensor]]:
     """Batches of inputs and labels, or an error that says which one is none."""
     if len(like.examples) != 1:
-        raise ValueError(
+        raise InputError(
             f"test is for networks of one input, got {len(like.examples)}: leave test out and "
             "measure the file yourself"
         )
     batches = [tuple(batch) for batch in test]
     if not batches:
-        raise ValueError("test must hold at least one batch, got none: leave it out, or give some")
+        raise InputError("test must hold at least one batch, got none: leave it out, or give some")
     found = []
     for number, batch in enumerate(batches):
         where = f"batch {number} of test"
         if len(batch) != 2 or not isinstance(batch[1], Tensor):
-            raise TypeError(
+            raise InputTypeError(
                 f"{where} must be a pair of inputs and labels, got {len(batch)} values: give "
                 "(inputs, labels)"
             )
@@ -245,7 +246,7 @@ def _labeled(test: Iterable[tuple[Tensor, Tensor]], like: _Like) -> list[tuple[T
         like.check(where, [inputs])
         numbers = not labels.dtype.is_floating_point and labels.dtype != torch.bool
         if not numbers or labels.shape != inputs.shape[:1]:
-            raise ValueError(
+            raise InputError(
                 f"the labels in {where} must be a vector of {len(inputs)} class numbers, got "
                 f"{_in_words(labels)}: give the number of each input's class"
             )
@@ -325,7 +326,7 @@ def _mean_difference(before: Any, after: Any, batches: list[list[Tensor]]) -> fl
     for batch in batches:
         for a, b in zip(run_session(before, batch), run_session(after, batch), strict=True):
             if not bool(b.isfinite().all()):
-                raise ValueError(
+                raise InputError(
                     "the int8 network must give finite outputs on the calibration set, and does "
                     "not: no file was written; calibrate on inputs like those of training"
                 )

@@ -22,13 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quadric._squares import SharedSquares, accumulation_dtype
-from quadric.folding import feature_channels, linear_map_of, shared_channels
+from quadric.exporting.folding import linear_map_of
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
+from quadric.ops.reference import accumulation_dtype
 from quadric.zoo import NeuronLayer
-from quadric.zoo.eigen import Square
-from quadric.zoo.shared import Shared
+from quadric.zoo.shared import Shared, Square
 
 BLOCK = 16
 """Channels that a vectorized convolution handles at once, on the widest processors; narrower ones
@@ -77,22 +76,13 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
 
 def _coefficients(layer: QuadraticLayer) -> tuple[Tensor, Tensor, Tensor]:
     """S by its entries: channels of the outputs, of the squares, and the numbers."""
-    channels = layer.num_outputs
-    if isinstance(layer, EigenLayer):
-        columns, rows = feature_channels(layer._squares, channels)
-        values = layer.effective_eigenvalues()
-    else:
-        assert isinstance(layer, NeuronLayer)
-        values = layer.parameter("eigenvalues")
-        if isinstance(layer.rule, Square):
-            rows = columns = torch.arange(channels)
-        else:
-            assert isinstance(layer.rule, Shared)
-            squares = SharedSquares(layer.rule.rank, groups=layer.linear_map.groups)
-            rows, columns = shared_channels(squares, channels)
-    values = values.detach()
+    assert layer.blocks is not None
+    values = layer.effective_eigenvalues().detach()
     values = values.to(accumulation_dtype(values.dtype))
-    return rows.to(values.device), columns.to(values.device), values
+    rows, columns = (
+        torch.tensor(place, dtype=torch.long, device=values.device) for place in layer.blocks.places
+    )
+    return rows, columns, values
 
 
 class Lean(nn.Module):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.exporting.checking import BATCH_SIZES, check_arguments, tolerance_of
 from quadric.exporting.preparing import Examples, copied, prepared, program_of, quiet, unfinished
 from quadric.exporting.report import ExportReport
@@ -76,7 +77,7 @@ def export_onnx(
     limit = tolerance_of(model, tolerance)
     _check_opset(opset)
     if input_names is not None and len(input_names) != len(example_inputs):
-        raise ValueError(
+        raise InputError(
             f"input_names must be one for each of {len(example_inputs)} inputs, got "
             f"{list(input_names)}: give as many as example inputs"
         )
@@ -102,7 +103,7 @@ def _check_opset(opset: int) -> None:
 
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
-        raise ValueError(
+        raise InputError(
             f"opset must be from 1 to {newest}, the newest one that is installed, got {opset}: "
             f"leave it at {OPSET}, which every runtime of today has"
         )
@@ -118,7 +119,7 @@ def _said(model: nn.Module) -> Iterator[None]:
         dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
         other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
         remedy = f"export the {' and '.join(other)} model in float32, or " if other else ""
-        raise ValueError(
+        raise InputError(
             "the file must pass onnx.checker and open in ONNX Runtime, got "
             f"{type(error).__name__}: {text}: no file was written; {remedy}give another opset"
         ) from error
@@ -183,12 +184,12 @@ def _standard_operators(file: Path, opset: int) -> dict[str, int]:
             strange.add(f"{node.domain}.{node.op_type}")
     if strange or graph.functions:
         names = sorted(strange) or [function.name for function in graph.functions]
-        raise ValueError(
+        raise InputError(
             f"an exported network must consist of ONNX's standard operators, got {names[0]}: "
             "replace that part of the model"
         )
     if versions.get("", opset) != opset:
-        raise ValueError(
+        raise InputError(
             f"opset {opset} cannot be written, got {versions['']} from torch: give opset="
             f"{versions['']}"
         )

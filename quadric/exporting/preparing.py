@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric._targets import walk
+from quadric.conversion.targets import walk
+from quadric.errors import InputError
 from quadric.exporting.checking import (
     batch_of,
     check_batch_dim,
@@ -27,9 +28,8 @@ from quadric.exporting.checking import (
     has_numbers,
     tensors_in,
 )
+from quadric.exporting.folding import ChannelShift, FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
-from quadric.folding import ChannelShift, FoldingReport, fold_batchnorm_
-from quadric.joining import separate_
 from quadric.nn import QuadraticLayer
 
 
@@ -40,9 +40,7 @@ def copied(model: nn.Module) -> nn.Module:
         inner = model._modules.get("module")
     if inner is not None:
         return copied(inner)
-    own = copy.deepcopy(model).cpu().eval()
-    separate_(own)  # what a layer computes for others is in no file
-    return own
+    return copy.deepcopy(model).cpu().eval()
 
 
 def prepared(
@@ -113,7 +111,7 @@ class Examples:
             return cls(own, None, (own[0].shape[0] if own[0].dim() else 1,))
         check_batch_dim(own, batch_dim)
         if not sizes or min(sizes) < 1:
-            raise ValueError(
+            raise InputError(
                 f"batch_sizes must be numbers >= 1, got {list(sizes)}: give at least one"
             )
         return cls(own, batch_dim, tuple(dict.fromkeys(sizes)))
@@ -165,14 +163,14 @@ class Examples:
                 try:
                     expected = run(model, inputs)
                 except Exception as error:
-                    raise ValueError(
+                    raise InputError(
                         f"the model must run at batch size {size}, got {type(error).__name__}: "
                         f"{error}: choose other batch_sizes, or dynamic_batch=False"
                     ) from error
                 if has_numbers(expected):
                     break
             else:
-                raise ValueError(
+                raise InputError(
                     "the model must give numbers on the example inputs, got NaN or nothing finite "
                     f"at batch size {size}: no file was written; give examples like the data, or "
                     "train it again if its weights are NaN"
@@ -181,7 +179,7 @@ class Examples:
                 found = difference(expected, call(inputs))
             except Exception as error:
                 text = " ".join(str(error).split())[:300]
-                raise ValueError(
+                raise InputError(
                     f"the exported network must run in {runtime} at batch size {size}, got "
                     f"{type(error).__name__}: {text}: no file was written; if it depends on the "
                     "batch size, export it with dynamic_batch=False"
@@ -205,7 +203,7 @@ def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedPro
     except Exception as error:
         text = " ".join(str(error).split())
         text = text if len(text) < 300 else text[:300] + "…"
-        raise ValueError(
+        raise InputError(
             f"the model must be one graph for torch.export, got {type(error).__name__}: {text}: if "
             "a part of it depends on the batch size, export it with dynamic_batch=False"
         ) from error
@@ -237,9 +235,9 @@ def unfinished(path: Path) -> Iterator[Path]:
     """
     folder = path.parent
     if not folder.is_dir():
-        raise ValueError(f"the folder of {path} must exist, got {folder}: make it first")
+        raise InputError(f"the folder of {path} must exist, got {folder}: make it first")
     if path.is_dir():
-        raise ValueError(f"path must be a file, got the folder {path}: add a file name")
+        raise InputError(f"path must be a file, got the folder {path}: add a file name")
     place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
     try:
         yield place / path.name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quadric.folding import FoldingReport
+from quadric.exporting.folding import FoldingReport
 
 
 @dataclass(frozen=True)

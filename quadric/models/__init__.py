@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from quadric.errors import InputError
 from quadric.models.fitting import Fit, fit
 from quadric.models.registry import ENTRIES, entry
 
@@ -120,18 +121,18 @@ def create(
     if neuron == "linear":
         _refuse_unknown(name, other, found.options)
         if rank is not None:
-            raise ValueError(
+            raise InputError(
                 f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out, "
                 "or choose another neuron"
             )
         return found.factory(**own)
     # Imported here: the networks themselves stand below the converter.
-    from quadric.conversion import convert_
+    from quadric.conversion.convert import convert_
     from quadric.zoo import neurons as registry
 
     neurons = registry()
     if neuron not in neurons:
-        raise ValueError(f"unknown neuron {neuron!r}: choose from {', '.join(neurons)}")
+        raise InputError(f"unknown neuron {neuron!r}: choose from {', '.join(neurons)}")
     _refuse_unknown(name, other, found.options, neuron, neurons[neuron].options)
     if init is None:
         init = "linear" if _starts_linear(neuron, other) else "published"
@@ -169,7 +170,7 @@ def _first(layers: str | None) -> int | None:
         return None
     kind, _, count = str(layers).partition(":")
     if kind != "first" or not count.isdecimal() or int(count) < 1:
-        raise ValueError(
+        raise InputError(
             f"layers must be 'all' or 'first:n' with n >= 1, such as 'first:3', got {layers!r}"
         )
     return int(count)
@@ -190,4 +191,4 @@ def _refuse_unknown(
     if neuron is not None:
         has = ", ".join(neuron_options) or "no options of its own"
         message += f"; neuron {neuron!r} has {has}"
-    raise ValueError(message)
+    raise InputError(message)

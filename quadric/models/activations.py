@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from quadric.errors import InputError, InputTypeError
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
     "relu": nn.ReLU,
@@ -51,13 +53,13 @@ def make_activation(activation: str | None) -> nn.Module:
         Identity()
     """
     if activation is not None and not isinstance(activation, str):
-        raise TypeError(
+        raise InputTypeError(
             f"activation must be a name or None, got {activation!r}: "
             f"choose from {', '.join(sorted(ACTIVATIONS))}"
         )
     name = "none" if activation is None else activation
     if name not in ACTIVATIONS:
-        raise ValueError(
+        raise InputError(
             f"unknown activation {activation!r}: choose from {', '.join(sorted(ACTIVATIONS))}"
         )
     return ACTIVATIONS[name]()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from quadric.errors import InputError
 from quadric.models.registry import entry
 
 # How close the bisection comes to the next step of the cost.
@@ -99,11 +100,11 @@ def fit(
     if neuron == "linear":
         del fixed["rank"]
         if rank is not None:
-            raise ValueError(f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out")
+            raise InputError(f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out")
     base = options.get(scaled, given[scaled])
     published = _published(name, options) if scaled == "width" else tuple(base)
     if not published:
-        raise ValueError(f"{scaled} must name widths to be scaled, got {base!r}: give at least one")
+        raise InputError(f"{scaled} must name widths to be scaled, got {base!r}: give at least one")
     known: dict[tuple[int, ...], dict[str, int]] = {}
 
     def cost(factor: float) -> dict[str, int]:
@@ -147,7 +148,7 @@ def _bracket(
     if not fits(low):
         have = cost(low)
         what = next(what for what, limit in budget.items() if have[what] > limit)
-        raise ValueError(
+        raise InputError(
             f"{what} must be at least {have[what]:,}, the cost of {name!r} at its narrowest, got "
             f"{budget[what]:,}: raise the budget or choose a smaller network"
         )
@@ -172,10 +173,10 @@ def _narrowest(cost: Callable[[float], object]) -> float:
 def _budget(params: int | None, macs: int | None) -> dict[str, int]:
     budget = {k: v for k, v in (("params", params), ("macs", macs)) if v is not None}
     if not budget:
-        raise ValueError("a budget must be given, got none: give params=, macs= or both")
+        raise InputError("a budget must be given, got none: give params=, macs= or both")
     for what, limit in budget.items():
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"{what} must be an integer >= 1, got {limit!r}: give a whole number")
+            raise InputError(f"{what} must be an integer >= 1, got {limit!r}: give a whole number")
     return budget
 
 
@@ -186,7 +187,7 @@ def _scaled_option(name: str, known: Mapping[str, Any], options: Mapping[str, An
     for option in ("width", "hidden"):
         if option in known:
             return option
-    raise ValueError(f"the network must have a width to be fitted, got {name!r}: build it yourself")
+    raise InputError(f"the network must have a width to be fitted, got {name!r}: build it yourself")
 
 
 def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -205,14 +206,14 @@ def _rounded(widths: Sequence[int], factor: float) -> tuple[int, ...]:
 
 
 def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int]:
-    from quadric.conversion import count_parameters
+    from quadric.conversion.convert import count_parameters
     from quadric.models import create, input_shape
 
     with torch.device("meta"):
         model = create(name, **options)
     found = {"params": count_parameters(model)}
     if count_macs:
-        from quadric.counting import cost
+        from quadric.counting.cost import cost
 
         own = {k: v for k, v in options.items() if k in entry(name).options}
         example = torch.empty(1, *input_shape(name, **own), device="meta")

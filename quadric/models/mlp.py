@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from quadric.errors import InputTypeError
 from quadric.models.activations import make_activation
 from quadric.models.widths import positive
 
@@ -30,7 +31,7 @@ def mlp(
         ['hidden1', 'activation1', 'hidden2', 'activation2', 'head']
     """
     if isinstance(hidden, (str, bytes)) or not isinstance(hidden, Sequence):
-        raise TypeError(f"hidden must be a sequence of integers, got {hidden!r}")
+        raise InputTypeError(f"hidden must be a sequence of integers, got {hidden!r}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     before = positive("in_features", in_features)
     for i, width in enumerate(hidden, start=1):

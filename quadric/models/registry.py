@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from quadric.errors import InputError
 from quadric.models.digits_cnn import digits_cnn
 from quadric.models.mlp import mlp
 from quadric.models.resnet_cifar import resnet_cifar
@@ -76,5 +77,5 @@ ENTRIES = _entries()
 def entry(name: str) -> Entry:
     """Returns the entry of a name, or says which names there are."""
     if name not in ENTRIES:
-        raise ValueError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
+        raise InputError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
     return ENTRIES[name]

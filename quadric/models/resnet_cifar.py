@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quadric.errors import InputError
 from quadric.models.activations import make_activation
 from quadric.models.widths import positive, scale_channels
 
@@ -129,12 +130,12 @@ def resnet_cifar(
         269722
     """
     if positive("depth", depth) < 8 or depth % 6 != 2:
-        raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
+        raise InputError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
     if shortcut not in ("A", "B"):
-        raise ValueError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
+        raise InputError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
     stages = scale_channels((16, 32, 64), width, channels)
     if shortcut == "A" and list(stages) != sorted(stages):
-        raise ValueError(
+        raise InputError(
             f"shortcut 'A' pads channels, so they may not become fewer, got channels={stages}: "
             "use shortcut='B'"
         )

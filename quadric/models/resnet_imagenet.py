@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.models.activations import is_none, make_activation
 from quadric.models.widths import positive, scale_channels
 
@@ -104,7 +105,7 @@ def resnet_imagenet(
         11689512
     """
     if depth not in BLOCKS:
-        raise ValueError(f"depth must be one of {', '.join(map(str, BLOCKS))}, got {depth!r}")
+        raise InputError(f"depth must be one of {', '.join(map(str, BLOCKS))}, got {depth!r}")
     return ImageNetResNet(
         BLOCKS[depth],
         scale_channels((64, 128, 256, 512), width),

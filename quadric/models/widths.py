@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from quadric.errors import InputError, InputTypeError
+
 
 def positive(name: str, value: int) -> int:
     """Returns `value`, refusing what is not an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        raise InputTypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
-        raise ValueError(f"{name} must be >= 1, got {value}")
+        raise InputError(f"{name} must be >= 1, got {value}")
     return value
 
 
@@ -26,20 +28,20 @@ def scale_channels(
         channels: explicit channels instead.
     """
     if isinstance(width, bool) or not isinstance(width, (int, float)):
-        raise TypeError(f"width must be a number, got {width!r}")
+        raise InputTypeError(f"width must be a number, got {width!r}")
     if not math.isfinite(width) or width <= 0:
-        raise ValueError(f"width must be a number > 0, got {width}")
+        raise InputError(f"width must be a number > 0, got {width}")
     if channels is None:
         return tuple(max(1, round(c * width)) for c in default)
     if width != 1:
-        raise ValueError(
+        raise InputError(
             f"width and channels exclude each other, got width={width} and "
             f"channels={tuple(channels)}: give one of them"
         )
     if isinstance(channels, (str, bytes)) or not isinstance(channels, Sequence):
-        raise TypeError(f"channels must be a sequence of integers, got {channels!r}")
+        raise InputTypeError(f"channels must be a sequence of integers, got {channels!r}")
     if len(channels) != len(default):
-        raise ValueError(
+        raise InputError(
             f"channels must have {len(default)} entries, one a stage, got {tuple(channels)}"
         )
     return tuple(positive("channels", c) for c in channels)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from quadric import functional as QF
-from quadric._joined import map_with_norm
-from quadric._squares import EigenSquares
+from quadric.errors import InputError, InputTypeError
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
-from quadric.maps import Map
 from quadric.nn.layer import QuadraticLayer, check_dtype, check_plain_parameters, uniform_start_
+from quadric.ops import reference
+from quadric.ops.blocks import Blocks, eigen_blocks
+from quadric.ops.maps import Map
 
 Self = TypeVar("Self", bound="EigenLayer")
 
@@ -53,7 +54,7 @@ class EigenLayer(QuadraticLayer):
         self.eigenvalue_init = check_eigenvalue_init(eigenvalue_init)
         self.recompute = bool(recompute)
         factory = {"device": device, "dtype": dtype}
-        count = self._squares.num_eigenvalues(self.num_outputs)
+        count = self.blocks.num_eigenvalues
         self.weight = nn.Parameter(torch.empty(self.weight_shape(), **factory))
         self.eigenvalues = nn.Parameter(torch.empty(count, **factory))
         if bias:
@@ -68,16 +69,16 @@ class EigenLayer(QuadraticLayer):
         eigenvalues_(self.eigenvalues, self.eigenvalue_init)
 
     @property
-    def _squares(self) -> EigenSquares:
-        linear_map = self.linear_map
-        return EigenSquares(self.rank, linear_map.channel_dim, linear_map.groups)
+    def blocks(self) -> Blocks:
+        return eigen_blocks(self.num_outputs, self.rank, self.linear_map.groups)
 
     @property
     def neuron_ranks(self) -> tuple[int, ...]:
-        """The rank of each neuron, in channel order; the last of a group may be smaller, 0 being a
-        linear channel.
+        """The rank of each neuron, in channel order.
+
+        The last neuron of a convolution group may be smaller; rank 0 is a linear channel.
         """
-        return self._squares.neuron_ranks(self.num_outputs)
+        return tuple(size - 1 for size in self.blocks.sizes)
 
     @property
     def num_neurons(self) -> int:
@@ -87,19 +88,11 @@ class EigenLayer(QuadraticLayer):
     def quadratic_parameters(self) -> dict[str, nn.Parameter]:
         return {"eigenvalues": self.eigenvalues}
 
-    def feature_mask(self) -> Tensor:
-        """For each output channel, whether it is a feature (True) or the y of a neuron (False)."""
-        mask = self._squares.feature_mask(self.num_outputs)
-        return torch.tensor(mask, dtype=torch.bool, device=self.eigenvalues.device)
-
     def effective_eigenvalues(self) -> Tensor:
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
         if not self.normalize:
             return self.eigenvalues
-        # Places, not a mask: how many it selects would have to be read from its values.
-        mask = self._squares.feature_mask(self.num_outputs)
-        places = [place for place, is_feature in enumerate(mask) if is_feature]
-        filters = self.linear_map.filters(self.weight)[places]
+        filters = self.linear_map.filters(self.weight)[list(self.blocks.features)]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
         scaled = self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
@@ -118,17 +111,6 @@ class EigenLayer(QuadraticLayer):
         return self._forward(self.linear_map, input)
 
     def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
-        if self.behind is not None:
-            linear_map.check(input, self.weight)
-            return map_with_norm(
-                linear_map,
-                self._squares,
-                linear_map.prepare(input),
-                self.weight,
-                self.bias,
-                self.effective_eigenvalues(),
-                self.behind,
-            )
         return QF.quadratic_map(
             linear_map,
             input,
@@ -146,23 +128,18 @@ class EigenLayer(QuadraticLayer):
             The linear part w'x + b of each neuron (m channels), its weighted squares (m channels),
             and the features (the other channels): y is the sum of the first two.
         """
-        linear_map, squares = self.linear_map, self._squares
+        linear_map, blocks = self.linear_map, self.blocks
         linear_map.check(input, self.weight)
-        out = linear_map(linear_map.prepare(input), self.weight, self.bias)
-        dim = out.dim() + squares.dim
-        mask = self.feature_mask()
-        linear = out.index_select(dim, (~mask).nonzero().flatten())
-        features = out.index_select(dim, mask.nonzero().flatten())
-        # The squares are summed on their own: y minus its linear part would cancel. A neuron of
-        # rank 0, the last of each group if it is there, has none.
-        quadratic = torch.zeros_like(linear)
-        if squares.has_features(self.num_outputs):
-            sums = (
-                squares.sums(out, self.effective_eigenvalues()).to(out.dtype).flatten(dim, dim + 1)
-            )
-            ranks = torch.tensor(self.neuron_ranks, device=out.device)
-            quadratic = quadratic.index_copy(dim, ranks.nonzero().flatten(), sums)
-        return linear, quadratic, features
+        z = linear_map(linear_map.prepare(input), self.weight, self.bias)
+        dim = linear_map.channel_dim
+        heads, others = (
+            torch.tensor(places, dtype=torch.long, device=z.device)
+            for places in (blocks.heads, blocks.features)
+        )
+        linear, features = z.index_select(dim, heads), z.index_select(dim, others)
+        # The squares are summed on their own: y minus its linear part would cancel.
+        quadratic = reference.quadratic_part(z, self.effective_eigenvalues(), blocks, dim)
+        return linear, quadratic.to(z.dtype), features
 
     @torch.no_grad()
     def to_dense(self, max_bytes: int = DENSE_LIMIT) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,7 +156,7 @@ class EigenLayer(QuadraticLayer):
         n, m = self.num_inputs, self.num_neurons
         size = m * n * n * self.weight.element_size()
         if size > max_bytes:
-            raise ValueError(
+            raise InputError(
                 f"the dense form must fit max_bytes = {max_bytes:,}, but {m} matrices of {n} x "
                 f"{n} need {size:,} "
                 "bytes: raise max_bytes or use a smaller layer"
@@ -188,17 +165,15 @@ class EigenLayer(QuadraticLayer):
         lam_all = self.effective_eigenvalues().to(filters.dtype)
         matrices = filters.new_zeros(m, n, n)
         w, b = filters.new_zeros(m, n), filters.new_zeros(m)
-        channel = eigen = 0
-        for i, rank in enumerate(self.neuron_ranks):
-            lam = lam_all[eigen : eigen + rank]
-            q = filters[channel + 1 : channel + 1 + rank]
+        for i, (channel, size, eigen) in enumerate(self.blocks.table):
+            lam = lam_all[eigen : eigen + size - 1]
+            q = filters[channel + 1 : channel + size]
             matrices[i] = q.T @ (lam.unsqueeze(1) * q)
             w[i] = filters[channel]
             if self.bias is not None:
-                b_f = self.bias[channel + 1 : channel + 1 + rank]
+                b_f = self.bias[channel + 1 : channel + size]
                 w[i] += 2 * (lam * b_f) @ q
                 b[i] = self.bias[channel] + (lam * b_f * b_f).sum()
-            channel, eigen = channel + rank + 1, eigen + rank
         return matrices, w, b
 
     @classmethod
@@ -221,7 +196,7 @@ class EigenLayer(QuadraticLayer):
         """
         expected = cls.linear_class
         if not isinstance(module, expected):
-            raise TypeError(
+            raise InputTypeError(
                 f"{cls.__name__}.from_linear takes a torch.nn.{expected.__name__}, got "
                 f"{type(module).__name__}: use "
                 "quadric.make_layer for other layers"

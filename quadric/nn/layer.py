@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from quadric._behind import Behind
+from quadric.errors import InputError, InputTypeError
 from quadric.functional import check_groups
-from quadric.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.ops.blocks import Blocks
+from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
 
 IntOrInts = int | Sequence[int]
 
@@ -39,12 +40,19 @@ class QuadraticLayer(nn.Module):
     # The torch layer was stored with a transposed weight (transformers' Conv1D), and so are its
     # checkpoints.
     transposed_checkpoint: bool = False
-    # BatchNorm and ReLU that the layer computes for the modules behind it (`quadric.joining`).
-    behind: Behind | None = None
 
     @property
     def linear_map(self) -> Map:
         """The linear map under the neuron."""
+        raise NotImplementedError
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Where each of `effective_eigenvalues()` stands in z + S z^2, None for other neurons."""
+        return None
+
+    def effective_eigenvalues(self) -> Tensor:
+        """The numbers in S, in the order of `blocks`."""
         raise NotImplementedError
 
     @property
@@ -158,9 +166,9 @@ def check_dtype(dtype: torch.dtype | None) -> None:
     if dtype is None:
         return
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}: use torch.float32, say")
+        raise InputTypeError(f"dtype must be a torch.dtype, got {dtype!r}: use torch.float32, say")
     if not dtype.is_floating_point:
-        raise TypeError(
+        raise InputTypeError(
             f"dtype must be a real floating-point type, got {dtype}: use torch.float32 or another "
             "float"
         )
@@ -169,24 +177,24 @@ def check_dtype(dtype: torch.dtype | None) -> None:
 def check_size(name: str, value: int) -> None:
     """Raises unless `value` is a whole number >= 1."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
+        raise InputTypeError(
             f"{name} must be an integer >= 1, got {value!r} of type {type(value).__name__}: give "
             "a whole number"
         )
     if value < 1:
-        raise ValueError(f"{name} must be >= 1, got {value}: give a positive number")
+        raise InputError(f"{name} must be >= 1, got {value}: give a positive number")
 
 
 def check_plain_parameters(module: nn.Module) -> None:
     """Raises for a layer whose weight is not there yet (lazy) or computed (a parametrization)."""
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-        raise ValueError(
+        raise InputError(
             f"the layer must have its parameters, got an uninitialized {type(module).__name__}: "
             "run one forward pass first"
         )
     for name in ("weight", "bias"):
         if getattr(module, name, None) is not None and name not in module._parameters:
-            raise ValueError(
+            raise InputError(
                 f"the {name} of the {type(module).__name__} must be a plain parameter, got a "
                 "computed one (a parametrization?): remove it with "
                 "torch.nn.utils.parametrize.remove_parametrizations first"
@@ -253,7 +261,7 @@ class ConvGeometry(QuadraticLayer):
         check_size("out_channels", out_channels)
         check_groups(out_channels, arguments.get("groups", 1))
         if in_channels % arguments.get("groups", 1):
-            raise ValueError(
+            raise InputError(
                 f"in_channels must be divisible by groups, got {in_channels} and "
                 f"{arguments['groups']}: choose "
                 "another number of groups"
@@ -343,7 +351,7 @@ class ConvTransposeGeometry(ConvGeometry):
     def _set_geometry(self, in_channels: int, out_channels: int, **arguments: Any) -> None:
         mode = arguments.get("padding_mode", "zeros")
         if mode != "zeros":
-            raise ValueError(
+            raise InputError(
                 f"padding_mode must be 'zeros' for a transposed convolution, got {mode!r}: pad "
                 "the output yourself"
             )

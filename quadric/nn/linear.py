@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.decomposition import decompose
+from quadric.errors import InputError, InputTypeError
 from quadric.init import EigenvalueInit
 from quadric.nn.eigen import EigenLayer
 from quadric.nn.layer import LinearGeometry
@@ -85,17 +86,17 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         """
         for name, tensor in (("M", M), ("w", w), ("b", b)):
             if not isinstance(tensor, Tensor) and not (name == "b" and tensor is None):
-                raise TypeError(
+                raise InputTypeError(
                     f"{name} must be a tensor, got {type(tensor).__name__}: convert it with "
                     f"torch.as_tensor({name})"
                 )
             if name != "M" and tensor is not None and not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"{name} must be finite, got NaN or infinite entries: mend them")
+                raise InputError(f"{name} must be finite, got NaN or infinite entries: mend them")
         if M.dim() == 2:
             M, w = M.unsqueeze(0), w.unsqueeze(0) if w.dim() == 1 else w
             b = b.unsqueeze(0) if b is not None and b.dim() == 0 else b
         if M.dim() != 3:
-            raise ValueError(
+            raise InputError(
                 f"M must have shape (neurons, n, n) or (n, n), got {tuple(M.shape)}: stack one "
                 "matrix for each neuron"
             )
@@ -104,7 +105,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         k = parts.eigenvalues.shape[-1]
         if w.shape != (m, n) or (b is not None and b.shape != (m,)):
             got = f"w {tuple(w.shape)}" + (f", b {tuple(b.shape)}" if b is not None else "")
-            raise ValueError(
+            raise InputError(
                 f"w and b must have shapes {(m, n)} and {(m,)} for M of shape {tuple(M.shape)}, "
                 f"got {got}: give one row for each neuron"
             )

@@ -19,9 +19,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
 from quadric import provenance
-from quadric._text import text_table
 from quadric.sklearn.many import fit_many
 from quadric.sklearn.regressor import QuadraticRegressor
+from quadric.texttable import text_table
 
 MLP = "MLPRegressor"
 NEURONS = ("linear", "eigen", "shared")

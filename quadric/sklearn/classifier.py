@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
 from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
 from quadric.sklearn.modules import Scaled, TableClassifier
@@ -79,7 +80,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         )
         check_classification_targets(y)
         if y.ndim == 2 and y.shape[1] > 1:
-            raise ValueError(
+            raise InputError(
                 f"y must be one column of labels, got shape {y.shape}: fit one classifier a column "
                 "(sklearn.multioutput.MultiOutputClassifier)"
             )
@@ -90,7 +91,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             self.classes_ = np.unique(y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(
+            raise InputError(
                 f"y must hold the labels {self.classes_.tolist()} of the first call, got "
                 f"{unknown.tolist()}: name all labels in the first partial_fit(..., classes=), or "
                 "fit a new estimator"
@@ -151,11 +152,11 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         """
         if not hasattr(self, "module_"):
             if classes is None:
-                raise ValueError("classes must be passed on the first call to partial_fit.")
+                raise InputError("classes must be passed on the first call to partial_fit.")
             self.classes_ = unique_labels(classes)
             self._given_classes = True
         elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
-            raise ValueError(
+            raise InputError(
                 f"classes must be those of the first call, {self.classes_.tolist()}, got "
                 f"{list(classes)}: fit a new estimator"
             )

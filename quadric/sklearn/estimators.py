@@ -24,6 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.modules import Scaled, mean_and_scale
 from quadric.sklearn.networks import ACTIVATIONS, build_network
@@ -174,7 +175,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def _note(self, outcome: Outcome, losses: list[float], scores: list[float]) -> None:
         if not outcome.usable:
             del self.module_
-            raise ValueError(
+            raise InputError(
                 f"training must stay finite, but the loss of epoch {outcome.diverged_at} is not: "
                 f"lower learning_rate_init (got {self.learning_rate_init}) or quadratic_lr (got "
                 f"{self.quadratic_lr}), and leave standardize=True"
@@ -284,7 +285,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         )
         wanted, have = _form(network), _form(self.module_.network)
         if wanted != have:
-            raise ValueError(
+            raise InputError(
                 f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
                 "new estimator, or set warm_start=False"
             )
@@ -297,7 +298,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
             usable, reason = False, f" ({str(error).splitlines()[0][:80]})"
         if not usable:
-            raise ValueError(
+            raise InputError(
                 f"device must be one that torch can use here, such as 'cpu', got {self.device!r}"
                 f"{reason}"
             )
@@ -310,25 +311,25 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
         )
         if not valid or any(not _is_whole(size) or size < 1 for size in np.atleast_1d(sizes)):
-            raise ValueError(
+            raise InputError(
                 f"hidden_layer_sizes must be whole numbers >= 1, got {sizes!r}: give for example "
                 "(64, 64)"
             )
         if self.activation not in ACTIVATIONS:
-            raise ValueError(
+            raise InputError(
                 f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}"
             )
         batch: Any = self.batch_size
         if batch != "auto" and not (_is_whole(batch) and batch >= 1):
-            raise ValueError(
+            raise InputError(
                 f"batch_size must be 'auto' or a whole number >= 1, got {self.batch_size!r}"
             )
         if not (isinstance(self.early_stopping, (bool, np.bool_)) or self.early_stopping == "auto"):
-            raise ValueError(
+            raise InputError(
                 f"early_stopping must be True, False or 'auto', got {self.early_stopping!r}"
             )
         if self.learning_rate not in ("constant", "adaptive"):
-            raise ValueError(
+            raise InputError(
                 f"learning_rate must be 'constant' or 'adaptive', got {self.learning_rate!r}"
             )
         _check_number("alpha", self.alpha, 0)
@@ -340,10 +341,10 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True
         )
         if not _is_whole(self.max_iter) or self.max_iter < 1:
-            raise ValueError(f"max_iter must be a whole number >= 1, got {self.max_iter!r}")
+            raise InputError(f"max_iter must be a whole number >= 1, got {self.max_iter!r}")
         waits = self.n_iter_no_change
         if waits != math.inf and (not _is_whole(waits) or waits < 1):
-            raise ValueError(
+            raise InputError(
                 f"n_iter_no_change must be a whole number >= 1 or infinite, got {waits!r}"
             )
 
@@ -415,7 +416,7 @@ class _Arrays:
     ) -> tuple[_Arrays, _Arrays]:
         """Two parts, the second with this fraction of the rows."""
         if len(self) < 2:
-            raise ValueError(
+            raise InputError(
                 f"early stopping needs at least 2 samples, got n_samples = {len(self)}: set "
                 "early_stopping=False"
             )
@@ -439,10 +440,10 @@ def _without_zeros(
     X: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if (weights < 0).any():
-        raise ValueError(f"sample_weight must not be negative, got {weights.min()}: leave rows out")
+        raise InputError(f"sample_weight must not be negative, got {weights.min()}: leave rows out")
     kept = weights > 0
     if not kept.any():
-        raise ValueError("sample_weight must contain a non-zero number, got none: leave it out")
+        raise InputError("sample_weight must contain a non-zero number, got none: leave it out")
     if kept.all():
         return X, y, weights
     return X[kept], y[kept], weights[kept]
@@ -481,4 +482,4 @@ def _check_number(
     bounds = f"{'>' if open_low else '>='} {low:g}"
     if high < math.inf:
         bounds += f" and {'<' if open_high else '<='} {high:g}"
-    raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")
+    raise InputError(f"{name} must be a finite number {bounds}, got {value!r}")

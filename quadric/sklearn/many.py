@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.training import EpochDone, Outcome, train
 
@@ -42,12 +43,12 @@ def fit_many(
         4
     """
     if len(estimators) != len(data):
-        raise ValueError(
+        raise InputError(
             f"each estimator needs its data, got {len(estimators)} estimators and {len(data)} "
             "tables: give one (X, y) each"
         )
     if len({id(estimator) for estimator in estimators}) < len(estimators):
-        raise ValueError("each estimator can be fitted once, got one twice: clone it")
+        raise InputError("each estimator can be fitted once, got one twice: clone it")
     jobs = [e.prepare_fit(*table) for e, table in zip(estimators, data, strict=True)]
 
     def finish(position: int, outcome: Outcome) -> None:

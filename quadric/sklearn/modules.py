@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError
+
 
 class Scaled(nn.Module):
     """Abstract: a network behind the standardization of its inputs.
@@ -121,7 +123,7 @@ def load_network(path: str | os.PathLike[str]) -> Scaled:
         dtype = torch.float64 if wide else torch.float32
         plain = build_network(inputs, outputs, dtype=dtype, **network)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{beside} does not describe a network ({error}): save it again") from None
+        raise InputError(f"{beside} does not describe a network ({error}): save it again") from None
     columns = (torch.zeros(inputs, dtype=dtype), torch.ones(inputs, dtype=dtype))
     module: Scaled
     if classes is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from quadric.errors import InputError
 from quadric.zoo import get_neuron, make_layer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -111,7 +112,7 @@ def fit_widths(
         else:
             high = middle
     if low == 0:
-        raise ValueError(
+        raise InputError(
             f"a {neuron!r} network must fit the {budget:,} parameters of the linear network with "
             f"hidden layers {tuple(hidden)}, but even width 1 does not: give wider layers"
         )

@@ -10,6 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
 from quadric.sklearn.losses import SQUARED, Loss
 from quadric.sklearn.modules import Scaled, TableRegressor
@@ -92,7 +93,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             self._width = 1 if y.ndim == 1 else y.shape[1]
         targets = y.reshape(len(y), -1).astype(dtype)
         if targets.shape[1] != self._width:
-            raise ValueError(
+            raise InputError(
                 f"y must have {self._width} columns like the first one, got {targets.shape[1]}: "
                 "fit a new estimator"
             )

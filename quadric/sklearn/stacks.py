@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from quadric._squares import EigenSquares, SharedSquares
 from quadric.nn import QuadraticLinear
+from quadric.ops.blocks import eigen_blocks, shared_blocks
 from quadric.zoo import NeuronLinear
 
 Tensors = dict[str, Tensor]
@@ -205,13 +205,10 @@ class Eigen(Mixed):
     """
 
     def __init__(self, name: str, rank: int, channels: int) -> None:
-        ranks = EigenSquares(rank).neuron_ranks(channels)
-        positions: list[int] = []
-        channel = 0
-        for neuron, size in enumerate(ranks):
-            positions += [(channel + 1 + j) * len(ranks) + neuron for j in range(size)]
-            channel += size + 1
-        super().__init__(name, positions, channels, len(ranks))
+        blocks = eigen_blocks(channels, rank)
+        neurons = len(blocks.sizes)
+        positions = [f * neurons + y // blocks.size for y, f in blocks.entries()]
+        super().__init__(name, positions, channels, neurons)
         self.every = rank + 1
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
@@ -232,13 +229,8 @@ class Shared(Mixed):
     """z + z^2 M."""
 
     def __init__(self, name: str, rank: int, channels: int) -> None:
-        positions: list[int] = []
-        start = 0
-        for size in SharedSquares(rank).group_sizes(channels):
-            group = range(start, start + size)
-            # Eigenvalue (i, j) multiplies z_j^2 in output i: row j, column i of M.
-            positions += [j * channels + i for i in group for j in group]
-            start += size
+        # Eigenvalue (i, j) multiplies z_j^2 in output i: row j, column i of M.
+        positions = [j * channels + i for i, j in shared_blocks(channels, rank).entries()]
         super().__init__(name, positions, channels, channels)
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from quadric._threads import one_thread
 from quadric.nn.layer import QuadraticLayer
 from quadric.sklearn.adam import FlatAdam, flatten
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.stacks import make_stack, stack_parameters
+from quadric.threads import one_thread
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28

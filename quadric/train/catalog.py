@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from quadric.errors import InputError
 from quadric.train.recipe import Recipe, make_recipe
 
 QUICK = "-quick"
@@ -48,14 +49,14 @@ def parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except yaml.YAMLError as error:
-        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Reads `field=value`, the value as in a recipe."""
     field, equals, value = text.partition("=")
     if not equals or not field:
-        raise ValueError(f"--set must be field=value, got {text!r}: such as --set lr=0.05")
+        raise InputError(f"--set must be field=value, got {text!r}: such as --set lr=0.05")
     return field.strip(), parse(value, f"the value of {field.strip()!r}")
 
 
@@ -93,9 +94,9 @@ def load(name: str, quick: bool = False) -> Recipe:
     if not quick:
         return make_recipe({"name": title, **values}, where)
     if not fast:
-        raise ValueError(f"{where} has no quick variant: leave --quick out, or choose --epochs")
+        raise InputError(f"{where} has no quick variant: leave --quick out, or choose --epochs")
     if not isinstance(fast, dict):
-        raise ValueError(f"{where}: quick must be a mapping of fields, got {fast!r}")
+        raise InputError(f"{where}: quick must be a mapping of fields, got {fast!r}")
     values["title"] = f"{values.get('title', '')} ({NOT_THE_PAPERS})"
     values["reproduces"] = ""
     recipe = make_recipe({"name": title + QUICK, **values}, where)
@@ -148,7 +149,7 @@ def _by_number(name: str) -> list[Any]:
 
 def _mapping(values: Any, where: str) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ValueError(f"{where} must hold a mapping of fields, got {type(values).__name__}")
+        raise InputError(f"{where} must hold a mapping of fields, got {type(values).__name__}")
     return values
 
 
@@ -193,4 +194,4 @@ def _found(name: str) -> dict[str, Any]:
                 return values | {"dataset": dataset.replace("*", member), "title": title}
     near = difflib.get_close_matches(name, names(), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`quadric recipes` lists them"
-    raise ValueError(f"unknown recipe {name!r}: {hint}")
+    raise InputError(f"unknown recipe {name!r}: {hint}")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quadric.checkpoints import parse_selection
+from quadric.errors import InputError
+from quadric.models.checkpoints import parse_selection
 from quadric.train import catalog
 from quadric.train import results as tables
 from quadric.train import sweep as sweeping
@@ -33,7 +34,7 @@ def overrides(named: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     for assignment in assignments:
         field, value = catalog.parse_assignment(assignment)
         if field in found:
-            raise ValueError(
+            raise InputError(
                 f"{field} is given twice, as an option and with --set: leave one of them out"
             )
         found[field] = value
@@ -64,9 +65,9 @@ def train(
         and not (resume or overwrite)
         and not RunDirectory(Path(name)).is_finished
     ):
-        raise ValueError(f"{name} is a run directory: continue it with --resume")
+        raise InputError(f"{name} is a run directory: continue it with --resume")
     if resume and overwrite:
-        raise ValueError("--resume and --overwrite exclude each other: leave one of them out")
+        raise InputError("--resume and --overwrite exclude each other: leave one of them out")
     run = running.find_run(name, overrides(named, assignments), quick=quick, run_dir=run_dir)
     finished = run.directory.is_finished and not overwrite
     screen = running.progress_stream(quiet)
@@ -107,7 +108,7 @@ def evaluate(runs: Sequence[Path], data_dir: Path | None) -> list[dict[str, Any]
 
 def evaluation_text(found: Sequence[Mapping[str, Any]]) -> str:
     """What `evaluate` prints."""
-    from quadric._text import text_table
+    from quadric.texttable import text_table
 
     return "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
 
@@ -121,7 +122,7 @@ def results(runs: Sequence[Path], markdown: bool) -> tuple[dict[str, Any], str, 
     found, notes = tables.read_results(runs)
     if not found:
         names = ", ".join(str(run) for run in runs[:3])
-        raise ValueError(f"no finished run in {names}: train one with `quadric train`")
+        raise InputError(f"no finished run in {names}: train one with `quadric train`")
     arms = tables.group(found)
     return tables.to_json(arms), tables.tabulate(arms, markdown), notes
 
@@ -148,7 +149,7 @@ def sweep(
         field, values = sweeping.split_assignment(assignment)
         if field in grid or field == "seed":
             option = "--seeds" if field == "seed" else f"--{field}"
-            raise ValueError(f"{field} is swept by {option}: leave --set {field} out")
+            raise InputError(f"{field} is swept by {option}: leave --set {field} out")
         grid[field] = values
     runs = sweeping.plan(
         recipes,

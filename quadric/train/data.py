@@ -19,6 +19,7 @@ from quadric import models
 from quadric.data.folders import FolderData
 from quadric.data.images import Batches, ImageData, epoch_order, make_generator, stratified_split
 from quadric.data.tables import TableData
+from quadric.errors import InputError
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import Classification, Regression, Task
 
@@ -59,7 +60,7 @@ def _options(recipe: Recipe) -> dict[str, Any]:
     """What the data set's own loader takes of a recipe."""
     kind = recipe.dataset.partition(":")[0]
     if recipe.resize is not None and kind not in ("cifar10", "cifar100", "folders"):
-        raise ValueError(
+        raise InputError(
             f"resize has no meaning for the data set {recipe.dataset!r}, got {recipe.resize}: "
             "leave it out"
         )
@@ -69,7 +70,7 @@ def _options(recipe: Recipe) -> dict[str, Any]:
         return {"augment": recipe.augment, "resize": recipe.resize}
     if kind == "folders":
         if recipe.data_dir is None:
-            raise ValueError(
+            raise InputError(
                 f"recipe {recipe.name} needs a data directory with train and val folders: name "
                 "it with --data-dir"
             )
@@ -81,7 +82,7 @@ def _options(recipe: Recipe) -> dict[str, Any]:
         return {"train_size": size, "test_size": size, "seed": recipe.data_seed}
     if kind == "uci":
         if recipe.data_dir is None:
-            raise ValueError(
+            raise InputError(
                 f"recipe {recipe.name} needs the directory of the UCI tables: name it with "
                 "--data-dir"
             )
@@ -208,7 +209,7 @@ class TablePart:
         self.scale = data.standardization()
         self.task: Task = Regression(float(self.scale.target_std))
         if len(models.input_shape(recipe.model)) != 1:
-            raise ValueError(
+            raise InputError(
                 f"the table {recipe.dataset!r} needs a network for tables, got model "
                 f"{recipe.model!r}: choose mlp"
             )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data.tables import Standardization
+from quadric.errors import InputError
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.saving import load_
@@ -34,7 +35,7 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     directory = RunDirectory(Path(path))
     recipe = continued(directory.recipe(), place)
     if not directory.weights_file.is_file():
-        raise ValueError(
+        raise InputError(
             f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
             f"with `{directory.resume_command}`"
         )

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from quadric.errors import InputError
 from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
 
@@ -34,7 +35,7 @@ RUNS = Path("runs")
 PATIENCE = 8.0
 
 
-class BusyError(ValueError):
+class BusyError(InputError):
     """Another process trains in this directory."""
 
 
@@ -87,14 +88,14 @@ class RunDirectory:
     def recipe(self) -> Recipe:
         """The recipe that the directory belongs to."""
         if not self.recipe_file.is_file():
-            raise ValueError(
+            raise InputError(
                 f"{self.path} is not a run directory, it has no recipe.yaml: name a directory "
                 "that quadric train made"
             )
         where = str(self.recipe_file)
         values = catalog.parse(self.recipe_file.read_text(encoding="utf-8"), where)
         if not isinstance(values, dict):
-            raise ValueError(f"{where} must hold a mapping of fields: restore it, or train anew")
+            raise InputError(f"{where} must hold a mapping of fields: restore it, or train anew")
         return make_recipe(values, where)
 
     def command(self) -> str:
@@ -107,14 +108,14 @@ class RunDirectory:
         try:
             found = json.loads(self.result_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ValueError(
+            raise InputError(
                 f"{self.path} is not finished, it has no result.json: continue it with "
                 f"`{self.resume_command}`"
             ) from None
         except ValueError:
-            raise ValueError(f"{self.result_file} is not JSON: remove it and train again") from None
+            raise InputError(f"{self.result_file} is not JSON: remove it and train again") from None
         if not isinstance(found, dict):
-            raise ValueError(f"{self.result_file} must hold an object: remove it and train again")
+            raise InputError(f"{self.result_file} must hold an object: remove it and train again")
         return found
 
     def check_owner(self, recipe: Recipe, *, named: bool = True) -> None:
@@ -125,10 +126,10 @@ class RunDirectory:
             named: whether the user named this directory: then it may be at another place now.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"run directory {self.path} is a file: choose another --run-dir")
+            raise InputError(f"run directory {self.path} is a file: choose another --run-dir")
         if not self.recipe_file.is_file():
             if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
-                raise ValueError(
+                raise InputError(
                     f"run directory {self.path} holds files but no recipe.yaml: choose an empty "
                     "--run-dir"
                 )
@@ -140,7 +141,7 @@ class RunDirectory:
         remedy = "choose another --run-dir"
         if field in PLACE:
             remedy += f", or go on with that run by `{self.resume_command}`"
-        raise ValueError(
+        raise InputError(
             f"run directory {self.path} holds another recipe ({field} is "
             f"{getattr(theirs, field)!r}, not {getattr(recipe, field)!r}): {remedy}"
         )
@@ -159,13 +160,13 @@ class RunDirectory:
             partial.write_text(recipe.to_yaml(command), encoding="utf-8")
             partial.replace(self.recipe_file)
         except OSError as error:
-            raise ValueError(
+            raise InputError(
                 f"cannot write to run directory {self.path} ({error.strerror}): choose another "
                 "--run-dir"
             ) from None
         free = shutil.disk_usage(self.path).free
         if free < need:
-            raise ValueError(
+            raise InputError(
                 f"run directory {self.path} has {free / 1e6:,.0f} MB of free space, this run "
                 f"writes about {need / 1e6:,.0f} MB: make room or choose another --run-dir"
             )
@@ -227,7 +228,7 @@ class RunDirectory:
                 return open(self.path / ".lock", "a", encoding="utf-8")
             return None
         except OSError as error:
-            raise ValueError(
+            raise InputError(
                 f"cannot write to run directory {self.path} ({error.strerror}): choose another "
                 "--run-dir"
             ) from None
@@ -256,7 +257,7 @@ def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     values = recipe.model_dump()
     changed = [k for k, v in overrides.items() if k not in PLACE and values.get(k, v) != v]
     if changed:
-        raise ValueError(
+        raise InputError(
             f"a run keeps its recipe when it is continued, got {changed[0]}="
             f"{overrides[changed[0]]!r} instead of {values[changed[0]]!r}: leave it out, or start "
             "another run"

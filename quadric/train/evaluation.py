@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from quadric.counting import cost
+from quadric.counting.cost import cost
 from quadric.data.images import Batches
+from quadric.errors import InputError
 from quadric.saving import load_
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory, continued
@@ -73,7 +74,7 @@ def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
     directory = RunDirectory(Path(path))
     recipe = continued(directory.recipe(), place)
     if not directory.weights_file.is_file():
-        raise ValueError(
+        raise InputError(
             f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
             f"with `{directory.resume_command}`"
         )

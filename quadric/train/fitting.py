@@ -22,9 +22,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from quadric import provenance
-from quadric._threads import one_thread
-from quadric.kernels import active, reason, use_kernels
+from quadric.ops.native import active, reason, use_kernels
 from quadric.saving import save
+from quadric.threads import one_thread
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quadric.errors import InputError
+
 
 def t_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t distribution.
@@ -20,7 +22,7 @@ def t_quantile(probability: float, degrees: int) -> float:
         4.303
     """
     if not 0.5 < probability < 1 or degrees < 1:
-        raise ValueError(
+        raise InputError(
             f"probability must be between 1/2 and 1 and degrees >= 1, got {probability} and "
             f"{degrees}"
         )
@@ -87,7 +89,7 @@ def paired_difference(
         (0.0133, 0.0143)
     """
     if len(first) != len(second) or not first:
-        raise ValueError(
+        raise InputError(
             f"first and second must be pairs, got {len(first)} and {len(second)} values"
         )
     gaps = [b - a for a, b in zip(first, second, strict=True)]

@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from quadric.errors import InputError
 from quadric.zoo import neurons
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -124,24 +125,24 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         if self.milestones != sorted(set(self.milestones)):
-            raise ValueError(f"milestones must be ascending, got {self.milestones}: sort them")
+            raise InputError(f"milestones must be ascending, got {self.milestones}: sort them")
         if self.schedule == "step" and not self.milestones:
-            raise ValueError(
+            raise InputError(
                 "schedule 'step' needs milestones, got none: give the epochs of the decays, such "
                 "as milestones=[90,135]"
             )
         if self.width is not None and self.channels is not None:
-            raise ValueError(
+            raise InputError(
                 f"width and channels exclude each other, got {self.width} and {self.channels}: "
                 "give one of them"
             )
         if self.strategy == "fsdp" and self.precision in ("16-mixed", "64-true"):
-            raise ValueError(
+            raise InputError(
                 f"strategy 'fsdp' does not work with precision {self.precision!r}: choose 32-true, "
                 "bf16-mixed or bf16-true, or strategy 'ddp'"
             )
         if self.strategy == "fsdp" and self.compile:
-            raise ValueError("strategy 'fsdp' does not work with compile: leave one of them out")
+            raise InputError("strategy 'fsdp' does not work with compile: leave one of them out")
         return self
 
     @property
@@ -152,14 +153,14 @@ class Recipe(BaseModel):
         """This recipe in its one spelling: what depends on the neuron is put in."""
         registry = neurons()
         if self.neuron not in registry:
-            raise ValueError(f"neuron must be one of {', '.join(registry)}, got {self.neuron!r}")
+            raise InputError(f"neuron must be one of {', '.join(registry)}, got {self.neuron!r}")
         neuron = registry[self.neuron]
         changes: dict[str, Any] = {}
         if self.rank is None:
             changes["rank"] = neuron.default_rank
         elif not neuron.has_rank:
             with_rank = ", ".join(name for name, row in registry.items() if row.has_rank)
-            raise ValueError(
+            raise InputError(
                 f"neuron {self.neuron!r} has no rank, got rank={self.rank}: leave rank out "
                 f"(neurons with a rank: {with_rank})"
             )
@@ -167,7 +168,7 @@ class Recipe(BaseModel):
         if isinstance(rate, dict):
             unknown = [name for name in rate if name not in registry]
             if unknown:
-                raise ValueError(
+                raise InputError(
                     f"eigenvalue_lr names the neuron {unknown[0]!r}: choose from "
                     f"{', '.join(registry)}"
                 )
@@ -295,7 +296,7 @@ def make_recipe(values: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise ValueError(f"{where}: {_one_line(error)}") from None
+        raise InputError(f"{where}: {_one_line(error)}") from None
 
 
 def _one_line(error: ValidationError) -> str:

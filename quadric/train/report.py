@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from quadric._text import text_table
+from quadric.texttable import text_table
 from quadric.train.directory import RunDirectory
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quadric._text import markdown_table, text_table
+from quadric.errors import InputError
+from quadric.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory
 from quadric.train.intervals import Difference, paired_difference
 from quadric.train.recipe import PLACE
@@ -67,7 +68,7 @@ class Arm:
         return self.neuron + (f"[{rank}]" if rank is not None else "")
 
 
-class NoResultError(ValueError):
+class NoResultError(InputError):
     """A file that is not the result of a run."""
 
 
@@ -87,7 +88,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], lis
     foreign: list[NoResultError] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise ValueError(f"no such run: {path}: name run directories or result.json files")
+            raise InputError(f"no such run: {path}: name run directories or result.json files")
         for file in [path] if path.is_file() else _result_files(path, notes):
             if file.suffix == ".json":
                 try:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import torch
 
+from quadric.errors import InputError
 from quadric.train import catalog
 from quadric.train.data import DataSet, load_data
 from quadric.train.directory import (
@@ -84,7 +85,7 @@ def find_run(
     if is_run_directory(name):
         directory = RunDirectory(Path(name))
         if quick or run_dir is not None:
-            raise ValueError(
+            raise InputError(
                 f"{name} is a run directory: --quick and --run-dir belong to a recipe, leave them "
                 "out"
             )
@@ -138,7 +139,7 @@ def train(
         if directory.is_finished and not overwrite:
             return directory.result()
         if directory.last_checkpoint.is_file() and not (resume or overwrite):
-            raise ValueError(
+            raise InputError(
                 f"{directory.path} holds an unfinished run, {run.epochs_done} of {recipe.epochs} "
                 f"epochs are done: continue it with `{directory.resume_command}`, or start again "
                 "with --overwrite"
@@ -175,12 +176,12 @@ def train(
 def _check_processes(recipe: Recipe) -> None:
     started = launched()
     if started is None and recipe.nodes > 1:
-        raise ValueError(
+        raise InputError(
             f"nodes must be 1 without a launcher, got {recipe.nodes}: start the same command on "
             "each machine with torchrun or srun"
         )
     if started is not None and (started.devices, started.nodes) != (recipe.devices, recipe.nodes):
-        raise ValueError(
+        raise InputError(
             f"devices and nodes must be what the launcher started, {started.devices} and "
             f"{started.nodes}, got {recipe.devices} and {recipe.nodes}: leave them out"
         )

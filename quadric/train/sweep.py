@@ -18,6 +18,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
 
+from quadric.errors import InputError
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
@@ -60,7 +61,7 @@ def split_assignment(text: str) -> tuple[str, list[Any]]:
     """Reads `field=value,value`."""
     name, equals, values = text.partition("=")
     if not equals or not name or not values:
-        raise ValueError(f"--set must be field=value,value, got {text!r}: such as --set lr=0.1,0.2")
+        raise InputError(f"--set must be field=value,value, got {text!r}: such as --set lr=0.1,0.2")
     return name.strip(), split_values(values)
 
 
@@ -68,11 +69,11 @@ def seeds_of(text: str) -> list[int]:
     """`3` means the seeds 0, 1, 2; `0,4` means those."""
     values = split_values(text)
     if not all(isinstance(value, int) and value >= 0 for value in values):
-        raise ValueError(f"--seeds must be a number or a list such as 0,1,2, got {text!r}")
+        raise InputError(f"--seeds must be a number or a list such as 0,1,2, got {text!r}")
     if len(values) > 1 or text.rstrip().endswith(","):
         return values
     if values[0] < 1:
-        raise ValueError(f"--seeds must be >= 1, got {values[0]}")
+        raise InputError(f"--seeds must be >= 1, got {values[0]}")
     return list(range(values[0]))
 
 
@@ -114,7 +115,7 @@ def plan(
                 twin = found.setdefault(run.directory.path, run)
                 field = run.recipe.first_difference(twin.recipe)
                 if field is not None:
-                    raise ValueError(
+                    raise InputError(
                         f"two runs would share the directory {run.directory.path}, `{twin.command}`"
                         f" and `{run.command}`, which differ in {field} "
                         f"({getattr(twin.recipe, field)!r} and {getattr(run.recipe, field)!r}): "
@@ -132,7 +133,7 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
         screen: where the epochs of a single job are printed, or None.
     """
     if jobs < 1:
-        raise ValueError(f"jobs must be >= 1, got {jobs}")
+        raise InputError(f"jobs must be >= 1, got {jobs}")
     waiting = []
     for run in runs:
         # Before anything is trained: a directory that belongs to something else.

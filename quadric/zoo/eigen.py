@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from quadric._squares import EigenSquares
 from quadric.functional import check_rank
 from quadric.init import EigenvalueInit, check_eigenvalue_init
+from quadric.ops.blocks import eigen_blocks
 from quadric.zoo.layers import NeuronLayer
-from quadric.zoo.registry import Rule, along_channels, draw_, register, squared_dtype
+from quadric.zoo.registry import Rule, draw_, register, squared_dtype
 
 
 @register("linear", paper="-", formula="w'x + b", params="n", macs="n")
@@ -62,14 +62,13 @@ class Eigen(Rule):
         check_eigenvalue_init(self.eigenvalue_init)
 
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        squares = EigenSquares(self.rank, groups=groups)
-        return outputs * (n + bias) + squares.num_eigenvalues(outputs)
+        return outputs * (n + bias) + eigen_blocks(outputs, self.rank, groups).num_eigenvalues
 
     def num_macs(
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
     ) -> int:
-        squares = EigenSquares(self.rank, groups=groups)
-        return positions * (outputs * n + 2 * squares.num_eigenvalues(outputs))
+        squares = eigen_blocks(outputs, self.rank, groups).num_eigenvalues
+        return positions * (outputs * n + 2 * squares)
 
 
 @register(
@@ -125,49 +124,3 @@ class Symmetric(Rule):
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
     ) -> int:
         return positions * outputs * ((self.rank + 1) * n + 2 * self.rank)
-
-
-@register(
-    "square",
-    paper="baseline",
-    formula="z + a z^2, z = w'x + b",
-    params="n + 1",
-    macs="n + 2",
-    note="the ablation of the mixing: each output has only its own square",
-)
-@dataclass(frozen=True)
-class Square(Rule):
-    """z + a z^2: the diagonal of the shared neuron."""
-
-    quadratic = ("eigenvalues",)
-    switches = ("eigenvalues",)
-
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        return super().shapes(layer, bias) | {"eigenvalues": (layer.num_outputs,)}
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        nn.init.zeros_(layer.parameter("eigenvalues"))
-
-    def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        linear_map = layer.linear_map
-        out = linear_map(input, layer.weight, layer.bias)
-        z = squared_dtype(out)
-        a = layer.parameter("eigenvalues").to(z.dtype)
-        a = along_channels(a, linear_map.channel_dim)
-        return out, z, a * (z * z)
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        out, z, quadratic = self._parts(layer, input)
-        return (z + quadratic).to(out.dtype)
-
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        out, _, quadratic = self._parts(layer, input)
-        return out, quadratic.to(out.dtype)
-
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n + 1 + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (n + 2)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from quadric.maps import ConvMap
+from quadric.errors import InputError
+from quadric.ops.maps import ConvMap
 from quadric.zoo.layers import NeuronLayer
 from quadric.zoo.registry import Rule, along_channels, register, squared_dtype
 
@@ -73,7 +74,7 @@ class _Full(Rule):
         n, outputs = layer.num_inputs, layer.num_outputs
         size = 4 * outputs * n * n
         if size > self.max_bytes:
-            raise ValueError(
+            raise InputError(
                 f"a layer of the neuron {self.name!r} must fit max_bytes = {self.max_bytes:,}, "
                 f"but {outputs} forms of "
                 f"{n} x {n} need {size:,} bytes: raise max_bytes, or use the rank-k neuron 'eigen' "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.zoo.layers import NeuronLayer
 from quadric.zoo.registry import Rule, along_channels, register, squared_dtype
 
@@ -35,7 +36,7 @@ class Kervolution(Rule):
 
     def __post_init__(self) -> None:
         if isinstance(self.p, bool) or not isinstance(self.p, int) or self.p < 2:
-            raise ValueError(f"p must be an integer >= 2, got {self.p!r}: the published power is 3")
+            raise InputError(f"p must be an integer >= 2, got {self.p!r}: the published power is 3")
 
     @property
     def degree(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.nn.layer import (
     ConvGeometry,
     IntOrInts,
@@ -18,6 +19,7 @@ from quadric.nn.layer import (
     check_dtype,
     uniform_start_,
 )
+from quadric.ops.blocks import Blocks
 from quadric.zoo.registry import Rule, get_neuron
 
 _CACHED = 1 << 23
@@ -69,6 +71,14 @@ class NeuronLayer(QuadraticLayer):
         elif self.bias is not None:
             nn.init.zeros_(self.bias)
         self.rule.start_(self, self.init)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        return self.rule.blocks(self.num_outputs, self.linear_map.groups)
+
+    def effective_eigenvalues(self) -> Tensor:
+        """The numbers in S of z + S z^2, in the order of `blocks`."""
+        return self.parameter("eigenvalues")
 
     def parameter(self, name: str) -> Tensor:
         """The parameter of that name (a tensor under functional_call)."""
@@ -166,7 +176,7 @@ class NeuronLayer(QuadraticLayer):
     def to_linear(self) -> nn.Module:
         """The torch layer without the products, with the same weight (and, but for fan, bias)."""
         if "linear" not in self.rule.starts:
-            raise ValueError(
+            raise InputError(
                 "a layer must have a linear part of its own to be made linear, got the neuron "
                 f"{self.neuron!r}, which has none: build a new torch layer"
             )
@@ -188,7 +198,7 @@ def check_start(neuron: str, init: str | None) -> str:
     init = "published" if init is None else init
     if init not in starts:
         reason = " (it cannot represent a linear layer)" if init == "linear" else ""
-        raise ValueError(
+        raise InputError(
             f"init of the neuron {neuron!r} must be one of {', '.join(starts)}, got "
             f"{init!r}{reason}"
         )

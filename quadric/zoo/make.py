@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from quadric import nn as quadric_nn
+from quadric.errors import InputError, InputTypeError
 from quadric.init import eigenvalues_
 from quadric.nn.eigen import EigenLayer
 from quadric.nn.layer import check_plain_parameters
@@ -84,7 +85,7 @@ def _wrong_kind(spec: Any) -> TypeError:
 
 def _neuron_argument(args: tuple[Any, ...]) -> str:
     if len(args) != 1:
-        raise TypeError(
+        raise InputTypeError(
             f"behind a layer only the neuron's name may follow, got {args!r}: give options by "
             "keyword"
         )
@@ -97,7 +98,7 @@ def _layer_class(kind: type[nn.Module], neuron: str) -> type[EigenLayer] | type[
     if neuron == "eigen":
         return eigen
     if other is None:
-        raise ValueError(
+        raise InputError(
             f"nn.{kind.__name__} has quadratic layers of the neuron 'eigen' alone, got "
             f"neuron={neuron!r}: use eigen or leave the layer linear"
         )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from quadric.errors import InputError
 from quadric.functional import check_rank
 from quadric.zoo.layers import NeuronLayer
 from quadric.zoo.registry import Rule, along_channels, draw_, register, squared_dtype
@@ -272,7 +273,7 @@ class QuadEnhancer(Rule):
 
     def __post_init__(self) -> None:
         if isinstance(self.shifts, bool) or not isinstance(self.shifts, int) or self.shifts < 1:
-            raise ValueError(
+            raise InputError(
                 f"shifts must be an integer >= 1, got {self.shifts!r}: the published value is 1"
             )
 

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from quadric._squares import accumulation_dtype
+from quadric.errors import InputError, InputTypeError
+from quadric.ops.blocks import Blocks
+from quadric.ops.reference import accumulation_dtype
 
 if TYPE_CHECKING:
     from quadric.zoo.layers import NeuronLayer
@@ -62,6 +64,10 @@ class Rule:
         """Fills all parameters but weight and bias, which have been drawn as torch does, by the
         start `init`.
         """
+
+    def blocks(self, outputs: int, groups: int) -> Blocks | None:
+        """Where each eigenvalue stands, for a neuron z + S z^2; None for other neurons."""
+        return None
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         """The output of a layer. The input has been checked and prepared (padded)."""
@@ -170,7 +176,7 @@ class Neuron:
         known = self.options
         if rank is not None:
             if not self.has_rank:
-                raise ValueError(
+                raise InputError(
                     f"the neuron {self.name!r} has no rank, got rank={rank}: leave rank out "
                     "(neurons with a rank: "
                     f"{', '.join(n for n, row in _NEURONS.items() if row.has_rank)})"
@@ -179,7 +185,7 @@ class Neuron:
         for option in options:
             if option not in known:
                 listed = ", ".join(known) or "none"
-                raise ValueError(
+                raise InputError(
                     f"the neuron {self.name!r} has no option {option!r}; its options are: {listed}"
                 )
         return self.rule(**options)
@@ -205,13 +211,13 @@ def register(
         if not (
             isinstance(rule, type) and issubclass(rule, Rule) and dataclasses.is_dataclass(rule)
         ):
-            raise TypeError(
+            raise InputTypeError(
                 f"a neuron must be a dataclass that derives from quadric.zoo.Rule, got {rule!r}: "
                 "decorate such a "
                 "class"
             )
         if name in _NEURONS:
-            raise ValueError(
+            raise InputError(
                 f"the name of a neuron must be new, got {name!r}, which is registered: choose "
                 "another name or call "
                 f"quadric.zoo.unregister({name!r}) first"
@@ -239,7 +245,7 @@ def neurons() -> dict[str, Neuron]:
 def get_neuron(name: str) -> Neuron:
     """The neuron of that name, or an error that lists the names."""
     if not isinstance(name, str) or name not in _NEURONS:
-        raise ValueError(f"neuron must be one of {', '.join(_NEURONS)}, got {name!r}")
+        raise InputError(f"neuron must be one of {', '.join(_NEURONS)}, got {name!r}")
     return _NEURONS[name]
 
 

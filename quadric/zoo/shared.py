@@ -13,13 +13,75 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from quadric._autograd import map_with_squares
-from quadric._joined import map_with_norm
-from quadric._squares import SharedSquares
 from quadric.functional import check_rank
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
+from quadric.ops import add_squares, reference
+from quadric.ops.blocks import Blocks, shared_blocks, square_blocks
 from quadric.zoo.layers import NeuronLayer
 from quadric.zoo.registry import Rule, register
+
+
+@dataclass(frozen=True)
+class _Mixing(Rule):
+    """z + S z^2 with full blocks: what shared and square have in common."""
+
+    quadratic = ("eigenvalues",)
+    switches = ("eigenvalues",)
+
+    def blocks(self, outputs: int, groups: int) -> Blocks:
+        """Where each eigenvalue of a layer stands."""
+        raise NotImplementedError
+
+    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        count = self.blocks(layer.num_outputs, layer.linear_map.groups).num_eigenvalues
+        return super().shapes(layer, bias) | {"eigenvalues": (count,)}
+
+    def start_(self, layer: NeuronLayer, init: str) -> None:
+        eigenvalues_(layer.parameter("eigenvalues"), "zeros")
+
+    def _forward(self, layer: NeuronLayer, input: Tensor, recompute: bool) -> Tensor:
+        linear_map = layer.linear_map
+        blocks = self.blocks(layer.num_outputs, linear_map.groups)
+        eigenvalues = layer.parameter("eigenvalues")
+        return add_squares(
+            linear_map, blocks, input, layer.weight, layer.bias, eigenvalues, recompute
+        )
+
+    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+        return self._forward(layer, input, recompute=False)
+
+    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        linear_map = layer.linear_map
+        z = linear_map(input, layer.weight, layer.bias)
+        blocks = self.blocks(layer.num_outputs, linear_map.groups)
+        eigenvalues = layer.parameter("eigenvalues")
+        mixed = reference.quadratic_part(z, eigenvalues, blocks, linear_map.channel_dim)
+        return z, mixed.to(z.dtype)
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        return outputs * (n + bias) + self.blocks(outputs, groups).num_eigenvalues
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        squares = self.blocks(outputs, groups).num_eigenvalues + outputs
+        return positions * (outputs * n + squares)
+
+
+@register(
+    "square",
+    paper="baseline",
+    formula="z + a z^2, z = w'x + b",
+    params="n + 1",
+    macs="n + 2",
+    note="the ablation of the mixing: each output has only its own square",
+)
+@dataclass(frozen=True)
+class Square(_Mixing):
+    """z + a z^2: the diagonal of the shared neuron."""
+
+    def blocks(self, outputs: int, groups: int) -> Blocks:
+        return square_blocks(outputs)
 
 
 @register(
@@ -31,53 +93,27 @@ from quadric.zoo.registry import Rule, register
     note="exact for full groups; a last group of s outputs has s^2 eigenvalues",
 )
 @dataclass(frozen=True)
-class Shared(Rule):
+class Shared(_Mixing):
     """Every output of a group is a quadratic neuron over the same eigenvectors.
 
-    `rank` is the size of a group, `recompute` computes the linear map again in backward instead of
-    keeping its output.
+    `rank` is the size of a group. With `recompute` the linear map runs again in backward instead
+    of keeping its output.
     """
 
     rank: int = 8
     recompute: bool = False
     eigenvalue_init: EigenvalueInit = "zeros"
-    quadratic = ("eigenvalues",)
-    switches = ("eigenvalues",)
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
         check_eigenvalue_init(self.eigenvalue_init)
 
-    def _squares(self, layer: NeuronLayer) -> SharedSquares:
-        linear_map = layer.linear_map
-        return SharedSquares(self.rank, linear_map.channel_dim, linear_map.groups)
-
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        count = self._squares(layer).num_eigenvalues(layer.num_outputs)
-        return super().shapes(layer, bias) | {"eigenvalues": (count,)}
+    def blocks(self, outputs: int, groups: int) -> Blocks:
+        return shared_blocks(outputs, self.rank, groups)
 
     def start_(self, layer: NeuronLayer, init: str) -> None:
         start = "zeros" if init == "linear" else self.eigenvalue_init
         eigenvalues_(layer.parameter("eigenvalues"), start)
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        parts = (layer.weight, layer.bias, layer.parameter("eigenvalues"))
-        squares = self._squares(layer)
-        if layer.behind is not None:
-            return map_with_norm(layer.linear_map, squares, input, *parts, layer.behind)
-        return map_with_squares(layer.linear_map, squares, input, *parts, self.recompute)
-
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        out = layer.linear_map(input, layer.weight, layer.bias)
-        mixed = self._squares(layer).mixed(out, layer.parameter("eigenvalues"))
-        return out, mixed.to(out.dtype)
-
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        squares = SharedSquares(self.rank, groups=groups)
-        return outputs * (n + bias) + squares.num_eigenvalues(outputs)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        squares = SharedSquares(self.rank, groups=groups)
-        return positions * (outputs * n + squares.num_eigenvalues(outputs) + outputs)
+        return self._forward(layer, input, self.recompute)

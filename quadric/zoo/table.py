@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quadric._text import markdown_table, text_table
+from quadric.texttable import markdown_table, text_table
 from quadric.zoo.registry import Neuron, neurons
 
 HEADER = ("neuron", "source", "formula", "params", "MACs", "printed params", "printed MACs", "note")

@@ -11,20 +11,20 @@ import sys
 
 import pytest
 import torch
+from quadric._behind import JoinedReLU
+from quadric.fusing import FusedLayer
 from torch import nn
 from typer.testing import CliRunner
 
 import quadric
 from quadric import bench
-from quadric._behind import JoinedReLU
 from quadric.bench import command
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
 from quadric.bench.run import timed_runs
 from quadric.bench.suite import memory_summary
 from quadric.bench.timing import interleaved
-from quadric.cli import app
-from quadric.fusing import FusedLayer
+from quadric.cli.app import app
 
 
 def test_cases_take_turns():
@@ -363,7 +363,7 @@ def test_neurons_that_take_hours_in_a_network(model):
 def test_compiled_needs_a_compiler(tmp_path):
     words = ["bench", "--shapes", "2x3x1", "--paths", "compiled", "--repeats", "1"]
     done = subprocess.run(
-        [sys.executable, "-m", "quadric.cli", *words],
+        [sys.executable, "-m", "quadric.cli.app", *words],
         env={**os.environ, "PATH": str(tmp_path), "CXX": ""},
         capture_output=True,
         text=True,

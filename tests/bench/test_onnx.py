@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from quadric.exporting.bounds import PARTS, reduced
 from typer.testing import CliRunner
 
 import quadric
 from quadric import cli
 from quadric.bench import onnx as latency
-from quadric.exporting.bounds import PARTS, reduced
 from quadric.nn import QuadraticLayer
 
 onnx = pytest.importorskip("onnx")

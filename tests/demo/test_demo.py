@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from quadric.cli import app
+from quadric.cli.app import app
 from quadric.demo import run_demo
 from quadric.demo.table import demo_table
 

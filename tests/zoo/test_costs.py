@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
-from quadric.counting import layer_macs, layer_rule
+from quadric.counting.cost import layer_macs, layer_rule
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Rule, neurons
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from quadric.errors import InputError
 from quadric.sklearn.compare.deploy import check_path, save_best
 from quadric.sklearn.compare.models import Plan, parse_neurons
 from quadric.sklearn.compare.report import Comparison
@@ -43,14 +44,14 @@ def compare_command(
     contenders = parse_neurons(neurons)
     widths = _widths(hidden)
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     if folds < 2:
-        raise ValueError(f"folds must be >= 2, got {folds}: 5 is usual")
+        raise InputError(f"folds must be >= 2, got {folds}: 5 is usual")
     if save is not None:
         check_path(save, json_file)
     if json_file not in (None, "-") and not Path(str(json_file)).parent.is_dir():
         folder = str(Path(str(json_file)).parent)
-        raise ValueError(f"--json needs an existing directory, got {folder!r}: make it")
+        raise InputError(f"--json needs an existing directory, got {folder!r}: make it")
     table = load_source(
         source,
         target=target,
@@ -92,7 +93,7 @@ def _widths(text: str) -> tuple[int, ...]:
     except ValueError:
         widths = ()
     if not widths or min(widths) < 1:
-        raise ValueError(f"hidden must be positive whole numbers, as in 64,64, got {text!r}")
+        raise InputError(f"hidden must be positive whole numbers, as in 64,64, got {text!r}")
     return widths
 
 

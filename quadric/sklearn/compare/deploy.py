@@ -16,6 +16,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric import provenance
+from quadric.errors import InputError
 from quadric.exporting import export_onnx
 from quadric.saving import save
 from quadric.sklearn.compare.models import Contender, Plan
@@ -36,12 +37,12 @@ def check_path(path: Path, json_file: str | None = None) -> None:
         json_file: where the comparison is written; the network's description stands elsewhere.
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
+        raise InputError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
     if not path.parent.is_dir():
-        raise ValueError(f"--save needs an existing directory, got {str(path.parent)!r}: make it")
+        raise InputError(f"--save needs an existing directory, got {str(path.parent)!r}: make it")
     beside = _beside(path)
     if json_file not in (None, "-") and Path(str(json_file)).resolve() == beside.resolve():
-        raise ValueError(
+        raise InputError(
             f"--save {path} also writes {beside} with the columns of the network: name another "
             "file with --json"
         )
@@ -56,7 +57,7 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
     """Refits and writes; returns lines that say what was written."""
     best = comparison.best_quadratic()
     if best is None:
-        raise ValueError("no quadratic network was trained without diverging: nothing to save")
+        raise InputError("no quadratic network was trained without diverging: nothing to save")
     contender = next(c for c in comparison.options.contenders if c.label == best.model)
     model, preparation, X = _refit(comparison, contender, comparison.options.plan)
     module = model.to_torch()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from scipy.stats import t  # type: ignore[import-untyped]
 
+from quadric.errors import InputError
+
 CONFIDENCE = 0.95
 
 
@@ -60,7 +62,7 @@ def corrected_difference(values: Sequence[float], test_share: float) -> Differen
         (-12.0, 2.9, True)
     """
     if len(values) < 2:
-        raise ValueError(f"an interval needs at least 2 folds, got {len(values)}")
+        raise InputError(f"an interval needs at least 2 folds, got {len(values)}")
     variance = statistics.variance(values) * (1 / len(values) + test_share)
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     return Difference(statistics.fmean(values), quantile * math.sqrt(variance), len(values))

@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
+from quadric.errors import InputError
 from quadric.sklearn.classifier import QuadraticClassifier
 from quadric.sklearn.estimators import AUTO_STOPPING_ROWS, QuadraticNetwork
 from quadric.sklearn.networks import fit_widths
@@ -63,7 +64,7 @@ def parse_neurons(text: str) -> list[Contender]:
     for word in filter(None, (word.strip() for word in text.split(","))):
         match = re.fullmatch(r"([a-z0-9_]+)(?:[:\[](\d+)\]?)?", word)
         if match is None:
-            raise ValueError(
+            raise InputError(
                 f"neurons must be names with an optional rank, as in eigen,shared:4, got {word!r}"
             )
         rank = int(match[2]) if match[2] else None
@@ -72,7 +73,7 @@ def parse_neurons(text: str) -> list[Contender]:
         if contender not in found:
             found.append(contender)
     if len(found) < 2:
-        raise ValueError(f"neurons must name one besides linear, got {text!r}: for example eigen")
+        raise InputError(f"neurons must name one besides linear, got {text!r}: for example eigen")
     return found
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 
 from quadric import provenance
 from quadric.data.columns import UserTable
+from quadric.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Records:
         if marker.is_file():
             self._check(marker, text)
         elif self.path.is_dir() and any(self.path.iterdir()):
-            raise ValueError(
+            raise InputError(
                 f"{self.path} holds other files: name an empty directory with --run-dir"
             )
         else:
@@ -110,7 +111,7 @@ class Records:
             found = {}
         if json.dumps(found, sort_keys=True) != text:
             differing = [k for k, v in json.loads(text).items() if found.get(k) != v]
-            raise ValueError(
+            raise InputError(
                 f"{self.path} holds another comparison ({', '.join(differing) or 'settings'} "
                 "differ): name another directory with --run-dir"
             )

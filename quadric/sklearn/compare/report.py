@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from quadric import provenance
-from quadric._text import text_table
 from quadric.data.columns import UserTable
 from quadric.sklearn.compare.differences import Difference, corrected_difference
 from quadric.sklearn.compare.models import LINEAR
 from quadric.sklearn.compare.records import Fit, Records
 from quadric.sklearn.compare.run import Options
+from quadric.texttable import text_table
 
 
 @dataclass(frozen=True)

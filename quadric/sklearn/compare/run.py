@@ -17,8 +17,9 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from quadric import provenance
-from quadric.counting import cost
+from quadric.counting.cost import cost
 from quadric.data.columns import UserTable
+from quadric.errors import InputError
 from quadric.nn.layer import QuadraticLayer
 from quadric.optim import quadratic_share
 from quadric.sklearn.compare.models import Baseline, Contender, Plan, baselines
@@ -97,7 +98,7 @@ class Options:
 def check_table(table: UserTable, folds: int) -> UserTable:
     """The table without classes that are too rare; refuses one that is too short."""
     if folds < 2:
-        raise ValueError(f"folds must be >= 2, got {folds}: 5 is usual")
+        raise InputError(f"folds must be >= 2, got {folds}: 5 is usual")
     _check_rows(table, folds)
     table = _without_rare_classes(table, folds)
     _check_rows(table, folds)
@@ -107,7 +108,7 @@ def check_table(table: UserTable, folds: int) -> UserTable:
 def _check_rows(table: UserTable, folds: int) -> None:
     rows = len(table.target)
     if rows < ROWS_A_FOLD * folds:
-        raise ValueError(
+        raise InputError(
             f"{table.name} must have at least {ROWS_A_FOLD} rows a fold, got {rows} rows for "
             f"{folds} folds: give more rows or fewer --folds"
         )
@@ -127,7 +128,7 @@ def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
     if not len(rare):
         return table
     if len(counts) - len(rare) < 2:
-        raise ValueError(
+        raise InputError(
             f"the target {table.target.name!r} must have at least 2 classes with {folds} rows, one "
             f"a fold, got {_listed(counts)}: give more rows or fewer --folds"
         )

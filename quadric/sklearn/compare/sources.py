@@ -11,10 +11,11 @@ import pandas as pd
 import torch
 from sklearn import datasets
 
-from quadric._text import text_table
 from quadric.data import laws, uci
 from quadric.data.columns import NUMBER, TASKS, UserTable, list_columns, make_table
 from quadric.data.table_files import read_table
+from quadric.errors import InputError
+from quadric.texttable import text_table
 
 # Those that ship inside scikit-learn: no download.
 EMBEDDED: dict[str, tuple[Callable[..., Any], str, str]] = {
@@ -53,7 +54,7 @@ def load_source(
         seed: of a law's samples.
     """
     if task is not None and task not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+        raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kind, _, name = source.partition(":")
     known = kind in ("law", "uci") or (source in EMBEDDED and not Path(source).is_file())
     if known:
@@ -61,19 +62,19 @@ def load_source(
                  "--categories": categories}  # fmt: skip
         for option, value in given.items():
             if value:
-                raise ValueError(f"{option} is for files, {source} has its own columns: leave it")
+                raise InputError(f"{option} is for files, {source} has its own columns: leave it")
         if rows is not None and kind != "law":
-            raise ValueError(f"--rows is for files and laws, {source} has its own rows: leave it")
+            raise InputError(f"--rows is for files and laws, {source} has its own rows: leave it")
         own_task = EMBEDDED[source][1] if source in EMBEDDED else "regression"
         if task not in (None, own_task):
-            raise ValueError(f"{source} is a {own_task}, got --task {task}: leave it out")
+            raise InputError(f"{source} is a {own_task}, got --task {task}: leave it out")
     if kind == "law":
         x, y = laws.sample(name, LAW_ROWS if rows is None else rows, seed)
         columns = [variable.name for variable in laws.get(name).variables]
         return _numbers(source, x.numpy(), y.numpy(), columns, laws.get(name).target)
     if kind == "uci":
         if data_dir is None:
-            raise ValueError(f"{source} needs the directory of the UCI tables: --data-dir DIR")
+            raise InputError(f"{source} needs the directory of the UCI tables: --data-dir DIR")
         table = uci.load(name, data_dir, dtype=torch.float64)
         x = torch.cat([table.train_inputs, table.test_inputs])
         y = torch.cat([table.train_targets, table.test_targets])[:, 0]
@@ -88,13 +89,13 @@ def load_source(
         names = [str(name) for name in bunch.feature_names]
         return _numbers(source, bunch.data, y, names, "target", own_task)
     if not Path(source).expanduser().exists() and not Path(source).suffix:
-        raise ValueError(
+        raise InputError(
             f"no such file or data set: {source!r}: name a CSV or Parquet file, law:NAME, uci:NAME "
             f"or one of {', '.join(EMBEDDED)} (quadric compare --list)"
         )
     frame = read_table(source, delimiter=delimiter, rows=rows)
     if target is None:
-        raise ValueError(
+        raise InputError(
             f"name the column to predict with --target; the columns are {list_columns(frame)}"
         )
     return make_table(

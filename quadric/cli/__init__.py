@@ -1,0 +1,3 @@
+"""The command line: `quadric` and its commands."""
+
+from quadric.cli.app import main as main

@@ -1,0 +1,1 @@
+"""Turning layers of existing networks into quadratic ones, and back."""

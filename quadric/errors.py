@@ -1,0 +1,28 @@
+"""The errors that a user can cause.
+
+Each class is also one of Python's own, so that `except ValueError` still catches it. The command
+line shows any `QuadricError` as one line and exits with code 2; every other exception is a bug and
+keeps its traceback. A message has the rule, the value got, the remedy, and which layer or file.
+"""
+
+from __future__ import annotations
+
+
+class QuadricError(Exception):
+    """A mistake of the user's, with a message that says what to do."""
+
+
+class InputError(QuadricError, ValueError):
+    """An argument, option or file has a value that does not fit."""
+
+
+class InputTypeError(QuadricError, TypeError):
+    """An argument has the wrong type."""
+
+
+class MissingExtraError(QuadricError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class FileError(QuadricError, OSError):
+    """A file or folder cannot be read or written."""

@@ -1,0 +1,70 @@
+"""Optional dependencies: which extra brings which packages, and the one check for them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from quadric.errors import MissingExtraError
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
+    "tables": ("sklearn", "pandas", "pyarrow"),
+    "plots": ("matplotlib",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "demo": ("matplotlib", "sklearn"),
+}
+"""The modules that each extra of pyproject.toml brings, by the names they are imported under."""
+
+TITLES = {
+    "train": "training",
+    "tables": "table",
+    "plots": "plotting",
+    "onnx": "ONNX",
+    "demo": "demo",
+}
+
+
+def missing_extra(who: str, extra: str) -> MissingExtraError:
+    """The error that says how to install an extra."""
+    return MissingExtraError(
+        f"{who} needs the {TITLES[extra]} extras: pip install 'quadric[{extra}]'"
+    )
+
+
+def require(extra: str, who: str) -> None:
+    """Raises an error that names the extra if one of its modules is not installed.
+
+    Args:
+        extra: a key of `EXTRAS`.
+        who: the command or function that needs it, the subject of the message.
+
+    Raises:
+        MissingExtraError: if a module is missing.
+    """
+    if any(importlib.util.find_spec(module) is None for module in EXTRAS[extra]):
+        raise missing_extra(who, extra)
+
+
+def load_extra(module: str, who: str, extra: str = "train") -> Any:
+    """Imports an optional module.
+
+    Args:
+        module: its name.
+        who: what needs it, the subject of the message.
+        extra: the extra that brings it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is there but lacks one of its own parts is another mistake: say it as it is.
+        if error.name != module.partition(".")[0]:
+            raise
+        raise missing_extra(who, extra) from None

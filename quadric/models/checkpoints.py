@@ -1,0 +1,231 @@
+"""Checkpoints of linear networks, read without ever running what a pickle says, and converted.
+
+A torch file is read with `weights_only`, which builds tensors and plain containers and nothing
+else; a safetensors file holds nothing else to begin with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from quadric import models
+from quadric.conversion.convert import ConversionReport, convert_
+from quadric.conversion.selection import Selection
+from quadric.errors import InputError
+from quadric.models.named import build_network, example_inputs, is_factory
+from quadric.saving import KEY, save
+
+# Where training scripts put the state dict, and what wrappers put before every name.
+_PLACES = ("state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+def convert_checkpoint(
+    checkpoint: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    model: str,
+    neuron: str = "eigen",
+    rank: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    first: int | None = None,
+    head: bool = False,
+    inputs: Sequence[str] | None = None,
+    options: Sequence[str] | None = None,
+) -> ConversionReport:
+    """Converts a linear checkpoint to a file that `quadric.load_` loads into the plain network.
+
+    Args:
+        checkpoint: a torch state dict or a safetensors file.
+        out: the file to write.
+        model: the network: one of `quadric.models.names()`, or `package.module:factory`.
+        neuron: as in `quadric.convert_`.
+        rank: likewise.
+        include: names or suffixes of layers; with `re:` before it, a regular expression.
+        exclude: likewise.
+        first: as in `quadric.convert_`.
+        head: likewise.
+        inputs: shapes of the inputs in words, for a factory; a network of ours has its own.
+        options: the network's own options as `name=value`, such as `num_classes=10`.
+    """
+    given = parse_options(options or ())
+    if is_factory(model):
+        if given:
+            raise InputError(
+                f"options must be for a network of ours, got {', '.join(given)} for {model!r}: "
+                "write a factory that sets them"
+            )
+        network = build_network(model)
+        examples = example_inputs(model, inputs) if inputs else None
+    else:
+        network = models.build(model, **given)
+        shape = models.input_shape(model, **given)
+        examples = example_inputs(model, inputs) if inputs else [torch.zeros(1, *shape)]
+    state = read_checkpoint(checkpoint)
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:  # a checkpoint in half precision stays one
+        (dtype,) = dtypes
+        network.to(dtype)
+        examples = [e.to(dtype) if e.is_floating_point() else e for e in examples or ()] or None
+    fill_(network, state, os.fspath(checkpoint))
+    report = convert_(
+        network,
+        neuron=neuron,
+        rank=rank,
+        include=parse_selection(include),
+        exclude=parse_selection(exclude),
+        first=first,
+        head=head,
+        example_inputs=None if examples is None else tuple(examples),
+    )
+    save(network, out)
+    return report
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options in words as a dictionary; values are JSON where they can be, else text.
+
+    Examples:
+        >>> parse_options(["num_classes=10", "shortcut=B", "hidden=[8, 8]"])
+        {'num_classes': 10, 'shortcut': 'B', 'hidden': [8, 8]}
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.isidentifier():
+            raise InputError(f"an option must be name=value, such as num_classes=10, got {text!r}")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+def parse_selection(entries: Sequence[str] | None) -> Selection | None:
+    """Names as a list, or, where one is an expression, all of them as one expression."""
+    if not entries:
+        return None
+    if not any(entry.startswith("re:") for entry in entries):
+        return list(entries)
+    return "|".join(
+        f"(?:{entry[3:]})" if entry.startswith("re:") else rf"(?:(?:.*\.)?{re.escape(entry)})"
+        for entry in entries
+    )
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name, without the prefixes that wrappers put before them."""
+    path = os.fspath(path)
+    raw = _read_safetensors(path) if _is_safetensors(path) else _read_torch(path)
+    for place in _PLACES:
+        if isinstance(raw, Mapping) and isinstance(raw.get(place), Mapping):
+            raw = raw[place]
+    if not isinstance(raw, Mapping) or not raw:
+        kind = "an empty one" if isinstance(raw, Mapping) else f"a {type(raw).__name__}"
+        raise InputError(
+            f"{path} must hold a state dict, got {kind}: write it with "
+            "torch.save(model.state_dict(), path)"
+        )
+    for name, value in raw.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InputError(
+                f"{path} must hold tensors by name, got {name!r} of type {type(value).__name__}: "
+                "write it with torch.save(model.state_dict(), path)"
+            )
+    return dict(raw)
+
+
+def _is_safetensors(path: str) -> bool:
+    """Whether a file begins as a safetensors file does: the length of a JSON header, then it."""
+    with open(path, "rb") as file:
+        start = file.read(9)
+    return path.endswith(".safetensors") or (len(start) == 9 and start[8:] == b"{")
+
+
+def _read_safetensors(path: str) -> Any:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            if KEY in (file.metadata() or {}):
+                raise InputError(
+                    f"{path} must be a linear checkpoint, got one that quadric.save wrote: load it "
+                    "with quadric.load_"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}
+    except SafetensorError as error:
+        raise InputError(
+            f"{path} must be a safetensors file, got a truncated or damaged one ({error}): fetch "
+            "or write it again"
+        ) from None
+
+
+def _read_torch(path: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a file that is no checkpoint raises is up to its bytes
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # it cannot be read at all
+        # torch's own words would advise to unpickle it after all.
+        raise InputError(
+            f"{path} must be a state dict that torch.save wrote, tensors and nothing else, got a "
+            f"damaged or foreign file ({type(error).__name__}): write it with "
+            "torch.save(model.state_dict(), path)"
+        ) from None
+
+
+def fill_(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Loads a state dict, after one check that says all that does not fit.
+
+    Args:
+        model: the plain network.
+        state: tensors by name.
+        source: the file's name, for the error.
+    """
+    own = model.state_dict()
+    state = dict(_without_prefixes(state, own))
+    # A file that stores shared tensors once has one of their names: the others stand for the same.
+    stored = {(own[name].data_ptr(), own[name].shape): name for name in state if name in own}
+    for name, tensor in own.items():
+        twin = stored.get((tensor.data_ptr(), tensor.shape))
+        if name not in state and twin is not None and tensor.numel() and not tensor.is_meta:
+            state[name] = state[twin]
+    missing = [name for name in own if name not in state]
+    unexpected = [name for name in state if name not in own]
+    if missing or unexpected:
+        parts = [
+            f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+            for what, names in (("missing", missing), ("unknown", unexpected))
+            if names
+        ]
+        raise InputError(
+            f"the tensors of {source} must be those of the network, got {' and '.join(parts)}: "
+            "choose the network that it was made for"
+        )
+    for name, tensor in state.items():
+        if tensor.shape != own[name].shape:
+            raise InputError(
+                f"the tensors of {source} must have the network's shapes, got {name!r} of shape "
+                f"{tuple(tensor.shape)}, not {tuple(own[name].shape)}: choose the network that it "
+                "was made for, with its options (such as num_classes)"
+            )
+    model.load_state_dict(state)
+
+
+def _without_prefixes(state: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
+    named = dict(state)
+    found = True
+    while found:
+        found = False
+        for prefix in _PREFIXES:
+            theirs = all(name.startswith(prefix) for name in named)
+            if theirs and not any(name.startswith(prefix) for name in own):
+                named = {name.removeprefix(prefix): value for name, value in named.items()}
+                found = True
+    return named

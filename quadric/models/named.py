@@ -1,0 +1,228 @@
+"""Networks as the command line names them: one of `quadric.models`, or `package.module:factory`."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric import models
+from quadric.conversion.convert import convert_
+from quadric.counting.cost import CostReport, comparison
+from quadric.counting.cost import cost as count
+from quadric.errors import InputError, InputTypeError
+from quadric.texttable import markdown_table, text_table
+from quadric.zoo import get_neuron
+
+
+def is_factory(name: str) -> bool:
+    """Whether a name means an importable factory, not a network of this package."""
+    return ":" in name
+
+
+def build_network(
+    name: str,
+    neuron: str = "linear",
+    rank: int | None = None,
+    layers: str | None = None,
+    example_inputs: Sequence[Tensor] | None = None,
+    device: str | None = None,
+) -> nn.Module:
+    """Builds a network by name and converts it.
+
+    Args:
+        name: one of `models.names()`, or `package.module:factory`, where the factory is called
+            without arguments (or is itself a module).
+        neuron: a name of `quadric.neurons()`.
+        rank: its rank; None for its default.
+        layers: "first:n" converts only the first n layers.
+        example_inputs: shows the converter the order of the layers of a factory's network.
+        device: where to build; "meta" takes no memory. A factory that does not build on meta is
+            called once more without it.
+    """
+    if not is_factory(name):
+        with torch.device(device or torch.get_default_device()):
+            return models.create(name, neuron=neuron, rank=rank, layers=layers)
+    model = _call(name, device)
+    if neuron != "linear":
+        first = models._first(layers)
+        inputs = None
+        if example_inputs is not None:
+            home = next((p.device for p in model.parameters()), torch.device("cpu"))
+            inputs = tuple(x.to(home) for x in example_inputs)
+        convert_(model, neuron=neuron, rank=rank, first=first, example_inputs=inputs)
+    return model
+
+
+def _call(name: str, device: str | None) -> nn.Module:
+    factory = _import(name)
+    if not isinstance(factory, nn.Module) and not callable(factory):
+        raise InputTypeError(
+            f"{name!r} must be a function that returns a torch.nn.Module, got "
+            f"{type(factory).__name__}: name such a function"
+        )
+    if not isinstance(factory, nn.Module):
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as error:
+            raise InputError(
+                f"the factory {name!r} must need no argument, but calling it failed ({error}): "
+                "wrap it in a function that gives them"
+            ) from None
+        except ValueError:
+            pass  # it has no signature to read: calling it will tell
+    # A module is copied: the next call must not find it converted.
+    model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else None
+    if model is None and device is not None:
+        try:
+            with torch.device(device):
+                model = factory()
+        except (RuntimeError, NotImplementedError):
+            model = None  # it reads values, which meta has not
+    if model is None:
+        model = factory()
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"{name!r} must return a torch.nn.Module, got {type(model).__name__}: return the "
+            "network"
+        )
+    return model
+
+
+def _import(name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or module_name.startswith(".") or not attribute:
+        raise InputError(
+            f"a network must be named as package.module:factory, got {name!r}: give both parts"
+        )
+    folder = os.getcwd()
+    if folder not in sys.path:  # as `python -m` has it, and the installed command has not
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise  # the module is there, and one that it needs is not
+        raise InputError(
+            f"the module {module_name!r} of {name!r} must be importable, and is not: run the "
+            "command in its folder or install it"
+        ) from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InputError(
+                f"the module {module_name!r} must have {attribute!r}, and has not: name a function "
+                "that it defines, as package.module:factory"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def parse_input(text: str) -> Tensor:
+    """An example input with a batch of one, from its shape (and dtype) in words.
+
+    Examples:
+        >>> parse_input("3x32x32").shape
+        torch.Size([1, 3, 32, 32])
+        >>> parse_input("16:int64").dtype
+        torch.int64
+    """
+    shape, _, kind = text.partition(":")
+    sizes = shape.split("x")
+    dtype = getattr(torch, kind or "float32", None)
+    if not all(s.isdecimal() and int(s) > 0 for s in sizes) or not isinstance(dtype, torch.dtype):
+        raise InputError(
+            "an input must be a shape without the batch, such as 3x32x32, or 128:int64 for token "
+            f"ids, got {text!r}"
+        )
+    return torch.zeros(1, *(int(s) for s in sizes), dtype=dtype)
+
+
+def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor]:
+    """Example inputs of a network: the given ones, or those that a network of ours has."""
+    if texts:
+        return [parse_input(text) for text in texts]
+    if is_factory(name):
+        raise InputError(
+            f"the input of {name!r} must be given: add --input with its shape without the batch, "
+            "such as --input 3x224x224"
+        )
+    return [torch.zeros(1, *models.input_shape(name))]
+
+
+def network_cost(
+    name: str,
+    neuron: str = "linear",
+    rank: int | None = None,
+    layers: str | None = None,
+    inputs: Sequence[str] | None = None,
+) -> CostReport:
+    """What a named network costs for one input.
+
+    Args:
+        name: as in `build_network`.
+        neuron: likewise.
+        rank: likewise.
+        layers: likewise.
+        inputs: shapes in words; by default those of the network.
+    """
+    examples = example_inputs(name, inputs)
+    if is_factory(name) and neuron != "linear":
+        # An input that does not fit is told by the layer that refuses it, before any conversion.
+        count(build_network(name, device="meta"), *examples)
+    return count(build_network(name, neuron, rank, layers, examples, device="meta"), *examples)
+
+
+def compare_neurons(
+    name: str,
+    neurons: Sequence[str],
+    rank: int | None = None,
+    layers: str | None = None,
+    inputs: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The cost of one network with several neurons, and its ratio to the linear network's.
+
+    Args:
+        name: as in `build_network`.
+        neurons: names of neurons.
+        rank: for the neurons that have a rank.
+        layers: as in `build_network`.
+        inputs: shapes in words; by default those of the network.
+    """
+    rows = [get_neuron(neuron.strip()) for neuron in neurons]
+    linear = network_cost(name, "linear", None, None, inputs)
+    reports = {
+        row.name: linear
+        if row.name == "linear"
+        else network_cost(name, row.name, rank if row.has_rank else None, layers, inputs)
+        for row in rows
+    }
+    compared = comparison(reports, linear)
+    for line, row in zip(compared, rows, strict=True):
+        line["rank"] = (rank or row.default_rank) if row.has_rank else None
+    shapes = [list(shape) for shape in linear.input_shapes]
+    return {"model": name, "input_shapes": shapes, "neurons": compared}
+
+
+def comparison_table(result: dict[str, Any], markdown: bool = False) -> str:
+    """What `compare_neurons` gave, as a table."""
+    header = ["neuron", "rank", "params", "to linear", "MACs", "to linear", "quadratic"]
+    rows = []
+    for line in result["neurons"]:
+        ratios = [_ratio(line["params_ratio"]), _ratio(line["macs_ratio"])]
+        share = f"{line['quadratic_share']:.2%}" if line["quadratic_share"] else ""
+        counts = [f"{line['params']:,}", ratios[0], f"{line['macs']:,}", ratios[1], share]
+        rows.append([line["neuron"], line["rank"] or "", *counts])
+    shapes = ", ".join("x".join(map(str, shape)) for shape in result["input_shapes"])
+    table = (markdown_table if markdown else text_table)(header, rows, "lrrrrrr")
+    return f"{result['model']}, input {shapes}" + ("\n\n" if markdown else "\n") + table
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,68 @@
+"""Files of `quadric.save` as networks to be exported: what `quadric export` makes of a file."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quadric import models
+from quadric.errors import InputError
+from quadric.exporting.deploying import Deployable
+from quadric.models.named import build_network, example_inputs, is_factory
+from quadric.nn import QuadraticLayer
+from quadric.saving import load_
+
+
+def from_file(
+    path: str | os.PathLike[str],
+    model: str | None,
+    inputs: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Deployable:
+    """The network whose weights are in a file that `quadric.save` wrote.
+
+    Args:
+        path: the file.
+        model: one of `quadric.models.names()`, or `package.module:factory`.
+        inputs: shapes in words; by default those of the network.
+        options: the network's own options.
+    """
+    path = os.fspath(path)
+    if model is None:
+        raise InputError(
+            f"a file of weights needs its network, got {path} alone: name it with --model, or "
+            "export a run directory"
+        )
+    options = dict(options or {})
+    if is_factory(model):
+        if options:
+            raise InputError(
+                f"options belong to networks of quadric.models, got {next(iter(options))!r} for "
+                f"{model!r}: give the factory its values itself"
+            )
+        linear = build_network(model)
+        examples = tuple(example_inputs(model, inputs))
+    else:
+        linear = models.build(model, **options)
+        shape = models.input_shape(model, **options)
+        given = example_inputs(model, inputs) if inputs else [torch.zeros(1, *shape)]
+        examples = tuple(given)
+    network = copy.deepcopy(linear)
+    load_(network, path)
+    neuron = in_words(network)
+    is_linear = neuron == "linear"
+    return Deployable(path, neuron, network, None if is_linear else linear, examples)
+
+
+def in_words(network: torch.nn.Module) -> str:
+    """The neurons of a network: "eigen, rank 9"."""
+    found: dict[str, None] = {}
+    for module in network.modules():
+        if isinstance(module, QuadraticLayer):
+            rank = "" if module.rank is None else f", rank {module.rank}"
+            found[f"{module.neuron}{rank}"] = None
+    return " and ".join(found) or "linear"

@@ -1,0 +1,150 @@
+"""z + S z^2: the one formula under the eigen, shared and square neurons.
+
+`add_squares` is the only place that decides which path runs. It decides once per call:
+
+| path | when |
+|---|---|
+| `reference` | torch must see every operation: tracing, export, torch.func, tensor subclasses |
+| `compiled` | inside torch.compile on the CPU, as one operator |
+| `rows.add_squares` | small matrices on the CPU, where calls cost more than arithmetic |
+| `native` | float32 on the CPU with the kernels switched on |
+| `rows` | float32 or float64 on the CPU, channels next to each other in memory |
+| `slices` | everything else: other devices, half precision, NCHW |
+
+The last three run inside `eager.AddSquares` where gradients are wanted, else in place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from quadric.ops import compiled, native, reference, rows, slices
+from quadric.ops.blocks import Blocks
+from quadric.ops.eager import AddSquares, Backend, Call
+from quadric.ops.maps import Map
+
+_SMALL = 1 << 16
+"""Numbers of a matrix below which calls cost more than arithmetic."""
+
+_NARROW = 128
+"""Channels up to which a small layer's S is multiplied as one dense matrix."""
+
+_NATIVE = Backend(native.forward, native.backward)
+_ROWS = Backend(rows.forward, rows.backward)
+_SLICES = Backend(slices.forward, slices.backward)
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+_FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
+
+
+def in_torch_func() -> bool:
+    """Whether a torch.func transform is active, or being traced."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# The compiler asks this while it traces and takes the answer as a constant.
+in_torch_func._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _must_see_operations(*tensors: Tensor) -> bool:
+    """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
+    if torch._C._get_tracing_state() is not None or torch._C._get_dispatch_mode(_PROXY) is not None:
+        return True
+    if in_torch_func() or forward_ad._current_level >= 0:
+        return True
+    return any(type(tensor) not in _PLAIN_TENSORS for tensor in tensors)
+
+
+def _in_rows(tensor: Tensor, dim: int) -> bool:
+    """Whether the channels of one position lie next to each other in memory, without gaps."""
+    if dim == -1:
+        return tensor.is_contiguous()
+    known = _FORMATS.get((tensor.dim(), dim))
+    if known is not None:
+        return tensor.is_contiguous(memory_format=known)
+    return tensor.movedim(dim, -1).is_contiguous()
+
+
+def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
+    """The backend for a linear map's output; its device, dtype and memory layout decide."""
+    if z.device.type != "cpu" or z.numel() == 0 or blocks.size == 1:
+        return _SLICES
+    if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
+        return _NATIVE
+    if z.dtype in (torch.float32, torch.float64) and _in_rows(z, dim) and rows.chunks_of(blocks):
+        return _ROWS
+    return _SLICES
+
+
+def add_squares(
+    linear_map: Map,
+    blocks: Blocks,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eigenvalues: Tensor,
+    recompute: bool = False,
+) -> Tensor:
+    """A linear map and its squares, by the cheapest path that gives the formula's values.
+
+    Args:
+        linear_map: the map; its output channels are laid out as `blocks` says.
+        blocks: where each eigenvalue stands.
+        input: the layer's input, prepared by the map.
+        weight: the map's weight.
+        bias: the map's bias.
+        eigenvalues: one flat vector.
+        recompute: run the linear map again in backward instead of keeping an output.
+
+    Returns:
+        z + S z^2 with z = linear_map(input, weight, bias).
+    """
+    device = input.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast
+        # Cast here, not inside the torch call: what is kept for recomputing is then what the call
+        # keeps itself.
+        dtype = torch.get_autocast_dtype(device)
+        input, weight = _lower(input, dtype), _lower(weight, dtype)
+        bias = None if bias is None else _lower(bias, dtype)
+        with torch.autocast(device, enabled=False):
+            return add_squares(linear_map, blocks, input, weight, bias, eigenvalues, recompute)
+    z = linear_map(input, weight, bias)
+    dim = linear_map.channel_dim
+    if torch.compiler.is_compiling():
+        whole = torch.compiler.is_exporting() or in_torch_func()
+        operator = z.device.type == "cpu" and z.dtype == torch.float32 and not whole
+        if operator and blocks.num_eigenvalues and (blocks.shape == "full" or native.active()):
+            return compiled.add_squares(z, eigenvalues, blocks, dim)
+        return reference.add_squares(z, eigenvalues, blocks, dim)
+    if _must_see_operations(z, eigenvalues):
+        return reference.add_squares(z, eigenvalues, blocks, dim)
+    trained = torch.is_grad_enabled() and (z.requires_grad or eigenvalues.requires_grad)
+    if trained and _is_small(z, blocks, dim):
+        small = rows.add_squares(z, eigenvalues, blocks)
+        if small is not None:
+            return small
+    backend = backend_for(z, blocks, dim)
+    if not trained:
+        backend.forward(z, z, eigenvalues, blocks, dim)
+        return z
+    call = Call(linear_map, bias, blocks, dim, backend, recompute)
+    result: Tensor = AddSquares.apply(z, eigenvalues, input, weight, call)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _is_small(z: Tensor, blocks: Blocks, dim: int) -> bool:
+    return (
+        z.dim() == 2
+        and dim == -1
+        and z.numel() <= _SMALL
+        and z.device.type == "cpu"
+        and z.dtype in (torch.float32, torch.float64)
+        and 0 < blocks.num_eigenvalues
+        and blocks.channels <= _NARROW
+    )
+
+
+def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)

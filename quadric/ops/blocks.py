@@ -1,0 +1,165 @@
+"""Where every eigenvalue stands: S in z + S z^2, as blocks along the channels.
+
+S is block-diagonal. Its blocks lie one after another along the output channels, and the split into
+blocks starts again in each convolution group. There are two shapes of block:
+
+- *star* (the eigen neuron): a block of s channels is one neuron. Its first channel y receives the
+  weighted squares of the s - 1 features after it, so a block has s - 1 eigenvalues.
+- *full* (the shared neuron): each of the s channels receives the weighted squares of all s of them,
+  so a block has s^2 eigenvalues, row by row. With s = 1 this is the square neuron.
+
+The eigenvalues are one flat vector, block by block. Whoever needs to know which eigenvalue belongs
+to which channels asks this class; nothing else derives it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Run:
+    """Blocks of one size that follow each other in a convolution group.
+
+    Attributes:
+        start: the first channel, counted from the start of the group.
+        count: how many blocks.
+        size: channels of one block.
+        first: the first eigenvalue, counted from the group's own.
+        per_block: eigenvalues of one block.
+    """
+
+    start: int
+    count: int
+    size: int
+    first: int
+    per_block: int
+
+    @property
+    def stop(self) -> int:
+        """The channel after the last one."""
+        return self.start + self.count * self.size
+
+    @property
+    def last(self) -> int:
+        """The eigenvalue after the last one."""
+        return self.first + self.count * self.per_block
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of S for a layer; made by `eigen_blocks`, `shared_blocks` and `square_blocks`.
+
+    Attributes:
+        shape: "star" or "full".
+        channels: output channels of the layer.
+        size: channels of a block; the last block of a convolution group takes what is left.
+        groups: convolution groups.
+    """
+
+    shape: Literal["star", "full"]
+    channels: int
+    size: int
+    groups: int = 1
+
+    @functools.cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The blocks of one convolution group, as at most two runs of equal blocks."""
+        full, rest = divmod(self.channels // self.groups, self.size)
+        found: list[Run] = []
+        start = first = 0
+        for count, size in ((full, self.size), (1, rest)):
+            if count and size:
+                per_block = size - 1 if self.shape == "star" else size * size
+                found.append(Run(start, count, size, first, per_block))
+                start, first = found[-1].stop, found[-1].last
+        return tuple(found)
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of channels of each block, in channel order."""
+        return tuple(run.size for run in self.runs for _ in range(run.count)) * self.groups
+
+    @functools.cached_property
+    def num_eigenvalues(self) -> int:
+        """The length of the eigenvalue vector."""
+        return self.groups * (self.runs[-1].last if self.runs else 0)
+
+    @functools.cached_property
+    def table(self) -> tuple[tuple[int, int, int], ...]:
+        """First channel, number of channels and first eigenvalue of each block."""
+        rows, channel, eigenvalue = [], 0, 0
+        for size in self.sizes:
+            rows.append((channel, size, eigenvalue))
+            channel += size
+            eigenvalue += size - 1 if self.shape == "star" else size * size
+        return tuple(rows)
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Output channel and feature channel of each eigenvalue, in the eigenvalues' order."""
+        for start, size, _ in self.table:
+            if self.shape == "star":
+                yield from ((start, start + j) for j in range(1, size))
+            else:
+                yield from ((start + i, start + j) for i in range(size) for j in range(size))
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """`entries` as two tuples: the output channels and the feature channels."""
+        outputs, features = zip(*self.entries(), strict=True) if self.num_eigenvalues else ((), ())
+        return outputs, features
+
+    @functools.cached_property
+    def heads(self) -> tuple[int, ...]:
+        """The first channel of each block: the y channels of eigen neurons."""
+        return tuple(start for start, _, _ in self.table)
+
+    @functools.cached_property
+    def features(self) -> tuple[int, ...]:
+        """The channels after the first of each block: the feature channels of eigen neurons."""
+        heads = set(self.heads)
+        return tuple(channel for channel in range(self.channels) if channel not in heads)
+
+    def matrix(self, eigenvalues: Tensor) -> Tensor:
+        """S as a dense (channels, channels) matrix; `eigenvalues` may have leading dimensions."""
+        outputs, features = self.places
+        dense = eigenvalues.new_zeros(*eigenvalues.shape[:-1], self.channels, self.channels)
+        at = [torch.tensor(place, device=eigenvalues.device) for place in (outputs, features)]
+        if self.num_eigenvalues:
+            dense[..., at[0], at[1]] = eigenvalues
+        return dense
+
+
+@functools.lru_cache(maxsize=4096)
+def eigen_blocks(channels: int, rank: int, groups: int = 1) -> Blocks:
+    """Neurons of one y and `rank` features each; the last neuron of a group may have fewer.
+
+    Examples:
+        >>> eigen_blocks(7, rank=2).sizes
+        (3, 3, 1)
+        >>> list(eigen_blocks(5, rank=2).entries())
+        [(0, 1), (0, 2), (3, 4)]
+    """
+    return Blocks("star", channels, rank + 1, groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_blocks(channels: int, rank: int, groups: int = 1) -> Blocks:
+    """Groups of `rank` outputs that are features for each other; the last one may be smaller.
+
+    Examples:
+        >>> list(shared_blocks(3, rank=2).entries())
+        [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)]
+    """
+    return Blocks("full", channels, rank, groups)
+
+
+def square_blocks(channels: int) -> Blocks:
+    """Every output is its own feature: z + a z^2."""
+    return shared_blocks(channels, 1)

@@ -1,0 +1,126 @@
+"""The formula z + S z^2: any device, any dtype, any order of derivative, any transform.
+
+This is the truth that every other path is checked against, and the path that runs where torch must
+see each operation: torch.compile, torch.export, torch.func, tensor subclasses. The squares are
+accumulated in float32 where the output is half precision, so that only the result can overflow.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quadric.ops.blocks import Blocks, Run
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which squares are summed: float32 for half precision, else the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def block_views(tensor: Tensor, blocks: Blocks, dim: int) -> list[Tensor]:
+    """Views of the blocks, one per run: the channels become (groups, blocks, channels of a block).
+
+    Args:
+        tensor: any tensor with the layer's channels.
+        blocks: the blocks of the layer.
+        dim: the channel dimension, counted from the end.
+    """
+    at = tensor.dim() + dim
+    grouped = (
+        tensor.unflatten(at, (blocks.groups, -1)) if blocks.groups > 1 else tensor.unsqueeze(at)
+    )
+    views = []
+    for run in blocks.runs:
+        part = grouped
+        if len(blocks.runs) > 1:
+            part = grouped.narrow(at + 1, run.start, run.stop - run.start)
+        views.append(part.unflatten(at + 1, (run.count, run.size)))
+    return views
+
+
+def block_eigenvalues(eigenvalues: Tensor, blocks: Blocks) -> list[Tensor]:
+    """The eigenvalues of each run, as (groups, blocks, eigenvalues of a block)."""
+    grouped = eigenvalues.reshape(blocks.groups, -1)
+    return [
+        grouped[:, run.first : run.last].reshape(blocks.groups, run.count, run.per_block)
+        for run in blocks.runs
+    ]
+
+
+def along_channels(values: Tensor, dim: int) -> Tensor:
+    """Numbers per channel, shaped to broadcast over the positions after the channel dimension."""
+    return values.reshape(*values.shape, *(1,) * (-1 - dim))
+
+
+def mix(values: Tensor, matrices: Tensor, dim: int) -> Tensor:
+    """Each block's matrix times the block's channels.
+
+    Args:
+        values: (…, groups, blocks, size, *spatial).
+        matrices: (groups, blocks, rows, size).
+        dim: the channel dimension of the layer, counted from the end.
+    """
+    if dim == -1:
+        return torch.einsum("...gbj,gbij->...gbi", values, matrices)
+    spatial = values.shape[dim + 1 :] if dim < -1 else ()
+    return torch.matmul(matrices, values.flatten(dim + 1)).unflatten(-1, spatial)
+
+
+def block_sums(view: Tensor, eigenvalues: Tensor, run: Run, blocks: Blocks, dim: int) -> Tensor:
+    """The weighted squares of one run, S z^2, in the dtype of accumulation.
+
+    Args:
+        view: the run's view of z.
+        eigenvalues: the run's eigenvalues in the dtype of accumulation.
+        run: the run.
+        blocks: the blocks of the layer.
+        dim: the channel dimension of the layer, counted from the end.
+
+    Returns:
+        Star blocks: one channel per block. Full blocks: all channels.
+    """
+    x = view.to(eigenvalues.dtype)
+    if blocks.shape == "star":
+        features = x.narrow(dim, 1, run.size - 1)
+        return (features * features * along_channels(eigenvalues, dim)).sum(dim, keepdim=True)
+    if run.size == 1:
+        return x * x * along_channels(eigenvalues, dim)
+    return mix(x * x, eigenvalues.unflatten(-1, (run.size, run.size)), dim)
+
+
+def quadratic_part(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
+    """S z^2 alone, in the dtype of accumulation: star blocks give one channel per block."""
+    lam = block_eigenvalues(eigenvalues.to(accumulation_dtype(z.dtype)), blocks)
+    parts = [
+        block_sums(view, own, run, blocks, dim).flatten(dim - 1, dim)
+        for view, own, run in zip(block_views(z, blocks, dim), lam, blocks.runs, strict=True)
+    ]
+    return _joined(parts, dim).flatten(dim - 1, dim)
+
+
+def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
+    """z + S z^2 as a new tensor.
+
+    Args:
+        z: the output of a linear map.
+        eigenvalues: one flat vector, in the order of `blocks`.
+        blocks: where each eigenvalue stands.
+        dim: the channel dimension, counted from the end.
+    """
+    dtype = accumulation_dtype(z.dtype)
+    lam = block_eigenvalues(eigenvalues.to(dtype), blocks)
+    parts = []
+    for view, own, run in zip(block_views(z, blocks, dim), lam, blocks.runs, strict=True):
+        sums = block_sums(view, own, run, blocks, dim)
+        if blocks.shape == "star":
+            y = (view.narrow(dim, 0, 1).to(dtype) + sums).to(z.dtype)
+            both = torch.cat([y, view.narrow(dim, 1, run.size - 1)], dim)
+        else:
+            both = (view.to(dtype) + sums).to(z.dtype)
+        parts.append(both.flatten(dim - 1, dim))
+    return _joined(parts, dim).flatten(dim - 1, dim)
+
+
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

@@ -1,0 +1,178 @@
+"""z + S z^2 as matrix products, for a machine without a compiler.
+
+Where the channels of one position lie next to each other in memory (matrices, channels_last), views
+of a few channels are slow to walk through, while a product with a small dense S is fast. So the
+channels are cut between blocks into chunks of at most 64, and each chunk's
+squares are multiplied by its part of S. A library computes such a narrow product on one core; cut
+into parts, as a batch of products, all cores take part.
+
+A dense product multiplies every square by zero somewhere, which is NaN for an infinite one, while
+the formula keeps it to its own block. Rows with a square that is not finite are left to `slices`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quadric.ops import slices
+from quadric.ops.blocks import Blocks
+
+_WIDEST = 64
+"""Channels of a chunk."""
+
+_TILE = 1 << 22
+"""Numbers that are squared at once: 16 MB in float32."""
+
+_PART = 1 << 15 if torch.backends.mkl.is_available() else _TILE
+"""Numbers of one product of a batch. Without MKL torch computes a batch one by one."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Neighboring blocks as one dense part of S.
+
+    Attributes:
+        channels: their channels.
+        outputs: those of them that receive squares, evenly spaced.
+        eigenvalues: their part of the eigenvalue vector.
+        shape: of the part of S: outputs, channels.
+        places: where each eigenvalue stands in that part, flattened.
+    """
+
+    channels: slice
+    outputs: slice
+    eigenvalues: slice
+    shape: tuple[int, int]
+    places: Tensor
+
+    def matrix(self, eigenvalues: Tensor) -> Tensor:
+        """This part of S."""
+        flat = eigenvalues.new_zeros(math.prod(self.shape))
+        return flat.scatter(0, self.places, eigenvalues[self.eigenvalues]).view(self.shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
+    """The chunks of a layer; none where products would not pay or do not fit.
+
+    Grouped convolutions, whose blocks may be tiny, and blocks wider than a chunk have none.
+    """
+    if blocks.groups > 1 or blocks.size > _WIDEST or not blocks.num_eigenvalues:
+        return ()
+    step = blocks.size if blocks.shape == "star" else 1
+    places = list(zip(*blocks.places, strict=True))
+    per_chunk = _WIDEST // blocks.size
+    found = []
+    for first in range(0, len(blocks.table), per_chunk):
+        rows = blocks.table[first : first + per_chunk]
+        start, stop = rows[0][0], rows[-1][0] + rows[-1][1]
+        after = blocks.table[first + per_chunk :]
+        begin, end = rows[0][2], after[0][2] if after else blocks.num_eigenvalues
+        shape = (-(-(stop - start) // step), stop - start)
+        at = [(o - start) // step * shape[1] + f - start for o, f in places[begin:end]]
+        # On the CPU whatever the default device is: a chunk outlives it.
+        index = torch.tensor(at, dtype=torch.long, device="cpu")
+        outputs = slice(start, stop, step)
+        found.append(Chunk(slice(start, stop), outputs, slice(begin, end), shape, index))
+    return tuple(found)
+
+
+def as_rows(tensor: Tensor, channels: int) -> Tensor:
+    """A view (positions, channels) of a tensor whose channels lie next to each other in memory."""
+    return tensor.as_strided((tensor.numel() // channels, channels), (channels, 1))
+
+
+def _tiles(rows: int, channels: int) -> Iterator[tuple[slice, int]]:
+    """Rows to handle at once, and how many of them make one product of a batch."""
+    part = max(1, _PART // channels)
+    tile = max(1, _TILE // (channels * part)) * part
+    whole = rows - rows % part
+    for start in range(0, whole, tile):
+        yield slice(start, min(start + tile, whole)), part
+    if whole < rows:
+        yield slice(whole, rows), rows - whole
+
+
+def _in_parts(tile: Tensor, part: int) -> Tensor:
+    """A view (parts, channels, rows) of some rows."""
+    return tile.unflatten(0, (-1, part)).transpose(1, 2)
+
+
+def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> None:
+    """Writes z + S z^2 into `out`, which may be `z` itself."""
+    if out is not z:
+        out.copy_(z)
+    chunks = chunks_of(blocks)
+    matrices = [chunk.matrix(eigenvalues.to(out.dtype)) for chunk in chunks]
+    rows = as_rows(out, out.shape[dim])
+    for tile, part in _tiles(*rows.shape):
+        x = _in_parts(rows[tile], part)
+        squares = x * x
+        sums = [
+            torch.bmm(matrix.expand(len(x), -1, -1), squares[:, chunk.channels])
+            for chunk, matrix in zip(chunks, matrices, strict=True)
+        ]
+        # A square meets each output of its chunk: one that is not finite shows in the first.
+        if all(math.isfinite(each.select(1, 0).sum().item()) for each in sums):
+            for chunk, each in zip(chunks, sums, strict=True):
+                x[:, chunk.outputs].add_(each)
+        else:
+            slices.forward(rows[tile], rows[tile], eigenvalues, blocks, -1)
+
+
+def backward(
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of z and of the eigenvalues; arguments as in `slices.backward`."""
+    if grad.dtype != kept.dtype:
+        grad = grad.to(kept.dtype)
+    if grad.stride() != kept.stride():
+        grad = torch.empty_like(kept).copy_(grad)
+    result = torch.empty_like(kept)
+    chunks = chunks_of(blocks)
+    doubled = [chunk.matrix(2 * eigenvalues.to(kept.dtype)) for chunk in chunks]
+    totals = [matrix.new_zeros(matrix.shape) for matrix in doubled]
+    g_rows, x_rows, r_rows = (as_rows(tensor, kept.shape[dim]) for tensor in (grad, kept, result))
+    for tile, part in _tiles(*x_rows.shape):
+        g, x, r = (_in_parts(rows[tile], part) for rows in (g_rows, x_rows, r_rows))
+        squares = x * x
+        if not math.isfinite((squares.sum() + g.sum()).item()):
+            return slices.backward(grad, kept, eigenvalues, blocks, dim)
+        for chunk, matrix, total in zip(chunks, doubled, totals, strict=True):
+            own = g[:, chunk.outputs].contiguous()
+            total.add_(torch.bmm(own, squares[:, chunk.channels].transpose(1, 2)).sum(0))
+            back = torch.bmm(matrix.t().expand(len(x), -1, -1), own)
+            at = chunk.channels
+            torch.addcmul(g[:, at], x[:, at], back, out=r[:, at])
+    sums = [t.flatten().gather(0, chunk.places) for chunk, t in zip(chunks, totals, strict=True)]
+    return result, torch.cat(sums).to(eigenvalues.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _square_places(blocks: Blocks) -> Tensor:
+    outputs, features = blocks.places
+    at = [i * blocks.channels + j for i, j in zip(outputs, features, strict=True)]
+    return torch.tensor(at, dtype=torch.long, device="cpu")
+
+
+def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None:
+    """z + S z^2 of a small matrix z, by four operators that autograd differentiates by itself.
+
+    Small layers wait for calls, not for arithmetic: this is the way with the fewest, backward and
+    for second derivatives too.
+
+    Returns:
+        None where a square is not finite: the dense product would spread it.
+    """
+    squares = z * z
+    if not math.isfinite(squares.detach().sum().item()):
+        return None
+    flat = z.new_zeros(blocks.channels * blocks.channels)
+    dense = flat.scatter(0, _square_places(blocks), eigenvalues.to(z.dtype))
+    return torch.addmm(z, squares, dense.view(blocks.channels, blocks.channels).t())

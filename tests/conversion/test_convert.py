@@ -1,0 +1,964 @@
+"""convert_ and revert_: the same function before and after, and nothing half-done."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import quadric
+from quadric.attention import QuadraticMultiheadAttention
+from quadric.conversion.convert import apply_plan_
+from quadric.nn import QuadraticLayer, QuadraticLinear
+from tests.networks import (
+    NETWORKS,
+    Mixed,
+    ReadsWeights,
+    Shared,
+    UNet,
+    assert_untouched,
+    curve_,
+    quadratic_layers,
+    snapshot,
+    transformer,
+)
+
+CAN_BE_LINEAR = sorted(n for n, row in quadric.neurons().items() if row.can_be_linear)
+CAN_BE_LINEAR.remove("linear")
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def small(**options: Any) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(6, 20), nn.ReLU(inplace=True), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 2)
+    )
+
+
+def outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """In train mode, in eval mode, and in eval mode without gradients (torch's fused paths)."""
+    results = [model.train()(*inputs).detach(), model.eval()(*inputs).detach()]
+    with torch.no_grad():
+        results.append(model(*inputs))
+    model.train()
+    return results
+
+
+# --- the same function ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_the_same_function_before_and_after(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build(), make_inputs()
+    before = outputs(copy.deepcopy(model), inputs)
+    report = quadric.convert_(model, rank=4)
+    assert report.lossless
+    assert len(report.converted) >= 2
+    for got, expected in zip(outputs(model, inputs), before, strict=True):
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_converted_layer_is_alive_and_learns(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build(), make_inputs()
+    report = quadric.convert_(model, rank=4)
+    layers = quadratic_layers(model)
+    assert layers
+    model(*inputs).square().sum().backward()
+    for layer_name, layer in layers.items():
+        gradient = layer.eigenvalues.grad
+        assert gradient is not None, layer_name
+        assert gradient.isfinite().all(), layer_name
+        assert (gradient != 0).any(), layer_name
+    # Without gradients, in eval mode, each layer's squares reach the output as well.
+    model.eval()
+    with torch.no_grad():
+        plain = model(*inputs)
+        for layer_name, layer in layers.items():
+            layer.eigenvalues.fill_(0.3)
+            assert (model(*inputs) - plain).abs().max() > 1e-4, layer_name
+            layer.eigenvalues.zero_()
+    assert len(report.names) == len(set(report.names))
+
+
+@pytest.mark.parametrize("neuron", sorted(set(quadric.neurons()) - {"linear"}))
+def test_every_neuron(neuron: str) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 4, 1),
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        nn.Tanh(),
+        nn.Linear(8, 2),
+    )
+    x = torch.randn(3, 2, 4, 4)
+    before = outputs(copy.deepcopy(model), (x,))
+    report = quadric.convert_(model, neuron=neuron)
+    assert report.names == ["0", "2", "4"]
+    assert {layer.neuron for layer in quadratic_layers(model).values()} == {neuron}
+    after = outputs(model, (x,))
+    if neuron in CAN_BE_LINEAR:
+        assert report.lossless
+        for got, expected in zip(after, before, strict=True):
+            torch.testing.assert_close(got, expected, **CLOSE)
+        assert "re-initialized" not in str(report)
+    else:
+        assert not report.lossless
+        assert f"weights were re-initialized: a neuron of the kind {neuron}" in str(report)
+        assert (after[0] - before[0]).abs().max() > 1e-3
+    model(x).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("neuron", CAN_BE_LINEAR)
+def test_attention_of_every_neuron(neuron: str) -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True))
+    x = torch.randn(2, 3, 8)
+    before = outputs(copy.deepcopy(model), (x,))
+    report = quadric.convert_(model, neuron=neuron)
+    assert report.names == ["0.self_attn", "0.linear1", "0.linear2"]
+    assert isinstance(model[0].self_attn, QuadraticMultiheadAttention)
+    for got, expected in zip(outputs(model, (x,)), before, strict=True):
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, once
+def test_padding_masks_in_eval_compare_at_unpadded_positions() -> None:
+    model = ReadsWeights()
+    x = torch.randn(3, 5, 6)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])
+    with torch.no_grad():
+        before = copy.deepcopy(model).eval()(x, padding)
+        quadric.convert_(model)
+        after = model.eval()(x, padding)
+    torch.testing.assert_close(after[~padding], before[~padding], **CLOSE)
+    # torch's nested tensors put zeros behind the encoder at padded positions, the plain path does
+    # not: the head makes its bias of zeros.
+    torch.testing.assert_close(before[padding], model.head.bias.expand(3, 3), **CLOSE)
+    assert (after[padding] - before[padding]).abs().max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("include", [None, ["linear1"], r"encoder\.layers\.1\.linear2"])
+def test_the_fused_paths_do_not_pass_the_squares_by(
+    norm_first: bool, masked: bool, include: Any
+) -> None:
+    model = ReadsWeights(norm_first=norm_first)
+    x = torch.randn(3, 5, 6)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    arguments = (x, padding if masked else None)
+    # torch's fused path would indeed ignore a layer with the same weight: this test can fail.
+    layer = copy.deepcopy(model.encoder.layers[0]).eval()
+    with torch.no_grad():
+        plain = layer(torch.ones(1, 2, 20))
+        layer.linear1 = curve_(nn.Sequential(QuadraticLinear.from_linear(layer.linear1)), 1.0)[0]
+        assert torch.equal(layer(torch.ones(1, 2, 20)), plain)
+    quadric.convert_(model, include=include, rank=4)
+    curve_(model)
+    expected = model.train()(*arguments).detach()  # the plain path: dropout is 0
+    with torch.no_grad():
+        got = model.eval()(*arguments)
+    keep = ~padding if masked else slice(None)
+    torch.testing.assert_close(got[keep], expected[keep], **CLOSE)
+    with torch.no_grad():
+        quadric.revert_(model, project=True)
+        assert (model.eval()(*arguments) - got)[keep].abs().max() > 1e-3
+
+
+def test_the_fused_paths_come_back() -> None:
+    model = ReadsWeights()
+    flags = [(m.activation_relu_or_gelu) for m in model.encoder.layers]
+    assert flags == [1, 1]
+    assert model.encoder.use_nested_tensor
+    quadric.convert_(model, include=["0.linear1"])
+    assert [m.activation_relu_or_gelu for m in model.encoder.layers] == [0, 1]
+    assert not model.encoder.use_nested_tensor
+    quadric.convert_(model, include=["1.self_attn"])
+    assert [m.activation_relu_or_gelu for m in model.encoder.layers] == [0, 0]
+    quadric.revert_(model)
+    assert [m.activation_relu_or_gelu for m in model.encoder.layers] == [1, 1]
+    assert model.encoder.use_nested_tensor
+    assert not [name for m in model.modules() for name in vars(m) if "quadric" in name]
+
+
+def test_in_place_activations_give_the_plain_gradients() -> None:
+    def build(inplace: bool) -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Conv2d(2, 8, 3), nn.ReLU(inplace), nn.Conv2d(8, 6, 3), nn.Hardtanh(inplace=inplace)
+        )
+
+    x = torch.randn(2, 2, 8, 8)
+    gradients = []
+    for inplace in (True, False):
+        model = build(inplace)
+        quadric.convert_(model, rank=3)
+        torch.manual_seed(2)
+        curve_(model)
+        model(x).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for got, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_parameters_are_the_same_objects() -> None:
+    model = small()
+    parameters = {name: p for name, p in model.named_parameters()}
+    quadric.convert_(model)
+    after = dict(model.named_parameters())
+    assert all(after[name] is p for name, p in parameters.items())
+    assert set(after) - set(parameters) == {"0.eigenvalues", "2.eigenvalues"}
+
+
+def test_an_optimizer_made_before_still_trains_the_weights() -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    quadric.convert_(model)
+    weight = model[0].weight.detach().clone()
+    model(torch.randn(4, 6)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, weight)
+    assert not model[0].eigenvalues.any()  # it does not know them
+
+
+def test_dtype_device_training_and_frozen_weights() -> None:
+    model = small().double()
+    model[0].requires_grad_(False)
+    model[2].eval()
+    quadric.convert_(model)
+    assert model[0].eigenvalues.dtype == torch.float64
+    assert not model[0].weight.requires_grad
+    assert model[0].eigenvalues.requires_grad
+    assert model[0].training
+    assert not model[2].training
+    with torch.device("meta"):
+        meta = small()
+    quadric.convert_(meta)
+    assert meta[0].eigenvalues.is_meta
+
+
+def test_frozen_layers_that_are_drawn_anew_stay_frozen() -> None:
+    model = small()
+    model[0].requires_grad_(False)
+    quadric.convert_(model, neuron="kervolution")
+    assert not model[0].weight.requires_grad
+    assert not model[0].bias.requires_grad
+    assert model[2].weight.requires_grad
+
+
+def test_hooks_stay_and_their_handles_remove_them() -> None:
+    model = small()
+    calls: list[str] = []
+    layer = model[2]  # torch allows no backward hook before an in-place activation
+    handles = [
+        layer.register_forward_hook(lambda m, a, o: calls.append(type(m).__name__)),
+        layer.register_forward_pre_hook(lambda m, a, k: calls.append("pre"), with_kwargs=True),
+        layer.register_full_backward_hook(lambda m, gi, go: calls.append("backward")),
+        layer.weight.register_hook(lambda g: calls.append("weight")),
+    ]
+    del layer
+    quadric.convert_(model)
+    model(torch.randn(2, 6)).sum().backward()
+    assert calls == ["pre", "QuadraticLinear", "weight", "backward"] or calls == [
+        "pre",
+        "QuadraticLinear",
+        "backward",
+        "weight",
+    ]
+    calls.clear()
+    for handle in handles:
+        handle.remove()
+    model(torch.randn(2, 6)).sum().backward()
+    assert calls == []
+
+
+def test_attributes_of_users_move_along_and_back() -> None:
+    model = small()
+    model[0].nickname = "stem"
+    quadric.convert_(model)
+    assert model[0].nickname == "stem"
+    quadric.revert_(model)
+    assert model[0].nickname == "stem"
+    assert type(model[0]) is nn.Linear
+    fresh = set(vars(nn.Linear(1, 1))) | {"nickname"}
+    assert set(vars(model[0])) == fresh
+
+
+def test_shared_layers_stay_shared_and_tied_weights_tied() -> None:
+    model = Shared()
+    report = quadric.convert_(model, rank=3)
+    assert model.a is model.b is model.tables["x"]
+    assert model.block is model.again
+    assert isinstance(model.a, QuadraticLinear)
+    assert model.decode.weight is model.embed.weight
+    assert isinstance(model.decode, QuadraticLinear)
+    entry = next(c for c in report.converted if c.name == "a")
+    assert entry.aliases == ("b", "tables.x")
+    assert report.params_after - report.params_before == sum(
+        layer.eigenvalues.numel() for layer in quadratic_layers(model).values()
+    )
+
+
+def test_tied_weights_are_left_by_a_start_that_would_replace_them() -> None:
+    model = Shared()
+    report = quadric.convert_(model, neuron="kervolution")
+    reasons = {s.name: s.reason for s in report.skipped}
+    assert "shared with another layer" in reasons["decode"]
+    assert model.decode.weight is model.embed.weight
+
+
+def test_tied_packed_attention_is_left() -> None:
+    model = nn.ModuleList([nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 2)])
+    model[1].in_proj_weight = model[0].in_proj_weight
+    model.append(nn.Linear(8, 8))
+    report = quadric.convert_(model)
+    assert report.names == ["2"]
+    assert [s.reason for s in report.skipped] == [
+        "its in_proj_weight is shared with another layer"
+    ] * 2
+
+
+def test_what_is_skipped_and_why() -> None:
+    report = quadric.convert_(Mixed())
+    reasons = {s.name: s.reason for s in report.skipped}
+    assert report.names == ["grouped", "plain", "last"]
+    assert "computed" in reasons["normed"]
+    assert "depthwise" in reasons["depthwise"]
+    assert reasons["tiny_groups"] == "small groups: 4 outputs each do not hold one neuron of rank 9"
+    assert reasons["scaled"] == "Scaled is a subclass with a forward of its own"
+    assert "held outside of the submodules (by steps)" in reasons["frozen"]
+    assert "by steps" in reasons["hidden"]
+    for name, reason in reasons.items():
+        assert f"{name} " in str(report)
+        assert f"left: {reason}" in str(report)
+
+
+def test_other_layers_that_cannot_be_replaced() -> None:
+    class OwnConv(nn.Conv2d):
+        def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return super()._conv_forward(input, weight * 2, bias)
+
+    class Buffered(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.register_buffer("scale", torch.ones(4))
+
+    patched = nn.Linear(4, 4)
+    patched.forward = lambda input: input  # type: ignore[method-assign]
+    pruned = nn.Linear(4, 6)
+    pruned.out_features = 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch means to drop these layers
+        quantized = torch.ao.nn.quantized.dynamic.Linear(4, 4)
+    whole = nn.Linear(4, 4)
+    whole.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.cfloat))
+    model = nn.ModuleDict(
+        {
+            "conv": OwnConv(3, 8, 3),
+            "buffered": Buffered(),
+            "patched": patched,
+            "one": nn.Linear(4, 1),
+            "pruned": pruned,
+            "complex": whole,
+            "normed": parametrizations.spectral_norm(nn.Linear(4, 4)),
+            "quantized": quantized,
+            "fine": nn.Linear(4, 4),
+        }
+    )
+    report = quadric.convert_(model)
+    assert report.names == ["fine"]
+    reasons = {s.name: s.reason for s in report.skipped}
+    assert "_conv_forward of its own" in reasons["conv"]
+    assert "buffers or modules of its own (scale)" in reasons["buffered"]
+    assert "replaced on the instance" in reasons["patched"]
+    assert "no room for a feature" in reasons["one"]
+    assert "shape (6, 4), where (4, 4)" in reasons["pruned"]
+    assert "torch.complex64" in reasons["complex"]
+    assert "computed" in reasons["normed"]
+    assert reasons["quantized"] == "it is quantized"
+
+
+def test_weights_of_special_tensors_are_left() -> None:
+    class Special(Tensor):
+        pass
+
+    model = small()
+    weight = torch.randn(20, 6).as_subclass(Special)
+    model[0].weight = nn.Parameter(weight)
+    report = quadric.convert_(model)
+    assert report.names == ["2"]
+    assert "Special, quantized or otherwise special" in report.skipped[0].reason
+
+
+def test_transposed_convolutions_are_for_eigen_alone() -> None:
+    model = UNet()
+    assert "up" in quadric.convert_(copy.deepcopy(model)).names
+    report = quadric.convert_(model, neuron="shared")
+    reason = next(s.reason for s in report.skipped if s.name == "up")
+    assert reason == "transposed convolutions exist for the neuron eigen alone, not for shared"
+
+
+def test_a_second_conversion_leaves_what_is_quadratic() -> None:
+    model = small()
+    quadric.convert_(model, include=["0"])
+    report = quadric.convert_(model, neuron="shared")
+    assert report.names == ["2"]
+    assert report.skipped[0].reason == "already quadratic (eigen)"
+    with pytest.raises(
+        ValueError, match=r"every layer that matched was skipped.*already quadratic"
+    ):
+        quadric.convert_(model, include=["0", "2"])
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+def test_include_and_exclude() -> None:
+    def names(**options: Any) -> list[str]:
+        with torch.device("meta"):
+            return quadric.convert_(quadric.models.build("resnet8"), **options).names
+
+    assert names(include=r"layer[12]\.0\.conv1") == ["layer1.0.conv1", "layer2.0.conv1"]
+    assert names(include="conv1") == ["conv1"]  # an expression matches the whole name
+    assert names(include=["conv1"]) == ["conv1", *[f"layer{i}.0.conv1" for i in (1, 2, 3)]]
+    assert names(include=["0.conv1"]) == [f"layer{i}.0.conv1" for i in (1, 2, 3)]
+    assert names(include=lambda name, module: name == "fc") == ["fc"]
+    assert names(include=["fc", "layer1.0.conv1"]) == ["layer1.0.conv1", "fc"]
+    assert names(include=["conv1"], exclude=r"layer.*") == ["conv1"]
+    assert names(exclude=lambda name, m: getattr(m, "stride", 1) == (1, 1)) == [
+        "layer2.0.conv1",
+        "layer3.0.conv1",
+    ]
+
+
+def test_the_head() -> None:
+    def converted(model: nn.Module, **options: Any) -> list[str]:
+        return quadric.convert_(model, **options).names
+
+    class Named(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.add_module(name, nn.Linear(4, 4))
+            self.name = name
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.get_submodule(self.name)(torch.relu(self.body(x)))
+
+    for name in ("fc", "classifier", "head", "lm_head", "score", "output"):
+        assert converted(Named(name)) == ["body"]
+        assert converted(Named(name), head=True) == ["body", name]
+        assert converted(Named(name), include=[name]) == [name]
+    # Another name is no head, unless the example shows that it makes the output.
+    assert converted(Named("proj")) == ["body", "proj"]
+    assert converted(Named("proj"), example_inputs=torch.randn(2, 4)) == ["body"]
+    # A Sequential ends in its head; one that ends in something else has none.
+    assert converted(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))) == ["0"]
+    assert converted(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())) == ["0", "1"]
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    assert converted(wrapped) == ["module.0"]
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), backend="eager")
+    assert converted(compiled) == ["_orig_mod.0"]
+    # torchvision's classifiers are Sequentials: the number is a place, not a name.
+    vgg = nn.ModuleDict({"classifier": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))})
+    assert converted(vgg) == ["classifier.0"]
+
+
+def test_a_result_that_only_passes_by_is_no_head() -> None:
+    class Cached(nn.Module):
+        """Hands out what an early layer made, as a cache of keys and values does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.key = nn.Linear(4, 4)
+            self.mix = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            key = self.key(x)
+            return {"y": x + self.mix(key), "cache": [key.view(-1)]}
+
+    model = Cached()
+    assert quadric.convert_(model, example_inputs={"x": torch.randn(2, 4)}).names == ["key", "mix"]
+
+
+@pytest.mark.parametrize("with_inputs", [False, True])
+@pytest.mark.parametrize(
+    ("first", "last"), [(3, "layer1.0.conv2"), (11, "layer3.0.conv2"), (15, "layer4.0.conv2")]
+)
+def test_first_counts_the_main_path(first: int, last: str, with_inputs: bool) -> None:
+    # KNN-3, -11 and -15: the stem and 1, 5 and 7 blocks of ResNet-18.
+    model = quadric.models.build("resnet18", width=0.25)
+    inputs = torch.randn(1, 3, 32, 32) if with_inputs else None
+    report = quadric.convert_(model, first=first, example_inputs=inputs)
+    assert len(report.names) == first
+    assert report.names[0] == "conv1"
+    assert report.names[-1] == last
+    assert sum(name.endswith("conv2") for name in report.names) == (first - 1) // 2
+    assert not any("downsample" in name for name in report.names)
+
+
+def test_first_takes_the_real_order_where_it_can_see_it() -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.late = nn.Conv2d(10, 10, 3)
+            self.side = nn.Conv2d(2, 10, 1)  # a shortcut whose name does not say so
+            self.early = nn.Conv2d(2, 10, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.late(self.side(x) + self.early(x))
+
+    x = torch.randn(1, 2, 6, 6)
+    assert quadric.convert_(Backwards(), first=1).names == ["late"]
+    assert quadric.convert_(Backwards(), first=2, example_inputs=x).names == ["early", "late"]
+    report = quadric.convert_(Backwards(), first=1, example_inputs=x)
+    assert {s.name: s.reason for s in report.skipped} == {
+        "side": "a shortcut, which `first` does not count",
+        "late": "not among the first 1",
+    }
+
+
+def test_ranks_by_number_mapping_and_callable() -> None:
+    def ranks(rank: Any) -> list[int]:
+        model = small()
+        quadric.convert_(model, rank=rank)
+        return [layer.rank for layer in quadratic_layers(model).values()]
+
+    assert ranks(None) == [9, 9]
+    assert ranks(3) == [3, 3]
+    assert ranks({"2": 4}) == [9, 4]
+    assert ranks(lambda name: 2 if name == "0" else None) == [2, 9]
+
+
+def test_own_attention_with_linear_projections_is_converted_and_reverted_in_place() -> None:
+    model = nn.Sequential(QuadraticMultiheadAttention(20, 4, neuron="linear"))
+    attention = model[0]
+    x = torch.randn(3, 2, 20)
+    before = attention(x, x, x)[0]
+    report = quadric.convert_(model, rank=4)
+    assert report.names == [f"0.{p}_proj" for p in ("q", "k", "v", "out")]
+    assert model[0] is attention
+    assert (attention.neuron, attention.rank) == ("eigen", 4)
+    torch.testing.assert_close(attention(x, x, x)[0], before, **CLOSE)
+    quadric.revert_(model)
+    assert model[0] is attention
+    assert attention.neuron == "linear"
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_the_report_counts_parameters_and_macs() -> None:
+    model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 3))
+    report = quadric.convert_(model, rank=9, example_inputs=torch.randn(5, 4))
+    assert (report.params_before, report.params_after) == (163, 181)
+    # Two products for each of 18 eigenvalues, five times.
+    assert (report.macs_before, report.macs_after) == (5 * 140, 5 * (140 + 36))
+    assert "parameters: 163 -> 181 (+11.04%)" in str(report)
+    assert "MACs: 700 -> 880 (+25.71%)" in str(report)
+    values = report.to_dict()
+    assert values["converted"][0]["name"] == "0"
+    assert values["lossless"] is True
+    assert report.converted[0].params_after - report.converted[0].params_before == 18
+
+
+def test_layers_that_the_example_does_not_call_are_named() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read = nn.Linear(4, 4)
+            self.called = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(self.called(nn.functional.linear(x, self.read.weight)))
+
+    report = quadric.convert_(Reads(), example_inputs=torch.randn(2, 4))
+    assert "never called for the example inputs: read;" in str(report)
+
+
+def test_the_example_run_leaves_no_trace() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10), nn.Dropout(0.5))
+            self.fc = nn.Linear(10, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.fc(self.body(x)) + torch.rand(())
+
+    model = Counting().train()
+    model.body[1].eval()
+    random = torch.get_rng_state()
+    quadric.convert_(model, example_inputs=(torch.randn(3, 4),))
+    assert model.calls == 0
+    assert model.training
+    assert not model.body[1].training
+    assert model.body[1].num_batches_tracked == 0
+    assert not model.body[0]._forward_hooks
+    random_after = torch.get_rng_state()
+    torch.set_rng_state(random)
+    torch.randn(3, 4)
+    assert torch.equal(torch.get_rng_state(), random_after)
+
+
+def test_macs_that_cannot_be_counted_are_a_note() -> None:
+    class Fussy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1 = nn.Linear(4, 10)
+            self.runs = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:
+                raise RuntimeError("only once")
+            return torch.relu(self.fc1(x))
+
+    model = Fussy()
+    report = quadric.convert_(model, example_inputs=torch.randn(2, 4))
+    assert report.names == ["fc1"]
+    assert report.macs_before is None
+    assert "the MACs could not be counted: " in str(report)
+    assert "only once" in str(report)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet20"])
+def test_growth_of_full_size_networks(name: str) -> None:
+    with torch.device("meta"):
+        report = quadric.convert_(quadric.models.build(name))
+    assert 0 < report.params_after / report.params_before - 1 < 0.005
+
+
+# --- back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_revert_is_the_inverse(name: str, neuron: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build(), make_inputs()
+    keys = list(model.state_dict())
+    types = [type(m).__name__ for m in model.modules()]
+    before = outputs(copy.deepcopy(model), inputs)
+    report = quadric.convert_(model, neuron=neuron, rank=4)
+    assert quadric.revert_(model) == report.names
+    assert list(model.state_dict()) == keys
+    after = [type(m).__name__ for m in model.modules()]
+    assert after == [t.replace("PlainSubclass", "Linear") for t in types]
+    for got, expected in zip(outputs(model, inputs), before, strict=True):
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("neuron", CAN_BE_LINEAR)
+def test_revert_refuses_squares_in_use_or_projects(neuron: str) -> None:
+    model = small()
+    x = torch.randn(3, 6)
+    before = model(x).detach()
+    quadric.convert_(model, neuron=neuron)
+    weight = model[0].weight
+    curve_(model)
+    if neuron == "fan":  # its constant c belongs to the linear part that is kept
+        for layer in (model[0], model[2]):
+            nn.init.zeros_(layer.bias3)
+    untouched = snapshot(model)
+    with pytest.raises(ValueError, match=r"2 layers use theirs \(0, 2\): give project=True"):
+        quadric.revert_(model)
+    assert_untouched(model, untouched)
+    assert quadric.revert_(model, project=True) == ["0", "2"]
+    assert model[0].weight is weight
+    torch.testing.assert_close(model(x), before, **CLOSE)
+
+
+def test_revert_of_nothing_and_of_single_layers() -> None:
+    with pytest.raises(ValueError, match="must have quadratic layers to revert, got none"):
+        quadric.revert_(small())
+    with pytest.raises(ValueError, match=r"got a single QuadraticLinear.*to_linear"):
+        quadric.revert_(QuadraticLinear(3, 4))
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got list"):
+        quadric.revert_([])
+
+
+def test_revert_refuses_parametrized_layers() -> None:
+    model = small()
+    quadric.convert_(model)
+    parametrizations.weight_norm(model[0])
+    with pytest.raises(ValueError, match="got a parametrization in '0'"):
+        quadric.revert_(model)
+    assert isinstance(model[2], QuadraticLinear)
+
+
+# --- what converted models go through -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resnet8", "unet", "encoder", "mixed", "shared"])
+def test_deepcopy_and_state_dict(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build(), make_inputs()
+    quadric.convert_(model, rank=4)
+    curve_(model).eval()
+    expected = model(*inputs)
+    torch.testing.assert_close(copy.deepcopy(model)(*inputs), expected)
+    other = build()
+    quadric.convert_(other, rank=4)
+    assert (other.eval()(*inputs) - expected).abs().max() > 1e-4
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "transformer", "unet"])
+def test_a_linear_checkpoint_loads_into_the_converted_model(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    trained, inputs = build().eval(), make_inputs()
+    model = build()
+    quadric.convert_(model)
+    model.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(model.eval()(*inputs), trained(*inputs), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "unet", "encoder"])
+def test_compile_and_export(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build().eval(), make_inputs()
+    quadric.convert_(model, rank=4)
+    curve_(model)
+    with torch.no_grad():
+        expected = model(*inputs)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(*inputs), expected, **CLOSE)
+        exported = torch.export.export(model, inputs)
+        torch.testing.assert_close(exported.module()(*inputs), expected, **CLOSE)
+    torch._dynamo.reset()
+
+
+def test_compiled_training_gives_the_same_gradients() -> None:
+    model = quadric.models.build("digits_cnn")
+    quadric.convert_(model, rank=4)
+    curve_(model)
+    x = torch.randn(4, 1, 8, 8)
+    model(x).square().sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch.compile(model, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+
+
+def test_ddp(tmp_path: Any) -> None:
+    model = small()
+    quadric.convert_(model)
+    curve_(model)
+    x = torch.randn(4, 6)
+    model(x).sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        wrapped(x).sum().backward()
+        with pytest.raises(ValueError, match="got a DistributedDataParallel: convert it first"):
+            quadric.convert_(wrapped, head=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_training_a_converted_model_uses_the_curvature() -> None:
+    x = torch.rand(256, 2) * 4 - 2
+    y = (x[:, :1] * x[:, 1:]).detach()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 1))
+
+    def train(steps: int, lr: float) -> float:
+        groups = quadric.param_groups(model, lr, quadratic_lr=lr)
+        optimizer = torch.optim.Adam(groups)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+        return float(loss.detach())
+
+    linear = train(100, 0.01)
+    quadric.convert_(model)
+    first = train(1, 0.01)
+    assert first <= linear * 1.05  # it goes on where the linear model stopped
+    assert train(200, 0.01) < first / 2
+    assert model[0].eigenvalues.abs().max() > 0.01
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_converts_exactly_the_named_layers() -> None:
+    model = transformer()
+    name = "encoder.layers.0.self_attn"
+    apply_plan_(
+        model,
+        {
+            name: {"neuron": "shared", "rank": 5, "init": "linear"},
+            "decoder.layers.0.linear1": {"neuron": "eigen", "rank": 3, "normalize": True},
+        },
+    )
+    layers = quadratic_layers(model)
+    assert len(layers) == 5
+    assert model.encoder.layers[0].self_attn.rank == 5
+    assert model.decoder.layers[0].linear1.normalize
+    with pytest.raises(ValueError, match=r"got 'nowhere', not found; the model's layers are: enc"):
+        apply_plan_(transformer(), {"nowhere": {"neuron": "eigen", "rank": 3}})
+    with pytest.raises(ValueError, match=r"'normed' cannot be converted: its weight is computed"):
+        apply_plan_(Mixed(), {"normed": {"neuron": "eigen", "rank": 3}})
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(10), nn.Linear(10, 10), nn.ReLU())
+
+
+PLAIN = [
+    (
+        {"include": ["nope"]},
+        r"must match, got none by include=\['nope'\]; .*3 Linear, 1 ReLU, 1 Tanh",
+    ),
+    ({"include": ["nope"]}, r"those that can be converted: 0, 2, 4: choose other names"),
+    ({"exclude": ".*"}, r"must match, got none.*0 \(excluded\)"),
+    ({"include": "layer["}, r"include must be a valid regular expression, got 'layer\["),
+    ({"exclude": "("}, r"exclude must be a valid regular expression"),
+    (
+        {"include": 3},
+        r"include must be a regular expression, a list of names or a callable, got int",
+    ),
+    ({"include": ["0", 2]}, r"include must be a list of names, got the entry 2"),
+    ({"rank": {"nope": 3}}, r"rank must name layers .*got 'nope'; they are: 0, 2, 4"),
+    ({"rank": 0}, r"rank must be"),
+    ({"rank": {"0": 0}}, r"got 0.*\(layer '0'\): leave the layer linear with exclude=\['0'\]"),
+    ({"rank": lambda name: "9"}, r"rank must be.*\(layer '0'\)"),
+    ({"rank": 2.5}, r"rank must be an integer, a mapping from layer names, or a callable"),
+    ({"neuron": "fan", "rank": 3}, r"the neuron 'fan' has no rank, got rank=3: leave rank out"),
+    ({"neuron": "fan", "rank": {"0": 3}}, r"the neuron 'fan' has no rank"),
+    ({"neuron": "cubic"}, r"neuron must be one of .*eigen.*, got 'cubic'"),
+    ({"neuron": "linear"}, r"got 'linear': use quadric.revert_"),
+    ({"power": 3}, r"the neuron 'eigen' has no option 'power'"),
+    ({"eigenvalue_init": "ones", "init": "published"}, r"eigenvalue_init must be one of"),
+    ({"eigenvalue_init": "random_sign"}, r"must be 'zeros' with init='linear', got 'random_sign'"),
+    ({"init": "random"}, r"init of the neuron 'eigen' must be one of published, linear, got"),
+    ({"first": 0}, r"first must be an integer >= 1, got 0"),
+    ({"first": 7}, r"first must be at most .* 2, got 7"),
+    ({"example_inputs": torch.zeros(2, 5)}, r"example_inputs must run through the model, got Run"),
+    ({"neuron": "general", "max_bytes": 100}, r"must fit max_bytes.*\(layer '0'\)"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), PLAIN)
+def test_bad_options_leave_the_model_alone(options: dict[str, Any], match: str) -> None:
+    model = small()
+    before = snapshot(model)
+    with pytest.raises((ValueError, TypeError), match=match):
+        quadric.convert_(model, **options)
+    assert_untouched(model, before)
+
+
+AWKWARD = {
+    r"got none; the model's layers are: 1 ReLU, 1 BatchNorm1d; those .*: none": lambda: (
+        nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3))
+    ),
+    r"every layer that matched was skipped; the model's layers are: 1 Conv1d, 1 Linear, 1 ReLU; "
+    r"the reasons: 0 \(Conv1d\): depthwise.*; 1 \(Linear\): one output": lambda: nn.Sequential(
+        nn.Conv1d(4, 4, 1, groups=4), nn.Linear(4, 1), nn.ReLU()
+    ),
+    r"got a single Linear, which cannot be replaced in place: use quadric.make_layer": lambda: (
+        nn.Linear(3, 4)
+    ),
+    r"got a single MultiheadAttention.*from_mha": lambda: nn.MultiheadAttention(4, 2),
+    r"got a single QuadraticLinear": lambda: QuadraticLinear(3, 4),
+}
+
+
+@pytest.mark.parametrize("match", AWKWARD)
+def test_bad_models_are_left_alone(match: str) -> None:
+    model = AWKWARD[match]()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=match):
+        quadric.convert_(model)
+    assert_untouched(model, before)
+
+
+def test_lazy_layers_are_refused_or_excluded() -> None:
+    match = r"'0' must have its parameters, got an uninitialized LazyLinear: run one forward pass"
+    model = lazy()
+    with pytest.raises(ValueError, match=match):
+        quadric.convert_(model)
+    assert type(model[1]) is nn.Linear
+    assert quadric.convert_(model, exclude=["0"]).names == ["1"]
+
+
+@pytest.mark.parametrize("model", [None, torch.zeros(2), [nn.Linear(2, 2)]])
+def test_what_is_no_model(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got"):
+        quadric.convert_(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"exclude": ["0", "nope"]}, "exclude names 'nope', which matched no layer"),
+        ({"exclude": "nope.*"}, r"exclude names 'nope\.\*', which matched no layer"),
+        ({"include": ["0", "nope"]}, "include names 'nope', which matched no layer"),
+    ],
+)
+def test_a_name_that_matches_nothing_is_a_warning(options: dict[str, Any], words: str) -> None:
+    model = small()
+    with pytest.warns(UserWarning, match=words) as caught:
+        quadric.convert_(model, **options)
+    assert os.path.basename(caught[0].filename) == os.path.basename(__file__)
+    assert any(isinstance(m, QuadraticLayer) for m in model.modules())
+
+
+def test_published_start() -> None:
+    model = small()
+    x = torch.randn(3, 6)
+    before = model(x)
+    weight = model[0].weight
+    report = quadric.convert_(model, init="published")
+    assert report.lossless  # the authors say nothing of weights: these stay
+    assert model[0].weight is weight
+    torch.testing.assert_close(model(x), before)
+    report = quadric.convert_(small(), init="published", eigenvalue_init="random_sign")
+    assert not report.lossless
+    drawn = small()
+    weight = drawn[0].weight
+    report = quadric.convert_(drawn, neuron="qres", init="published")
+    assert not report.lossless
+    assert "re-initialized, as asked by init" in str(report)
+    assert drawn[0].weight is not weight
+
+
+def test_growth_per_layer_is_what_the_neuron_says() -> None:
+    n, outputs_, rank = 50, 100, 9
+    model = nn.Sequential(nn.Linear(n, outputs_), nn.ReLU())
+    report = quadric.convert_(model, rank=rank)
+    added = report.params_after - report.params_before
+    assert added == outputs_ - math.ceil(outputs_ / (rank + 1))

@@ -1,0 +1,265 @@
+"""sensitivity: the scores, their invariances, and the model as it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import quadric
+from quadric.conversion.sensitivity import Scores
+from tests.networks import NETWORKS, assert_untouched, quadratic_layers, snapshot
+
+
+def mse(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.mse_loss(model(batch[0]), batch[1])
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(3, 10), nn.Tanh(), nn.Linear(10, 12), nn.Tanh(), nn.Linear(12, 2)
+    ).double()
+
+
+def data(n: int = 40) -> list[tuple[Tensor, Tensor]]:
+    x = torch.randn(n, 3, dtype=torch.float64)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2], 1)
+    return list(zip(x.split(n // 4), y.split(n // 4), strict=True))
+
+
+def by_hand(model: nn.Sequential, index: int, batches: Any, rank: int) -> float:
+    """The formula of the module's docstring, eigenvalue by eigenvalue."""
+    outputs, gradients = [], []
+    for x, y in batches:
+        z = model[:index](x)
+        z = model[index](z).detach().requires_grad_(True)
+        loss = F.mse_loss(model[index + 1 :](z), y)
+        outputs.append(z.detach())
+        gradients.append(torch.autograd.grad(loss, z)[0])
+    z, g = torch.cat(outputs), torch.cat(gradients) / len(batches)
+    total = 0.0
+    for first in range(0, z.shape[1], rank + 1):
+        y = z[:, first]
+        for j in range(first + 1, min(first + 1 + rank, z.shape[1])):
+            square = z[:, j] ** 2
+            centered = square - square.mean()
+            slope = (g[:, first] * centered).sum()
+            total += float(slope * y.std(correction=0) / square.std(correction=0)) ** 2
+    return math.sqrt(total)
+
+
+@pytest.mark.parametrize("rank", [1, 4, 9])
+def test_scores_are_those_of_the_formula(rank: int) -> None:
+    model, batches = net(), data()
+    scores = quadric.sensitivity(model, mse, batches, rank=rank)
+    assert set(scores) == {"0", "2"}
+    for name, score in scores.items():
+        expected = by_hand(model, int(name), batches, rank)
+        assert score == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_gradient_is_that_of_the_eigenvalues_at_zero() -> None:
+    """With one feature a neuron and no mean to take out, the score is the plain gradient."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Identity()).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))
+    x = torch.tensor([[1.0, 2.0], [-1.0, 1.0]], dtype=torch.float64)
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch)[:, 0] * torch.tensor([1.0, -1.0])).sum()
+
+    scores = quadric.sensitivity(model, loss, [x], rank=1)
+    converted = copy.deepcopy(model)
+    quadric.convert_(converted, rank=1)
+    loss(converted, x).backward()
+    # y is 1 and -1, f^2 is 4 and 1: std(y) = 1, std(f^2) = 1.5, gradient 4 - 1.
+    assert converted[0].eigenvalues.grad.tolist() == [3.0]
+    assert scores["0"] == pytest.approx(3.0 * 1.0 / 1.5)
+
+
+def test_scores_do_not_depend_on_units() -> None:
+    model, batches = net(), data()
+    expected = quadric.sensitivity(model, mse, batches, rank=4)
+
+    class Scale(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    rescaled = copy.deepcopy(model)
+    with torch.no_grad():
+        rescaled[2].weight.mul_(100)
+        rescaled[2].bias.mul_(100)
+    rescaled = nn.Sequential(*rescaled[:3], Scale(0.01), *rescaled[3:])
+    got = quadric.sensitivity(rescaled, mse, batches, rank=4)
+    assert got["2"] == pytest.approx(expected["2"], rel=1e-9)
+    assert got["0"] == pytest.approx(expected["0"], rel=1e-9)
+    # The raw gradient is ten thousand times another.
+    raw = []
+    for one in (model, rescaled):
+        converted = copy.deepcopy(one)
+        quadric.convert_(converted, rank=4, include=["2"])
+        mse(converted, batches[0]).backward()
+        raw.append(float(converted[2].eigenvalues.grad.norm()))
+    assert raw[1] / raw[0] == pytest.approx(100, rel=1e-6)
+
+
+def test_the_layer_that_needs_curvature_scores_highest() -> None:
+    # y = (a'x)^2 + linear: the squares of the first layer's features make it, those of the second
+    # are nearly useless, because the output of a trained second layer is right but for the squares.
+    torch.manual_seed(0)
+    x = torch.randn(512, 4, dtype=torch.float64)
+    model = nn.Sequential(nn.Linear(4, 20), nn.Linear(20, 10), nn.Linear(10, 1)).double()
+    with torch.no_grad():
+        # The first layer is its inputs, so that a feature is what must be squared.
+        model[0].weight.normal_()
+    direction = model[0].weight[1].detach()
+    y = ((x @ direction) ** 2).unsqueeze(1)
+    y = (y - y.mean()) / y.std()
+    batches = [(x, y)]
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        mse(model, batches[0]).backward()
+        optimizer.step()
+    scores = quadric.sensitivity(model, mse, batches)
+    gains = {}
+    for name in scores:
+        one = copy.deepcopy(model)
+        quadric.convert_(one, include=scores.top(1) if name == scores.top(1)[0] else [name])
+        start = float(mse(one, batches[0]).detach())
+        eigenvalues = [layer.eigenvalues for layer in quadratic_layers(one).values()]
+        optimizer = torch.optim.Adam(eigenvalues, 0.01)
+        for _ in range(50):
+            optimizer.zero_grad()
+            mse(one, batches[0]).backward()
+            optimizer.step()
+        gains[name] = start - float(mse(one, batches[0]).detach())
+    assert max(gains, key=gains.__getitem__) == scores.top(1)[0]
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared", "square"])
+def test_neurons(neuron: str) -> None:
+    model, batches = net(), data()
+    scores = quadric.sensitivity(model, mse, batches, neuron=neuron)
+    assert set(scores) == {"0", "2"}
+    assert all(score > 0 for score in scores.values())
+    if neuron == "square":
+        # The diagonal of shared with groups of one.
+        shared = quadric.sensitivity(model, mse, batches, neuron="shared", rank=1)
+        assert scores.to_dict() == pytest.approx(shared.to_dict())
+    if neuron == "shared":
+        square = quadric.sensitivity(model, mse, batches, neuron="square")
+        assert all(scores[name] > square[name] for name in scores)
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_the_model_is_as_it_was(name: str) -> None:
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build().train(), make_inputs()
+    model(*inputs).sum().backward()
+    gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    next(model.children()).eval()
+    before = snapshot(model)
+    hooks = [len(m._forward_hooks) for m in model.modules()]
+    random = torch.get_rng_state()
+    with torch.no_grad():  # a user may well be there
+        scores = quadric.sensitivity(
+            model, lambda m, batch: m(*batch).square().mean(), [inputs, inputs], rank=4
+        )
+    assert torch.equal(torch.get_rng_state(), random)
+    assert_untouched(model, before)
+    assert [len(m._forward_hooks) for m in model.modules()] == hooks
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert (parameter.grad is None) == (gradient is None)
+        assert gradient is None or torch.equal(parameter.grad, gradient)
+    converted = copy.deepcopy(model)
+    assert set(scores) == set(quadric.convert_(converted, rank=4).names)
+    assert all(math.isfinite(score) and score > 0 for score in scores.values())
+
+
+def test_the_top_layers_are_meant_exactly() -> None:
+    model = quadric.models.build("resnet8")
+    batch = (torch.randn(4, 3, 32, 32), torch.randint(0, 10, (4,)))
+    scores = quadric.sensitivity(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]), [batch])
+    assert list(scores) == sorted(scores, key=lambda name: -scores[name])
+    top = scores.top(3)
+    assert top == list(scores)[:3]
+    assert set(quadric.convert_(copy.deepcopy(model), include=top).names) == set(top)
+    stem = Scores({"conv1": 1.0}).top(1)
+    assert stem == ["conv1"]
+    assert quadric.convert_(copy.deepcopy(model), include=stem).names == ["conv1"]
+    assert (
+        len(quadric.convert_(model, include=list(stem)).names) == 4
+    )  # a plain list means suffixes
+
+
+def test_scores_are_a_mapping_that_prints() -> None:
+    scores = Scores({"a": 1.0, "b": 3.0})
+    assert dict(scores) == scores.to_dict() == {"b": 3.0, "a": 1.0}
+    assert len(scores) == 2
+    assert "c" not in scores
+    assert str(scores).splitlines() == [
+        "layer  score  share",
+        "-----  -----  -----",
+        "b          3  75.0%",
+        "a          1  25.0%",
+    ]
+    with pytest.raises(ValueError, match="n must be an integer >= 1, got 0"):
+        scores.top(0)
+
+
+def test_layers_that_the_loss_does_not_see_score_zero() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used = nn.Linear(3, 10)
+            self.dead = nn.Linear(3, 10)
+            self.unused = nn.Linear(3, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x) + self.dead(x).detach()
+
+    scores = quadric.sensitivity(Two(), lambda m, x: m(x).square().mean(), [torch.randn(5, 3)])
+    assert scores["used"] > 0
+    assert scores["dead"] == scores["unused"] == 0
+
+
+def test_features_that_do_not_vary_score_nothing() -> None:
+    model = nn.Sequential(nn.Linear(3, 10), nn.Tanh())
+    with torch.no_grad():
+        model[0].weight.zero_()
+    scores = quadric.sensitivity(model, lambda m, x: m(x).square().mean(), [torch.randn(5, 3)])
+    assert scores["0"] == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "batches", "options", "error", "match"),
+    [
+        (mse, [], {}, ValueError, r"batches must hold at least one batch, got none"),
+        (lambda m, b: m(b[0]), None, {}, ValueError, r"tensor with one number, got \(10, 2\)"),
+        (lambda m, b: 1.0, None, {}, ValueError, r"tensor with one number, got float"),
+        (lambda m, b: torch.ones(()), None, {}, ValueError, r"one without a gradient"),
+        (lambda m, b: m(b[0]).sum() * torch.nan, None, {}, ValueError, r"finite, got nan in batch"),
+        ("mse", None, {}, TypeError, r"loss_fn must be a function of \(model, batch\), got str"),
+        (mse, None, {"neuron": "fan"}, ValueError, r"must be one of eigen, shared, square, got"),
+        (mse, None, {"include": ["nope"]}, ValueError, r"at least one layer must match"),
+    ],
+)
+def test_bad_input(
+    loss: Any, batches: Any, options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    model = net()
+    before = snapshot(model)
+    with pytest.raises(error, match=match):
+        quadric.sensitivity(model, loss, data() if batches is None else batches, **options)
+    assert_untouched(model, before)
+    assert not any(m._forward_hooks for m in model.modules())

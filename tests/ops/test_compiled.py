@@ -1,0 +1,157 @@
+"""The operator that stands for the squares in a compiled graph: its values, gradients and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from quadric.ops._squares import EigenSquares, SharedSquares, Squares
+from torch import Tensor, nn
+
+import quadric
+from tests.conftest import assert_close, need_kernels
+
+SQUARES: dict[str, Squares] = {
+    "eigen": EigenSquares(9),
+    "eigen, images": EigenSquares(4, -3),
+    "shared": SharedSquares(8),
+    "shared, images": SharedSquares(5, -3, groups=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    need_kernels()
+    yield
+    quadric.use_kernels(False)
+
+
+class Graphs:
+    """A backend that keeps the graphs it was given and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.targets: list[str] = []
+        self.arguments: list[Any] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.count += 1
+        self.targets += [str(node.target) for node in graph.graph.nodes]
+        self.arguments += [value for node in graph.graph.nodes for value in node.args]
+        return graph.forward
+
+
+@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
+    """Gradients, the promise on shapes and strides, tracing: torch.library.opcheck."""
+    squares = SQUARES[name]
+    out = torch.randn((4, 26) if squares.dim == -1 else (2, 26, 3, 5))
+    if channels_last and out.dim() == 4:
+        out = out.to(memory_format=torch.channels_last)
+    out = out.requires_grad_()
+    lam = torch.randn(squares.num_eigenvalues(26), requires_grad=True)
+    kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
+    arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups, "1.0")
+    add = torch.ops.quadric.add_squares.default
+    torch.library.opcheck(add, arguments)
+    expected = squares.plain(out.double(), lam.double())
+    torch.testing.assert_close(add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
+    plain = [t.detach() for t in arguments[:2]]
+    for after in ((None, False, None), (torch.randn(26), True, torch.randn(26))):
+        add_ = torch.ops.quadric.add_squares_.default
+        torch.library.opcheck(add_, (*plain, *after, *arguments[2:]))
+    backward = torch.ops.quadric.add_squares_backward.default
+    torch.library.opcheck(backward, (torch.randn_like(plain[0]), *plain, *arguments[2:]))
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "7.8.9"])
+def test_a_graph_on_disk_is_of_one_version(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch looks for it by all arguments of an operator, and keeps the backward pass with it."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(quadric, "__version__", version)
+    layer = quadric.make_layer(nn.Linear, 8, 8, neuron="shared")
+    torch.compile(layer, backend=(graphs := Graphs()), fullgraph=True)(torch.randn(3, 8))
+    assert version in graphs.arguments
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_compiled_network_trains_as_in_float64(neuron: str, channels_last: bool) -> None:
+    torch.manual_seed(0)
+    made: Any = quadric.make_layer(nn.Conv2d, 3, 26, 3, neuron=neuron)
+    model = nn.Sequential(made, nn.BatchNorm2d(26), nn.ReLU(inplace=True))
+    nn.init.normal_(made.eigenvalues, std=0.1)
+    x = torch.randn(2, 3, 9, 9)
+    wide = quadric.make_layer(nn.Conv2d, 3, 26, 3, neuron=neuron)
+    reference = nn.Sequential(wide, nn.BatchNorm2d(26), nn.ReLU()).double()
+    reference.load_state_dict(model.state_dict())
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
+    loss = reference(x.double()).square().sum()
+    for one, other in zip(
+        got, torch.autograd.grad(loss, list(reference.parameters())), strict=True
+    ):
+        torch.testing.assert_close(
+            one.double(), other, rtol=1e-3, atol=1e-3 * float(other.abs().max())
+        )
+
+
+@pytest.mark.parametrize(
+    ("neuron", "switched_on", "dtype", "wanted"),
+    [
+        ("eigen", True, torch.float32, True),
+        ("eigen", False, torch.float32, False),  # the formula fuses
+        ("shared", True, torch.float32, True),
+        ("shared", False, torch.float32, True),  # the formula does not
+        ("shared", True, torch.bfloat16, False),
+    ],
+)
+def test_where_the_graph_holds_it(
+    neuron: str, switched_on: bool, dtype: torch.dtype, wanted: bool
+) -> None:
+    quadric.use_kernels(switched_on)
+    layer: Any = quadric.make_layer(nn.Linear, 4, 20, neuron=neuron).to(dtype)
+    nn.init.normal_(layer.eigenvalues)
+    graphs = Graphs()
+    x = torch.randn(3, 4, dtype=dtype)
+    found = torch.compile(layer, fullgraph=True, backend=graphs)(x)
+    assert any("add_squares" in target for target in graphs.targets) == wanted
+    assert_close(found, layer(x))
+
+
+def test_exported_programs_hold_standard_operators_alone() -> None:
+    layer = quadric.make_layer(nn.Linear, 4, 20, neuron="shared")
+    program = torch.export.export(layer, (torch.randn(3, 4),))
+    assert not any("add_squares" in str(node.target) for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_second_derivatives_are_refused_rather_than_wrong(neuron: str) -> None:
+    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron, rank=4)
+    x = torch.randn(5, 4, requires_grad=True)
+    compiled = torch.compile(layer, backend="eager")
+    (first,) = torch.autograd.grad(compiled(x).pow(3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        first.pow(2).sum().backward()
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_transforms_inside_of_a_compiled_function(neuron: str) -> None:
+    """vmap and grad differentiate the formula, which the operator hides."""
+    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron, rank=4)
+    nn.init.normal_(layer.eigenvalues)  # type: ignore[arg-type]
+    x = torch.randn(5, 4)
+
+    def each(x: Tensor) -> Tensor:
+        gradients: Tensor = torch.func.vmap(torch.func.grad(lambda row: layer(row).sum()))(x)
+        return gradients
+
+    found = torch.compile(each, fullgraph=True, backend="aot_eager")(x)
+    assert_close(found, each(x))
