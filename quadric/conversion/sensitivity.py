@@ -243,7 +243,7 @@ class _Probe:
         varies = variance > 1e-12 * fourth
         square_scale = torch.where(varies, variance, torch.inf).sqrt()
         device = self.eigenvalue_gradient.device
-        y, f = (torch.tensor(place, device=device) for place in self.layer.blocks.places)
+        y, f = self.layer.blocks.places(device)
         gradient = self.eigenvalue_gradient - second[f] * self.output_gradient[y]
         relative = gradient / batches * output_scale[y] / square_scale[f]
         return float((relative * relative).sum())

@@ -293,12 +293,7 @@ def weight_dtype(layer: nn.Module) -> torch.dtype:
 def eigenvalue_places(layer: QuadraticLayer) -> tuple[Tensor, Tensor]:
     """For each eigenvalue of a layer: its output channel and its feature channel."""
     assert layer.blocks is not None
-    device = layer.effective_eigenvalues().device
-    outputs, features = layer.blocks.places
-    return (
-        torch.tensor(outputs, dtype=torch.long, device=device),
-        torch.tensor(features, dtype=torch.long, device=device),
-    )
+    return layer.blocks.places(layer.effective_eigenvalues().device)
 
 
 def _eigen(

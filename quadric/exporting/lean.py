@@ -79,9 +79,7 @@ def _coefficients(layer: QuadraticLayer) -> tuple[Tensor, Tensor, Tensor]:
     assert layer.blocks is not None
     values = layer.effective_eigenvalues().detach()
     values = values.to(accumulation_dtype(values.dtype))
-    rows, columns = (
-        torch.tensor(place, dtype=torch.long, device=values.device) for place in layer.blocks.places
-    )
+    rows, columns = layer.blocks.places(values.device)
     return rows, columns, values
 
 

@@ -92,7 +92,7 @@ class EigenLayer(QuadraticLayer):
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
         if not self.normalize:
             return self.eigenvalues
-        filters = self.linear_map.filters(self.weight)[list(self.blocks.features)]
+        filters = self.linear_map.filters(self.weight)[self.blocks.features]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
         scaled = self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)

@@ -279,10 +279,11 @@ def _check(library: ctypes.CDLL) -> None:
 @functools.lru_cache(maxsize=1024)
 def _table(blocks: Blocks) -> tuple[list[ctypes.Array[ctypes.c_int32]], tuple[int, ...]]:
     """The blocks as the kernels take them: the arrays themselves, and their addresses and sizes."""
-    kind = ctypes.c_int32 * len(blocks.table)
-    arrays = [kind(*column) for column in zip(*blocks.table, strict=True)]
+    table = blocks.table
+    kind = ctypes.c_int32 * len(table)
+    arrays = [kind(*column) for column in zip(*table, strict=True)]
     addresses = (ctypes.addressof(array) for array in arrays)
-    return arrays, (*addresses, len(blocks.table), blocks.num_eigenvalues)
+    return arrays, (*addresses, len(table), blocks.num_eigenvalues)
 
 
 def _layout(tensor: Tensor, dim: int) -> tuple[int, int, int]:

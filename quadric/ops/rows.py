@@ -66,13 +66,13 @@ def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
     if blocks.groups > 1 or blocks.size > _WIDEST or not blocks.num_eigenvalues:
         return ()
     step = blocks.size if blocks.shape == "star" else 1
-    places = list(zip(*blocks.places, strict=True))
+    places, table = list(blocks.entries()), blocks.table
     per_chunk = _WIDEST // blocks.size
     found = []
-    for first in range(0, len(blocks.table), per_chunk):
-        rows = blocks.table[first : first + per_chunk]
+    for first in range(0, len(table), per_chunk):
+        rows = table[first : first + per_chunk]
         start, stop = rows[0][0], rows[-1][0] + rows[-1][1]
-        after = blocks.table[first + per_chunk :]
+        after = table[first + per_chunk :]
         begin, end = rows[0][2], after[0][2] if after else blocks.num_eigenvalues
         shape = (-(-(stop - start) // step), stop - start)
         at = [(o - start) // step * shape[1] + f - start for o, f in places[begin:end]]
@@ -156,9 +156,8 @@ def backward(
 
 @functools.lru_cache(maxsize=1024)
 def _square_places(blocks: Blocks) -> Tensor:
-    outputs, features = blocks.places
-    at = [i * blocks.channels + j for i, j in zip(outputs, features, strict=True)]
-    return torch.tensor(at, dtype=torch.long, device="cpu")
+    outputs, features = blocks.places()
+    return outputs * blocks.channels + features
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None:
