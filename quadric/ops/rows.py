@@ -170,6 +170,8 @@ def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None
         None where a square is not finite: the dense product would spread it.
     """
     squares = z * z
+    if blocks.size == 1:
+        return torch.addcmul(z, squares, eigenvalues.to(z.dtype))
     if not math.isfinite(squares.detach().sum().item()):
         return None
     flat = z.new_zeros(blocks.channels * blocks.channels)
