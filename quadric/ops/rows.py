@@ -101,7 +101,8 @@ def _tiles(rows: int, channels: int) -> Iterator[tuple[slice, int]]:
 
 def _in_parts(tile: Tensor, part: int) -> Tensor:
     """A view (parts, channels, rows) of some rows."""
-    return tile.unflatten(0, (-1, part)).transpose(1, 2)
+    parts: Tensor = tile.unflatten(0, (-1, part)).transpose(1, 2)
+    return parts
 
 
 def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> None:
