@@ -213,7 +213,7 @@ def _load(path: Path) -> ctypes.CDLL:
         abi = library.quadric_abi()
     except (OSError, AttributeError) as error:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)  # made for another machine: build it anew next time
+            path.unlink(missing_ok=True)  # made for another machine: the next call builds it again
         raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
     if abi != _ABI:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")

@@ -100,7 +100,7 @@ def quadratic_part(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> 
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
-    """z + S z^2 as a new tensor.
+    """Computes z + S z^2 as a new tensor.
 
     Args:
         z: the output of a linear map.

@@ -162,7 +162,7 @@ def _square_places(blocks: Blocks) -> Tensor:
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None:
-    """z + S z^2 of a small matrix z, by four operators that autograd differentiates by itself.
+    """Computes z + S z^2 of a small matrix z by four operators, which autograd differentiates.
 
     Small layers wait for calls, not for arithmetic: this is the way with the fewest, backward and
     for second derivatives too.
