@@ -61,7 +61,7 @@ class Rule:
         return shapes
 
     def start_(self, layer: NeuronLayer, init: str) -> None:
-        """Fills the parameters by the start `init`, but not weight and bias, which torch has drawn."""
+        """Fills the parameters by the start `init`, weight and bias aside, which torch drew."""
 
     def blocks(self, outputs: int, groups: int) -> Blocks | None:
         """Where each eigenvalue stands, for a neuron z + S z^2; None for other neurons."""
