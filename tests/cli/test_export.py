@@ -12,10 +12,8 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import quadric
-from quadric import cli
 from quadric.data.tables import Standardization
 from quadric.saving import load_, save
 from quadric.train import deployment
@@ -24,11 +22,8 @@ from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
 from quadric.train.run import find_run, train
 from tests.command_line import assert_mistake
+from tests.command_line import quadric as run_command
 from tests.exporting.networks import small_cnn
-
-
-def run(*args: object) -> Any:
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +43,7 @@ def network_of(folder: Path) -> torch.nn.Module:
 
 def test_a_run(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    done = run("export", digits, "-o", out)
+    done = run_command("export", digits, "-o", out)
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"{out}: ONNX, opset 20" in done.stdout
     assert "3 BatchNorm folded, 0 kept" in done.stdout
@@ -70,7 +65,7 @@ def test_a_run(digits: Path, tmp_path: Path) -> None:
 
 def test_int8_of_a_run(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    result = run("export", digits, "-o", out, "--int8", "--calibration", 100, "--json", "-")
+    result = run_command("export", digits, "-o", out, "--int8", "--calibration", 100, "--json", "-")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["calibrated_on"] == 100
@@ -86,7 +81,7 @@ def test_int8_of_a_run(digits: Path, tmp_path: Path) -> None:
 
 def test_a_program_of_a_run(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.pt2"
-    result = run("export", digits, "-o", out, "--json", tmp_path / "facts.json")
+    result = run_command("export", digits, "-o", out, "--json", tmp_path / "facts.json")
     assert result.exit_code == 0, result.output
     assert "torch.export program" in result.stdout
     assert json.loads((tmp_path / "facts.json").read_text())["format"] == "pt2"
@@ -101,7 +96,7 @@ def test_a_file_of_weights(tmp_path: Path) -> None:
     save(model, tmp_path / "weights.safetensors")
     out = tmp_path / "model.onnx"
     args = ["export", tmp_path / "weights.safetensors", "-o", out, "--model", "digits_cnn"]
-    result = run(*args, "--set", "num_classes=7")
+    result = run_command(*args, "--set", "num_classes=7")
     assert result.exit_code == 0, result.output
     assert "shared, rank 8" in result.stdout
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
@@ -114,7 +109,7 @@ def test_a_file_of_weights(tmp_path: Path) -> None:
 def test_a_linear_network_stands_alone(tmp_path: Path) -> None:
     save(quadric.models.create("mlp"), tmp_path / "mlp.safetensors")
     out = tmp_path / "mlp.pt2"
-    result = run("export", tmp_path / "mlp.safetensors", "-o", out, "--model", "mlp")
+    result = run_command("export", tmp_path / "mlp.safetensors", "-o", out, "--model", "mlp")
     assert result.exit_code == 0, result.output
     assert len(re.findall(r"^linear ", result.stdout, re.MULTILINE)) == 1
 
@@ -131,9 +126,11 @@ def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     args = ["export", "weights.safetensors", "-o", "model.pt2", "--model", "exported_factory:make"]
-    assert_mistake(run(*args), "add --input with its shape")
-    assert_mistake(run(*args, "--input", "3", "--set", "a=1"), "options belong to networks of")
-    result = run(*args, "--input", "3")
+    assert_mistake(run_command(*args), "add --input with its shape")
+    assert_mistake(
+        run_command(*args, "--input", "3", "--set", "a=1"), "options belong to networks of"
+    )
+    result = run_command(*args, "--input", "3")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "model.pt2").is_file()
 
@@ -160,11 +157,11 @@ def test_mistakes(digits: Path, tmp_path: Path) -> None:
     ]
     for args, message in cases:
         if "resnet20" in args and weights in args:
-            result = run("export", *args)
+            result = run_command("export", *args)
             assert result.exit_code == 2, result.output
             assert result.stderr.count("\n") == 1
         else:
-            assert_mistake(run("export", *args), message)
+            assert_mistake(run_command("export", *args), message)
     assert not onnx_file.exists()
 
 
@@ -172,7 +169,7 @@ def test_an_unfinished_run(digits: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "recipe.yaml").write_text((digits / "recipe.yaml").read_text())
-    result = run("export", folder, "-o", tmp_path / "model.onnx")
+    result = run_command("export", folder, "-o", tmp_path / "model.onnx")
     assert_mistake(result, "the run is not finished: continue it")
 
 
@@ -180,7 +177,7 @@ def test_a_table_in_its_own_units(tmp_path: Path) -> None:
     folder, out = tmp_path / "law", tmp_path / "law.onnx"
     changes = {"neuron": "eigen", "epochs": 1, "samples": 500}
     train(find_run("law-lorentz", changes, run_dir=folder))
-    result = run("export", folder, "-o", out, "--json", tmp_path / "facts.json")
+    result = run_command("export", folder, "-o", out, "--json", tmp_path / "facts.json")
     assert result.exit_code == 0, result.output
     recipe = RunDirectory(folder).recipe()
     data: Any = load_data(recipe)
@@ -205,7 +202,7 @@ def test_a_run_that_diverged_is_not_exported(digits: Path, tmp_path: Path) -> No
             parameter.fill_(float("nan"))
     save(network, folder / "weights.safetensors")
     for more in ([], ["--int8"]):
-        result = run("export", folder, "-o", out, *more)
+        result = run_command("export", folder, "-o", out, *more)
         assert_mistake(result, "must give numbers on the example inputs")
     assert not out.exists()
 
