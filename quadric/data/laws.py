@@ -18,7 +18,7 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from quadric.data.images import make_generator
+from quadric.data.batches import make_generator
 from quadric.data.tables import TableData
 from quadric.errors import InputError
 

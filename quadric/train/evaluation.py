@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from quadric.counting.cost import cost
-from quadric.data.images import Batches
+from quadric.data.batches import Batches
 from quadric.errors import InputError
 from quadric.saving import load_
 from quadric.train.data import TrainingData, load_data

@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from quadric.data.images import Batches, make_generator
+from quadric.data.batches import Batches, make_generator
 from quadric.optim import param_groups
 from quadric.train.data import TrainingData
 from quadric.train.monitors import LargestActivation, first_not_finite

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quadric.data.intervals import Difference, mean_difference
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory
-from quadric.train.intervals import Difference, paired_difference
 from quadric.train.recipe import PLACE
 
 METRICS = ("test_accuracy", "test_rmse")
@@ -219,7 +219,7 @@ def compare(arms: Sequence[Arm]) -> list[Comparison]:
             ours, theirs = arm.values(arm.metric), base.values(arm.metric)
             seeds = sorted(set(ours) & set(theirs))
             if seeds:
-                gap = paired_difference([theirs[s] for s in seeds], [ours[s] for s in seeds])
+                gap = mean_difference([ours[s] - theirs[s] for s in seeds])
                 found.append(Comparison(base, arm, arm.metric, gap))
     return found
 
