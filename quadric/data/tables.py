@@ -112,7 +112,8 @@ class TableData(Parts):
 
     def batches(self, part: str, batching: Batching, augment: bool) -> TensorBatches:
         """Batches of the rows of a part; there is nothing to augment."""
-        return TensorBatches(*self.part(part), batching)
+        inputs, targets = self.part(part)
+        return TensorBatches(inputs, targets, batching)
 
 
 def _deviation(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the commands of training do, behind the command line: options in, texts and data out."""
+"""What the commands of training do: they take options and return texts and data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from quadric.errors import InputError
 from quadric.models.checkpoints import parse_selection
+from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train import results as tables
 from quadric.train import sweep as sweeping
@@ -71,6 +72,7 @@ def train(
     run = running.find_run(name, overrides(named, assignments), quick=quick, run_dir=run_dir)
     finished = run.directory.is_finished and not overwrite
     screen = running.progress_stream(quiet)
+    keep_freed_memory()
     try:
         result = running.train(run, resume=resume, overwrite=overwrite, screen=screen)
     except (KeyboardInterrupt, InterruptedTraining):
@@ -163,6 +165,7 @@ def sweep(
         lines = [f"{run.directory.path}  {run.command}" for run in runs]
         return {"runs": [str(run.directory.path) for run in runs]}, "\n".join(lines), 0
     print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
+    keep_freed_memory()
     failed = 0
     try:
         for i, outcome in enumerate(sweeping.sweep(runs, jobs, sys.stderr), start=1):

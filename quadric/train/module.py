@@ -19,6 +19,7 @@ from quadric.data.batches import Batches, make_generator
 from quadric.optim import param_groups
 from quadric.train.data import TrainingData
 from quadric.train.monitors import LargestActivation, first_not_finite
+from quadric.train.network import memory_format
 from quadric.train.recipe import Recipe
 from quadric.train.schedule import make_schedule
 
@@ -72,6 +73,7 @@ class TrainingModule(LightningModule):
         self.suspect: DivergedError | None = None
         # Set by Ctrl-C.
         self.interrupted = False
+        self.memory_format = torch.contiguous_format
         self._watching: Any = None
         # In a list, or nn.Module would register it: the network's names stay as they are.
         self._call: list[Callable[[Tensor], Tensor]] = [network]
@@ -95,10 +97,24 @@ class TrainingModule(LightningModule):
             self.network.reshard()
 
     def setup(self, stage: str) -> None:
+        """Arranges the weights in memory, and compiles the network if the recipe says so."""
+        device = self.trainer.strategy.root_device
+        self.memory_format = memory_format(self.recipe, self.network, device)
+        self.network.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if self.recipe.compile:
             self._call = [torch.compile(self.network)]
 
+    def on_after_batch_transfer(
+        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Arranges a batch of pictures as the weights are."""
+        inputs, targets = batch
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=self.memory_format)
+        return inputs, targets
+
     def forward(self, inputs: Tensor) -> Tensor:
+        """What the network gives, compiled or not."""
         return self._call[0](inputs)
 
     # Data: each process its share.

@@ -33,10 +33,10 @@ Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Selection: TypeAlias = str | list[str] | None
 
-# Where and by what a run is computed: these belong to its identity as all fields do (other data may
-# be in another directory, other kernels round in another way), but a run may be continued with
-# others, as data and machines move.
-PLACE = ("data_dir", "workers", "accelerator", "kernels")
+# Where and how a run is computed. These fields belong to its identity like all others (another
+# directory may hold other data, other kernels round differently), but a run may be continued with
+# other values, because data and machines move.
+PLACE = ("data_dir", "workers", "accelerator", "kernels", "memory_format")
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
@@ -121,6 +121,7 @@ class Recipe(BaseModel):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: bool = False
     kernels: bool = True
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -143,6 +144,10 @@ class Recipe(BaseModel):
             )
         if self.strategy == "fsdp" and self.compile:
             raise InputError("strategy 'fsdp' does not work with compile: leave one of them out")
+        if self.strategy == "fsdp" and self.memory_format == "channels_last":
+            raise InputError(
+                "strategy 'fsdp' does not work with memory_format 'channels_last': leave it out"
+            )
         return self
 
     @property

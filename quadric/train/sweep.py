@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quadric.errors import InputError
+from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
@@ -184,6 +185,7 @@ def _start(parent: int) -> None:
     """Makes a process of a sweep: on one thread, whatever the machine has, so that a run's curve
     does not depend on it."""
     die_with_parent(parent)
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Of this process, and of those that a run on several devices starts.
     os.environ["OMP_NUM_THREADS"] = "1"
