@@ -4,43 +4,86 @@
 >>> layer = quadric.QuadraticLinear(2, 3, rank=2)  # one neuron: y and two features
 >>> layer(torch.zeros(4, 2)).shape
 torch.Size([4, 3])
+
+`import quadric` itself loads nothing. A name below loads its module, and with it torch, when it is
+used for the first time. So `quadric --help` does not have to wait for torch.
 """
 
+from __future__ import annotations
+
 import warnings as _warnings
-
-# A plain install has no numpy, which nothing here needs: torch's notice of that is silenced.
-with _warnings.catch_warnings():
-    _warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    import torch as _torch  # noqa: F401
-
-from quadric import functional as functional
-from quadric import models as models
-from quadric import zoo as zoo
-from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadAttention
-from quadric.conversion.convert import ConversionReport as ConversionReport
-from quadric.conversion.convert import convert_ as convert_
-from quadric.conversion.convert import revert_ as revert_
-from quadric.conversion.sensitivity import Scores as Scores
-from quadric.conversion.sensitivity import sensitivity as sensitivity
-from quadric.counting.cost import CostReport as CostReport
-from quadric.counting.cost import cost as cost
-from quadric.decomposition import Decomposition as Decomposition
-from quadric.decomposition import decompose as decompose
-from quadric.decomposition import reconstruct as reconstruct
-from quadric.exporting import export_onnx as export_onnx
-from quadric.nn import QuadraticConv1d as QuadraticConv1d
-from quadric.nn import QuadraticConv2d as QuadraticConv2d
-from quadric.nn import QuadraticConv3d as QuadraticConv3d
-from quadric.nn import QuadraticConvTranspose1d as QuadraticConvTranspose1d
-from quadric.nn import QuadraticConvTranspose2d as QuadraticConvTranspose2d
-from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
-from quadric.nn import QuadraticLinear as QuadraticLinear
-from quadric.ops.native import use_kernels as use_kernels
-from quadric.optim import param_groups as param_groups
-from quadric.optim import quadratic_share as quadratic_share
-from quadric.saving import load_ as load_
-from quadric.saving import save as save
-from quadric.zoo import make_layer as make_layer
-from quadric.zoo import neurons as neurons
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+# A plain install has no numpy, which nothing here needs: torch's notice of that is silenced.
+_warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+# What type checkers see. tests/test_imports.py checks that it is what users get.
+if TYPE_CHECKING:
+    from quadric import functional as functional
+    from quadric import models as models
+    from quadric import zoo as zoo
+    from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadAttention
+    from quadric.conversion.convert import ConversionReport as ConversionReport
+    from quadric.conversion.convert import convert_ as convert_
+    from quadric.conversion.convert import revert_ as revert_
+    from quadric.conversion.sensitivity import Scores as Scores
+    from quadric.conversion.sensitivity import sensitivity as sensitivity
+    from quadric.counting.cost import CostReport as CostReport
+    from quadric.counting.cost import cost as cost
+    from quadric.decomposition import Decomposition as Decomposition
+    from quadric.decomposition import decompose as decompose
+    from quadric.decomposition import reconstruct as reconstruct
+    from quadric.exporting import export_onnx as export_onnx
+    from quadric.nn import QuadraticConv1d as QuadraticConv1d
+    from quadric.nn import QuadraticConv2d as QuadraticConv2d
+    from quadric.nn import QuadraticConv3d as QuadraticConv3d
+    from quadric.nn import QuadraticConvTranspose1d as QuadraticConvTranspose1d
+    from quadric.nn import QuadraticConvTranspose2d as QuadraticConvTranspose2d
+    from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
+    from quadric.nn import QuadraticLinear as QuadraticLinear
+    from quadric.ops.native import use_kernels as use_kernels
+    from quadric.optim import param_groups as param_groups
+    from quadric.optim import quadratic_share as quadratic_share
+    from quadric.saving import load_ as load_
+    from quadric.saving import save as save
+    from quadric.zoo import make_layer as make_layer
+    from quadric.zoo import neurons as neurons
+else:
+    _NAMES = {
+        "attention": ["QuadraticMultiheadAttention"],
+        "conversion.convert": ["ConversionReport", "convert_", "revert_"],
+        "conversion.sensitivity": ["Scores", "sensitivity"],
+        "counting.cost": ["CostReport", "cost"],
+        "decomposition": ["Decomposition", "decompose", "reconstruct"],
+        "exporting": ["export_onnx"],
+        "nn": [
+            "QuadraticConv1d",
+            "QuadraticConv2d",
+            "QuadraticConv3d",
+            "QuadraticConvTranspose1d",
+            "QuadraticConvTranspose2d",
+            "QuadraticConvTranspose3d",
+            "QuadraticLinear",
+        ],
+        "ops.native": ["use_kernels"],
+        "optim": ["param_groups", "quadratic_share"],
+        "saving": ["load_", "save"],
+        "zoo": ["make_layer", "neurons"],
+    }
+    _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
+    _MODULES = ("conversion", "counting", "exporting", "functional", "models", "nn", "ops", "zoo")
+    __all__ = [*_HOMES, "functional", "models", "zoo"]
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return _import_module(f"quadric.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'quadric' has no attribute {name!r}")
+        globals()[name] = getattr(_import_module(_HOMES[name]), name)
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES, *_MODULES})

@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tables": ("sklearn", "pandas", "pyarrow"),
     "plots": ("matplotlib",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "hf": ("transformers", "accelerate"),
     "demo": ("matplotlib", "sklearn"),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
@@ -22,6 +23,7 @@ TITLES = {
     "tables": "table",
     "plots": "plotting",
     "onnx": "ONNX",
+    "hf": "Hugging Face",
     "demo": "demo",
 }
 

@@ -27,7 +27,7 @@ from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.convert import check_convertible, plan_conversion
 from quadric.conversion.swapping import Swap
 from quadric.conversion.targets import walk
-from quadric.errors import InputError, InputTypeError
+from quadric.errors import FileError, InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.nn.eigen import EigenLayer
 from quadric.zoo import NeuronLayer, get_neuron
@@ -165,7 +165,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        raise FileError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(unfinished, "wb") as file:
@@ -398,9 +398,9 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def _opened(path: str) -> Any:
     """The file, opened; what is not a whole safetensors file gets one error that names it."""
     if not os.path.exists(path):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        raise FileError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise FileError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError, RuntimeError) as error:

@@ -7,11 +7,20 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from quadric import cli
+from quadric.cli.app import app
 
 
-def quadric(*args: str) -> Any:
-    return CliRunner().invoke(cli.app, args)
+def quadric(*args: object) -> Any:
+    """Runs a command."""
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def output(*args: object) -> str:
+    """What a command that ends well prints."""
+    result = quadric(*args)
+    if result.exit_code != 0:
+        raise AssertionError(result.output + result.stderr) from result.exception
+    return str(result.stdout)
 
 
 def assert_mistake(result: Any, message: str) -> None:

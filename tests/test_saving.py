@@ -20,6 +20,7 @@ from torch.nn.utils import parametrizations
 
 import quadric
 from quadric.attention import QuadraticMultiheadAttention
+from quadric.errors import FileError
 from quadric.nn import QuadraticLinear
 from quadric.saving import read_header
 from quadric.zoo import make_layer
@@ -398,7 +399,7 @@ def test_options_that_are_no_plain_values(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(FileError, match="nowhere"):
         quadric.save(small(), tmp_path / "nowhere" / "model.safetensors")
 
 
@@ -544,9 +545,9 @@ def test_foreign_files_change_nothing(kind: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors"):
+    with pytest.raises(FileError, match=r"nothing\.safetensors"):
         quadric.load_(small(), tmp_path / "nothing.safetensors")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(FileError, match="Is a directory"):
         quadric.load_(small(), tmp_path)
 
 

@@ -1,77 +1,62 @@
-"""`quadric bench`: from the words of the command line to cases, with a progress bar on stderr."""
+"""What `quadric bench` needs between the words of its options and the cases to time."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
-import torch
 from torch import Tensor
 
 from quadric import zoo
-from quadric.bench.cases import (
-    ANCHOR_SHAPES,
-    BARE,
-    DTYPES,
-    FORMATS,
-    FUSED,
-    JOINED,
-    PATHS,
-    layer_cases,
-    network_cases,
-    rank_cases,
-)
-from quadric.bench.run import AT_LEAST, BenchReport, run, timed_runs
-from quadric.bench.suite import suite_cases
 from quadric.errors import InputError
 from quadric.models.named import build_network
-from quadric.ops import native as kernels
-from quadric.process import keep_freed_memory
-
-if TYPE_CHECKING:
-    from quadric.bench.onnx import LatencyReport
-
+from quadric.ops import native
 
 DEAR = 64
-"""Times the MACs of linear above which a neuron is timed only if it is named."""
+"""A neuron that needs this many times the MACs of linear is timed only if it is named."""
 
 
-def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word not in known:
-            raise InputError(f"{what} must be among {', '.join(known)}, got {word!r}")
-    if not words:
-        raise InputError(f"{what} must name at least one of {', '.join(known)}, got {text!r}")
-    return list(dict.fromkeys(words))
+def chosen(what: str, names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Checks the names that an option lists.
+
+    Args:
+        what: the option, the subject of the message.
+        names: what was asked for.
+        known: what there is.
+
+    Returns:
+        The names, each once.
+
+    Raises:
+        InputError: if there is no name, or one that is not known.
+    """
+    for name in names:
+        if name not in known:
+            raise InputError(f"{what} must be among {', '.join(known)}, got {name!r}")
+    if not names:
+        raise InputError(f"{what} must name at least one of {', '.join(known)}, got none")
+    return list(dict.fromkeys(names))
 
 
-def _numbers(what: str, text: str, separator: str, count: int | None = None) -> tuple[int, ...]:
-    try:
-        found = tuple(int(word) for word in text.split(separator))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1 or (count is not None and len(found) != count):
-        raise InputError(
-            f"{what} must be positive whole numbers joined by {separator!r}, got {text!r}"
-        )
-    return found
+def usable_paths(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The paths that this machine can take.
 
+    Args:
+        paths: those that were asked for.
 
-def _refuse(given: Mapping[str, object], model: str | None, ranks: str | None) -> None:
-    """Refuses options that another one leaves without a meaning."""
-    rules = [
-        (ranks is not None, "--ranks times one convolution", ("model", "shapes", "input", "batch")),
-        (model is not None, "--model is a network of its own", ("shapes",)),
-        (model is None, "single layers have --shapes", ("input", "batch")),
-    ]
-    for applies, rule, without in rules:
-        extra = next((name for name in without if applies and given[name]), None)
-        if extra is not None:
-            raise InputError(f"{rule}, got --{extra} with it: leave one of them out")
+    Returns:
+        The paths, with plain in place of kernels where they cannot be built, and notes on that.
+
+    Raises:
+        InputError: if a path is compiled and torch finds no compiler.
+    """
+    if any(path.startswith("compiled") for path in paths):
+        _require_compiler()
+    if not any(path.startswith(("kernels", "compiled")) for path in paths):
+        return list(paths), []
+    if native.use_kernels(True):
+        return list(paths), ["fused kernels are on, for float32 on the CPU"]
+    plain = dict.fromkeys(path.replace("kernels", "plain") for path in paths)
+    return list(plain), [f"fused kernels are off: {native.reason()}"]
 
 
 def _require_compiler() -> None:
@@ -88,16 +73,22 @@ def _require_compiler() -> None:
         ) from error
 
 
-def _payable(names: Sequence[str], notes: list[str], ratio: Callable[[str], float]) -> list[str]:
-    """The neurons that do not take hours; the others are noted."""
-    ratios = {name: ratio(name) for name in names}
-    dear = [name for name in names if ratios[name] > DEAR]
-    if dear:
-        notes.append(
-            f"left out, for more than {DEAR} times the MACs of linear: {', '.join(dear)}; to time "
-            "them nevertheless, name them with --neurons"
-        )
-    return [name for name in names if name not in dear]
+def affordable(n: int) -> tuple[list[str], list[str]]:
+    """All neurons but those that take hours.
+
+    Args:
+        n: the inputs of the widest neuron.
+
+    Returns:
+        The neurons, and a note on those that are left out.
+    """
+    names = list(zoo.neurons())
+    dear = [name for name in names if _layer_ratio(name, n) > DEAR]
+    note = (
+        f"left out, for more than {DEAR} times the MACs of linear: {', '.join(dear)}; to time "
+        "them nevertheless, name them with --neurons"
+    )
+    return [name for name in names if name not in dear], [note] if dear else []
 
 
 def _layer_ratio(neuron: str, n: int) -> float:
@@ -106,103 +97,14 @@ def _layer_ratio(neuron: str, n: int) -> float:
     return zoo.get_neuron(neuron).make_rule().num_macs(n, outputs) / (n * outputs)
 
 
-def _widest(model: str) -> int:
-    """The inputs of a network's widest neuron."""
+def widest(model: str) -> int:
+    """The number of inputs of a network's widest neuron.
+
+    Args:
+        model: a network of quadric.models, "transformer", or module:factory.
+    """
     if model == "transformer":
         return 1024
     network = build_network(model, device="meta")
     weights = [getattr(module, "weight", None) for module in network.modules()]
     return max((w[0].numel() for w in weights if isinstance(w, Tensor) and w.dim() > 1), default=1)
-
-
-def bench_command(
-    model: str | None,
-    neurons: str,
-    paths: str,
-    formats: str,
-    dtypes: str,
-    shapes: str | None,
-    ranks: str | None,
-    batch: int | None,
-    input: Sequence[str] | None,
-    repeats: int,
-    threads: int | None,
-    memory: bool,
-    rounds: int = 1,
-    suite: bool = False,
-) -> BenchReport:
-    """Runs the comparison that these words describe."""
-    known = tuple(zoo.neurons())
-    rows = list(known) if neurons == "all" else _chosen("neurons", neurons, known)
-    ways = _chosen("paths", paths, PATHS)
-    layouts = _chosen("formats", formats, tuple(FORMATS))
-    types = _chosen("dtypes", dtypes, tuple(DTYPES))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    if "straightforward" in ways and (suite or ranks is not None or model is not None):
-        raise InputError("paths may hold straightforward for single layers only: leave it out")
-    fused = next((way for way in ways if way.endswith((FUSED, JOINED, BARE))), None)
-    if fused is not None and (suite or model is None or ranks is not None):
-        rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
-        raise InputError(f"paths may hold {fused} {rule}: leave it out")
-    given = {"model": model, "shapes": shapes, "ranks": ranks, "input": input, "batch": batch}
-    if not suite:
-        _refuse(given, model, ranks)
-    if any(way.startswith("compiled") for way in ways):
-        _require_compiler()
-    notes = []
-    if any(way.startswith(("kernels", "compiled")) for way in ways):
-        notes = ["fused kernels are on, for float32 on the CPU"]
-        if not kernels.use_kernels(True):
-            notes = [f"fused kernels are off: {kernels.reason()}"]
-            plain = (way.replace("kernels", "plain").removesuffix(JOINED) for way in ways)
-            ways = list(dict.fromkeys(plain))
-    if suite:
-        cases = suite_cases(ways, batch=batch)
-    elif ranks is not None:
-        with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
-        if not with_rank:
-            raise InputError(f"--ranks needs neurons that have a rank, got {neurons}")
-        path = "kernels" if "kernels" in ways else ways[0]
-        numbers = tuple(dict.fromkeys(_numbers("ranks", ranks, ",")))
-        cases = rank_cases(numbers, with_rank, path)
-    elif model is not None:
-        if neurons == "all":
-            widest = _widest(model)
-            rows = _payable(rows, notes, lambda name: _layer_ratio(name, widest))
-        cases = network_cases(model, rows, ways, layouts, types, batch, input)
-    else:
-        sizes: tuple[tuple[int, int, int], ...] = ANCHOR_SHAPES
-        if shapes is not None:
-            parsed = dict.fromkeys(_numbers("shapes", one, "x", 3) for one in shapes.split(","))
-            sizes = tuple((c, s, b) for c, s, b in parsed)
-        if neurons == "all":
-            widest = max(channels for channels, _, _ in sizes)
-            rows = _payable(rows, notes, lambda name: _layer_ratio(name, 9 * widest))
-        cases = layer_cases(rows, sizes, ways, layouts, types)
-    for note in notes:
-        print(note, file=sys.stderr)
-    keeps = keep_freed_memory()
-    with _bar(timed_runs(cases, repeats, rounds)) as tick:
-        report = run(cases, repeats, memory, tick, rounds, AT_LEAST)
-    return replace(report, keeps_memory=keeps)
-
-
-def onnx_command(rounds: int, threads: int) -> LatencyReport:
-    """Times exported networks in ONNX Runtime."""
-    from quadric.bench.onnx import NETWORKS, bench_onnx
-
-    total = rounds * sum(len(network.batches) for network in NETWORKS)
-    with _bar(total) as tick:
-        return bench_onnx(rounds=rounds, threads=threads, tick=tick)
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[], object]]:
-    """A progress bar on stderr, and what moves it on."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("timing", total=total)
-        yield lambda: progress.advance(task)

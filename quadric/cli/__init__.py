@@ -1,3 +1,8 @@
 """The command line: `quadric` and its commands."""
 
-from quadric.cli.app import main as main
+
+def main() -> None:
+    """Runs the `quadric` command."""
+    from quadric.cli.app import app
+
+    app()

@@ -18,6 +18,7 @@ from quadric.errors import InputError
 from quadric.exporting.checking import BATCH_SIZES, check_arguments, tolerance_of
 from quadric.exporting.preparing import Examples, copied, prepared, program_of, quiet, unfinished
 from quadric.exporting.report import ExportReport
+from quadric.extras import missing_extra
 
 OPSET = 20
 """The version of ONNX's operators that is written unless another one is asked for."""
@@ -31,7 +32,7 @@ _EXTRA = ("onnx", "onnxscript", "onnxruntime")
 def require_onnx(who: str) -> None:
     """Raises an error that names the extra if a package is not installed."""
     if any(importlib.util.find_spec(module) is None for module in _EXTRA):
-        raise ImportError(f"{who} needs the ONNX extras: pip install 'quadric[onnx]'")
+        raise missing_extra(who, "onnx")
 
 
 def export_onnx(

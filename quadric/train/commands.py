@@ -1,4 +1,4 @@
-"""What the commands of training do: they take options and return texts and data."""
+"""What the commands of training do: values in, data and texts out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from quadric.models.checkpoints import parse_selection
 from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train import results as tables
+from quadric.train import run as running
 from quadric.train import sweep as sweeping
-from quadric.train.directory import RunDirectory
+from quadric.train.directory import RunDirectory, is_run_directory
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
-from quadric.train.report import final_report, rows
+from quadric.train.report import final_report
 
 DIVERGED = 1
 FAILED = 1
@@ -25,13 +26,21 @@ def overrides(named: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     """The fields that a command line changes.
 
     Args:
-        named: options with names of their own; None for one that was not given.
+        named: options with names of their own.
         assignments: `field=value`.
+
+    Returns:
+        The new values, by field.
+
+    Raises:
+        InputError: if a field is given twice, or an assignment is not one.
     """
-    found = {field: value for field, value in named.items() if value is not None}
+    found = dict(named)
     for field in ("include", "exclude"):
         if field in found:
-            found[field] = parse_selection(found[field])
+            found[field] = parse_selection(list(found[field]))
+    if "data_dir" in found:
+        found["data_dir"] = str(found["data_dir"])
     for assignment in assignments:
         field, value = catalog.parse_assignment(assignment)
         if field in found:
@@ -44,8 +53,7 @@ def overrides(named: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 
 def train(
     name: str,
-    named: Mapping[str, Any],
-    assignments: Sequence[str],
+    changes: dict[str, Any],
     *,
     quick: bool = False,
     run_dir: Path | None = None,
@@ -55,21 +63,26 @@ def train(
 ) -> tuple[dict[str, Any] | None, str, int]:
     """Trains a recipe, or continues a run.
 
-    Returns:
-        The result, the text to print and the exit code.
-    """
-    from quadric.train import run as running
-    from quadric.train.directory import is_run_directory
+    Args:
+        name: a recipe, a recipe file, or a run directory.
+        changes: other values of some fields.
+        quick: train the recipe's quick variant.
+        run_dir: the run's directory.
+        resume: continue from the last checkpoint.
+        overwrite: train again in the same directory.
+        quiet: print no line for each epoch.
 
-    if (
-        is_run_directory(name)
-        and not (resume or overwrite)
-        and not RunDirectory(Path(name)).is_finished
-    ):
-        raise InputError(f"{name} is a run directory: continue it with --resume")
+    Returns:
+        The result (None if it was interrupted), the text to print and the exit code.
+
+    Raises:
+        InputError: if the recipe, a field or the directory does not fit.
+    """
     if resume and overwrite:
         raise InputError("--resume and --overwrite exclude each other: leave one of them out")
-    run = running.find_run(name, overrides(named, assignments), quick=quick, run_dir=run_dir)
+    if is_run_directory(name) and not (resume or overwrite or RunDirectory(Path(name)).is_finished):
+        raise InputError(f"{name} is a run directory: continue it with --resume")
+    run = running.find_run(name, changes, quick=quick, run_dir=run_dir)
     finished = run.directory.is_finished and not overwrite
     screen = running.progress_stream(quiet)
     keep_freed_memory()
@@ -87,7 +100,7 @@ def train(
     return result, text, DIVERGED if result["status"] == "diverged" else 0
 
 
-def _interrupted(run: Any) -> str:
+def _interrupted(run: running.Run) -> str:
     done = run.epochs_done
     if not done:
         # While data were being fetched there is no directory yet to resume.
@@ -100,26 +113,18 @@ def _interrupted(run: Any) -> str:
     )
 
 
-def evaluate(runs: Sequence[Path], data_dir: Path | None) -> list[dict[str, Any]]:
-    """Tests the weights of runs."""
-    from quadric.train import evaluation
-
-    place = {} if data_dir is None else {"data_dir": str(data_dir)}
-    return [evaluation.evaluate(run, **place) for run in runs]
-
-
-def evaluation_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """What `evaluate` prints."""
-    from quadric.texttable import text_table
-
-    return "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
-
-
-def results(runs: Sequence[Path], markdown: bool) -> tuple[dict[str, Any], str, list[str]]:
+def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any], str, list[str]]:
     """Tabulates runs.
+
+    Args:
+        runs: run directories, folders of them, or result files.
+        markdown: write the table in markdown.
 
     Returns:
         The table as data, as text, and notes on runs that are not finished.
+
+    Raises:
+        InputError: if no run is finished.
     """
     found, notes = tables.read_results(runs)
     if not found:
@@ -129,42 +134,39 @@ def results(runs: Sequence[Path], markdown: bool) -> tuple[dict[str, Any], str, 
     return tables.to_json(arms), tables.tabulate(arms, markdown), notes
 
 
-def sweep(
-    recipes: Sequence[str],
-    named: Mapping[str, str | None],
-    assignments: Sequence[str],
-    seeds: str,
-    *,
-    quick: bool,
-    jobs: int,
-    data_dir: Path | None,
-    runs_dir: Path,
-    dry_run: bool,
-) -> tuple[dict[str, Any], str, int]:
-    """Trains a grid of runs.
+def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, list[Any]]:
+    """The values that a sweep combines.
+
+    Args:
+        named: lists such as `3,9`, by field; None for a field that is not swept.
+        assignments: further fields, as `field=value,value`.
 
     Returns:
-        The table of the runs as data, as text, and the exit code.
+        The values, by field.
+
+    Raises:
+        InputError: if a field is swept twice, or an assignment is not one.
     """
-    grid = {f: sweeping.split_values(v) for f, v in named.items() if v is not None}
+    found = {f: sweeping.split_values(v) for f, v in named.items() if v is not None}
     for assignment in assignments:
         field, values = sweeping.split_assignment(assignment)
-        if field in grid or field == "seed":
+        if field in found or field == "seed":
             option = "--seeds" if field == "seed" else f"--{field}"
             raise InputError(f"{field} is swept by {option}: leave --set {field} out")
-        grid[field] = values
-    runs = sweeping.plan(
-        recipes,
-        grid,
-        sweeping.seeds_of(seeds),
-        fixed={} if data_dir is None else {"data_dir": str(data_dir)},
-        quick=quick,
-        runs=runs_dir,
-    )
-    if dry_run:
-        lines = [f"{run.directory.path}  {run.command}" for run in runs]
-        return {"runs": [str(run.directory.path) for run in runs]}, "\n".join(lines), 0
-    print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
+        found[field] = values
+    return found
+
+
+def sweep(runs: Sequence[running.Run], jobs: int = 1) -> tuple[dict[str, Any] | None, str, int]:
+    """Trains the runs of a sweep, and says on stderr how each ended.
+
+    Args:
+        runs: what to train.
+        jobs: how many to train at the same time.
+
+    Returns:
+        The table of the runs as data (None if there is none), as text, and the exit code.
+    """
     keep_freed_memory()
     failed = 0
     try:
@@ -175,9 +177,9 @@ def sweep(
             print(line, file=sys.stderr, flush=True)
             failed += outcome.kind in ("failed", "busy")
     except (KeyboardInterrupt, InterruptedTraining):
-        return {}, "interrupted: the same command goes on where the sweep was", INTERRUPTED
+        return None, "interrupted: the same command goes on where the sweep was", INTERRUPTED
     finished = [run.directory.path for run in runs if run.directory.is_finished]
     if not finished:
-        return {}, "no run was finished", FAILED
-    data, text, _ = results(finished, markdown=False)
+        return None, "no run was finished", FAILED
+    data, text, _ = results(finished)
     return data, text, FAILED if failed else 0

@@ -9,23 +9,34 @@ from quadric.train import catalog
 
 
 def facts(name: str | None = None) -> Any:
-    """What is known of every recipe, or all fields of one."""
+    """What is known of the recipes.
+
+    Args:
+        name: a recipe, or None for all of them.
+
+    Returns:
+        All fields of one recipe, or a short description of each.
+
+    Raises:
+        InputError: if there is no such recipe.
+    """
     if name is not None:
         return catalog.load(name).model_dump()
+    recipes = {name: catalog.load(name) for name in catalog.names()}
     return [
         {
-            "name": recipe,
-            "title": catalog.load(recipe).title,
-            "reproduces": catalog.load(recipe).reproduces,
-            "quick": catalog.has_quick(recipe),
-            "command": catalog.first_line(recipe),
+            "name": name,
+            "title": recipe.title,
+            "reproduces": recipe.reproduces,
+            "quick": catalog.has_quick(name),
+            "command": catalog.first_line(name),
         }
-        for recipe in catalog.names()
+        for name, recipe in recipes.items()
     ]
 
 
 def table() -> str:
-    """One line a recipe."""
+    """The recipes as a table, one line for each."""
     rows = [[recipe["name"], recipe["title"], recipe["reproduces"] or "-"] for recipe in facts()]
     closing = (
         "quadric recipes NAME shows a recipe, quadric train NAME trains it; --quick takes its "
@@ -35,5 +46,15 @@ def table() -> str:
 
 
 def text(name: str) -> str:
-    """A recipe as it is written."""
+    """A recipe as it is written.
+
+    Args:
+        name: the recipe.
+
+    Returns:
+        The text of its file.
+
+    Raises:
+        InputError: if there is no such recipe.
+    """
     return catalog.text(name).rstrip()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from quadric.errors import QuadricError
 from quadric.train.directory import RunDirectory
 from quadric.train.lifeline import name_parent
 
@@ -89,7 +90,7 @@ def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bo
     if code and not directory.is_finished:
         if code == INTERRUPTED:
             raise InterruptedTraining
-        raise ChildProcessError(
+        raise QuadricError(
             f"the processes of {directory.path} ended with code {code}, their messages are above: "
             f"continue with `{directory.resume_command}`"
         )

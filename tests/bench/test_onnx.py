@@ -12,8 +12,8 @@ from quadric.exporting.bounds import PARTS, reduced
 from typer.testing import CliRunner
 
 import quadric
-from quadric import cli
 from quadric.bench import onnx as latency
+from quadric.cli.app import app
 from quadric.nn import QuadraticLayer
 
 onnx = pytest.importorskip("onnx")
@@ -101,7 +101,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "bench_onnx", quick)
     file = tmp_path / "onnx.json"
     command = ["bench", "--onnx", "--rounds", "2", "--json", str(file)]
-    result = CliRunner().invoke(cli.app, command)
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     data = json.loads(file.read_text())
     names = set(latency.NEURONS)

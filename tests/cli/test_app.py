@@ -14,11 +14,13 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from quadric import cli
+from quadric.cli.app import Command, Commands, app
+from quadric.errors import FileError, InputError, InputTypeError, MissingExtraError
+from quadric.extras import EXTRAS, TITLES
 from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
-COMMANDS: dict[str, Any] = get_command(cli.app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 
 
 def test_no_argument_lists_every_command_with_an_example() -> None:
@@ -103,8 +105,8 @@ def test_extras_are_those_of_the_package() -> None:
         for extra, names in extras.items()
         if extra not in ("all", "dev")
     }
-    assert declared == {extra: set(names) for extra, names in cli.EXTRAS.items()}
-    assert set(cli.EXTRA_TITLES) == set(cli.EXTRAS)
+    assert declared == {extra: set(names) for extra, names in EXTRAS.items()}
+    assert set(TITLES) == set(EXTRAS)
 
 
 @pytest.fixture
@@ -112,40 +114,43 @@ def probe() -> Any:
     """Runs a function as a command of an app that words mistakes as `quadric` does."""
 
     def run(command: Any) -> Any:
-        app = type(cli.app)(cls=cli.app.info.cls, pretty_exceptions_enable=False)
-        app.callback()(lambda: None)
-        app.command("probe")(command)
-        return CliRunner().invoke(app, ["probe"])
+        probe = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
+        probe.callback()(lambda: None)
+        probe.command("probe", cls=Command)(command)
+        return CliRunner().invoke(probe, ["probe"])
 
     return run
 
 
-def test_a_mistake_that_the_library_raises(probe: Any) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("rank must be >= 1, got 0"),
+        InputTypeError("rank must be an integer"),
+        FileError("there is no file"),
+        MissingExtraError("quadric probe needs an extra"),
+    ],
+)
+def test_a_mistake_is_told_by_its_class(probe: Any, error: Exception) -> None:
     def command() -> None:
         """Example: quadric probe"""
-        from quadric import QuadraticLinear
+        raise error
 
-        QuadraticLinear(2, 3, rank=0)
-
-    assert_mistake(probe(command), "rank must be >= 1, got 0")
+    assert_mistake(probe(command), f"Error: {error}\n")
 
 
-def test_a_file_that_is_not_there(probe: Any) -> None:
-    def command() -> None:
+def test_an_error_of_the_system_that_names_a_file(probe: Any, tmp_path: Path) -> None:
+    def missing() -> None:
         """Example: quadric probe"""
         Path("no/such/file").read_text(encoding="utf-8")
 
-    assert_mistake(probe(command), "Error: No such file or directory: no/such/file")
+    assert_mistake(probe(missing), "Error: No such file or directory: no/such/file\n")
 
-
-def test_an_extra_that_is_missing_deep_inside(probe: Any) -> None:
-    def command() -> None:
+    def folder() -> None:
         """Example: quadric probe"""
-        raise ModuleNotFoundError("No module named 'onnx.helper'", name="onnx.helper")
+        tmp_path.write_text("no", encoding="utf-8")
 
-    assert_mistake(
-        probe(command), "quadric probe needs the ONNX extras: pip install 'quadric[onnx]'"
-    )
+    assert_mistake(probe(folder), f"Error: Is a directory: {tmp_path}\n")
 
 
 @pytest.mark.parametrize(
@@ -176,6 +181,16 @@ def test_an_operation_that_fails_in_the_library_is_a_bug(probe: Any) -> None:
     assert isinstance(probe(command).exception, TypeError)
 
 
+def test_ctrl_c_ends_a_command_without_a_traceback(probe: Any) -> None:
+    def command() -> None:
+        """Example: quadric probe"""
+        raise KeyboardInterrupt
+
+    result = probe(command)
+    assert result.exit_code == 130
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_exit_codes_of_commands_survive(probe: Any) -> None:
     def command() -> None:
         """Example: quadric probe"""
@@ -184,7 +199,14 @@ def test_exit_codes_of_commands_survive(probe: Any) -> None:
     assert probe(command).exit_code == 3
 
 
-def test_cli_itself_is_light() -> None:
-    code = "import sys, quadric.cli; print('matplotlib' in sys.modules, 'sklearn' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["False", "False"]
+def test_help_and_version_do_not_load_torch() -> None:
+    for word in ("--version", "--help", "train --help"):
+        code = (
+            "import sys\nfrom quadric.cli import main\n"
+            f"sys.argv = ['quadric', *{word.split()}]\n"
+            "try:\n    main()\n"
+            "finally:\n    sys.stderr.write(str('torch' in sys.modules))"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (run.returncode, run.stderr) == (0, "False")
+        assert run.stdout

@@ -130,7 +130,8 @@ NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
         ("a,a,price\n" + "1,2,3\n" * 30, ["--target", "price"], "two columns named 'a'"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--save", "m.onnx", "--json", "m.json"],
          "name another file with --json"),
-        ("a,price\n" + NUMBERS, ["--target", "price", "--json", "no/m.json"], "--json needs an"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--json", "no/m.json"],
+         "there is no directory no: make it"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from quadric import cli
+from quadric.cli.app import app
 from quadric.train.module import TrainingModule
 from tests.command_line import assert_mistake
 
@@ -21,11 +21,11 @@ LAW = "train law-lorentz --epochs 2 --batch-size 64 --set samples=128"
 
 
 def quadric(line: str) -> Any:
-    return CliRunner().invoke(cli.app, line.split())
+    return CliRunner().invoke(app, line.split())
 
 
 def quadric_words(*words: str) -> Any:
-    return CliRunner().invoke(cli.app, list(words))
+    return CliRunner().invoke(app, list(words))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from quadric import cli
+from quadric.cli.app import app
 
 PIL = pytest.importorskip("PIL.Image")
 
@@ -65,7 +65,7 @@ def written_cifar(folder: Path) -> Path:
 
 
 def quadric(*words: str) -> Any:
-    return CliRunner().invoke(cli.app, list(words))
+    return CliRunner().invoke(app, list(words))
 
 
 def trained(tmp_path: Path, *words: str) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""The command `quadric export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from quadric.cli import options
+from quadric.errors import FileError, InputError
+from quadric.extras import require
+
+
+def export(
+    source: Path = Argument(help="A run directory, or a file of quadric.save with --model."),
+    out: Path = Option(..., "--out", "-o", help="The file: .onnx, or .pt2 of torch.export."),
+    model: str | None = Option(
+        None, help="The network of a file: of quadric.models, or module:factory."
+    ),
+    input: options.Inputs = None,
+    set_: options.NetworkOptions = None,
+    int8: bool = Option(False, "--int8", help="Quantize a convolutional network of a run."),
+    calibration: int = Option(256, help="Training inputs that set the ranges of int8."),
+    max_drop: float = Option(0.02, help="Loss of accuracy in int8 above which nothing is written."),
+    opset: int = Option(20, help="Version of ONNX's operators."),
+    data_dir: options.DataDir = None,
+    threads: int = Option(1, help="Threads while latency is measured.", min=1),
+    json_file: options.JsonFile = None,
+) -> None:
+    """Example: quadric export runs/digits-eigen-k9-s0 -o model.onnx
+
+    Write a trained network for ONNX Runtime or torch.export, checked, and time it beside linear.
+
+    The file is run at several batch sizes and compared with the network; if they differ, nothing is
+    written. BatchNorm is folded into the layers. Sizes and latencies are shown beside those of the
+    same network with linear neurons.
+    """
+    if out.suffix == ".onnx":
+        require("onnx", "quadric export to .onnx")
+    from quadric.exporting.deploying import check_format, deploy, deployment_table
+
+    check_format(out, int8)
+    if not source.exists():
+        raise FileError(
+            f"there is no run directory or file {source}: name one of quadric train, or a file of "
+            "quadric.save"
+        )
+    if source.is_dir():
+        require("train", "quadric export of a run")
+        from quadric.train.deployment import from_run
+
+        if model is not None or input or set_:
+            raise InputError(
+                f"{source} is a run directory, which knows its network: leave --model, --input and "
+                "--set out"
+            )
+        what = from_run(source, **options.place(data_dir))
+    else:
+        from quadric.models.checkpoints import parse_options
+        from quadric.models.weights_file import from_file
+
+        what = from_file(source, model, input, parse_options(set_ or []))
+    result = deploy(
+        what,
+        out,
+        int8=int8,
+        calibrate_on=calibration,
+        max_drop=max_drop,
+        opset=opset,
+        threads=threads,
+    )
+    options.show(deployment_table(result), result, json_file)

@@ -1,0 +1,100 @@
+"""The command `quadric compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from typer import Argument, Option
+
+from quadric.cli import options
+from quadric.errors import InputError
+from quadric.extras import require
+
+
+def compare(
+    source: str | None = Argument(
+        None, metavar="FILE|law:NAME|uci:NAME|DATASET", help="What to learn from."
+    ),
+    target: str | None = Option(None, help="Column to predict, of a file."),
+    task: str | None = Option(
+        None, help="regression or classification; else found from the target."
+    ),
+    neurons: str = Option(
+        "eigen,shared", help="Neurons to compare with linear, with rank: eigen:3,shared."
+    ),
+    hidden: str = Option("64,64", help="Hidden layers of the linear network."),
+    activation: str = Option("silu", help="silu, relu, tanh, logistic or identity."),
+    folds: int = Option(5, help="Folds of the cross-validation."),
+    seeds: int = Option(3, help="Starts of each network on each fold.", min=1),
+    seed: int = Option(0, help="Of the split and the first start.", min=0),
+    epochs: int | None = Option(None, help="Epochs at most; else enough to converge.", min=1),
+    rows: int | None = Option(None, help="First rows of a file, or samples of a law.", min=1),
+    delimiter: str | None = Option(None, help="Of a file; else found."),
+    drop: str = Option("", help="Columns to leave out: a,b."),
+    categories: str = Option("", help="Columns to take as categories: a,b."),
+    data_dir: Path | None = Option(None, help="Where the UCI tables are."),
+    run_dir: Path | None = Option(None, help="Where fits are kept; else under runs/compare."),
+    baselines: bool = Option(True, help="Fit scikit-learn's models too."),
+    save: Path | None = Option(
+        None, help="Refit the best quadratic network: model.onnx or model.safetensors."
+    ),
+    json_file: options.JsonFile = None,
+    list_: bool = Option(False, "--list", help="List laws and data sets, and exit."),
+) -> None:
+    """Example: quadric compare houses.csv --target price
+
+    Say whether a quadratic network is better on a table, and by how much.
+
+    Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept: the
+    same command goes on where it was stopped.
+    """
+    require("tables", "quadric compare")
+    from quadric.provenance import finite
+    from quadric.sklearn.compare.command import compare_and_write
+    from quadric.sklearn.compare.deploy import check_path
+    from quadric.sklearn.compare.models import Plan, parse_neurons
+    from quadric.sklearn.compare.run import Options, check_table
+    from quadric.sklearn.compare.sources import list_sources, load_source, source_facts
+    from quadric.sklearn.networks import ACTIVATIONS
+
+    if list_:
+        return options.show(list_sources(data_dir), source_facts(), json_file)
+    if source is None:
+        raise InputError(
+            "name a table: quadric compare FILE --target COLUMN, law:NAME, uci:NAME or a data set "
+            "(quadric compare --list)"
+        )
+    contenders, widths = tuple(parse_neurons(neurons)), tuple(options.numbers("hidden", hidden))
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if save is not None:
+        check_path(save, json_file)
+        if save.suffix == ".onnx":
+            require("onnx", "quadric compare --save model.onnx")
+    table = load_source(
+        source,
+        target=target,
+        task=task,
+        data_dir=data_dir,
+        rows=rows,
+        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+        drop=options.words(drop),
+        categories=options.words(categories),
+        seed=seed,
+    )
+    table = check_table(table, folds)
+    plan = Plan(table.task, widths, activation, epochs)
+    wanted = Options(contenders, plan, folds, seeds, seed, baselines)
+    try:
+        with options.progress_bar(wanted.fits(), "comparing") as advance:
+            found, written = compare_and_write(
+                table, wanted, directory=run_dir, save=save, progress=advance
+            )
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on with the fits it has", file=sys.stderr)
+        raise typer.Exit(130) from None
+    line = found.python_line()
+    python = [] if line is None else [f"In Python: {line}"]
+    options.show("\n".join([str(found), *python, *written]), finite(found.to_dict()), json_file)
