@@ -39,6 +39,7 @@ class Archive:
 
     @property
     def file(self) -> str:
+        """The archive's file name."""
         return self.url.rpartition("/")[2]
 
 
@@ -83,6 +84,7 @@ class Source:
 
     @property
     def parts(self) -> tuple[Part, ...]:
+        """All files, those for training first."""
         return (*self.train, self.test)
 
 

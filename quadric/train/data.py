@@ -171,36 +171,34 @@ def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
     return TablePart(recipe, data) if isinstance(data, TableData) else PicturePart(recipe, data)
 
 
+# The options of each loader, and the fields of a recipe that they are taken from.
+_OPTIONS = {
+    "digits": {"augment": "augment"},
+    "cifar10": {"augment": "augment", "resize": "resize"},
+    "cifar100": {"augment": "augment", "resize": "resize"},
+    "folders": {name: name for name in ("augment", "workers", "on_broken")} | {"size": "resize"},
+    "law": {"train_size": "samples", "test_size": "samples", "seed": "data_seed"},
+    "uci": {"split": "split"},
+}
+# What a data set without an own source needs.
+_DIRECTORIES = {
+    "folders": "a data directory with train and val folders",
+    "uci": "the directory of the UCI tables",
+}
+
+
 def _options(recipe: Recipe) -> dict[str, Any]:
     """What the data set's own loader takes of a recipe."""
     kind = recipe.dataset.partition(":")[0]
-    if recipe.resize is not None and kind not in ("cifar10", "cifar100", "folders"):
+    fields = _OPTIONS.get(kind, {})
+    if recipe.resize is not None and "resize" not in fields.values():
         raise InputError(
             f"resize has no meaning for the data set {recipe.dataset!r}, got {recipe.resize}: "
             "leave it out"
         )
-    needed = {
-        "folders": "a data directory with train and val folders",
-        "uci": "the directory of the UCI tables",
-    }
-    if kind in needed and recipe.data_dir is None:
-        raise InputError(f"recipe {recipe.name} needs {needed[kind]}: name it with --data-dir")
-    size = {} if recipe.resize is None else {"size": recipe.resize}
-    options: dict[str, dict[str, Any]] = {
-        "digits": {"augment": recipe.augment},
-        "cifar10": {"augment": recipe.augment, "resize": recipe.resize},
-        "cifar100": {"augment": recipe.augment, "resize": recipe.resize},
-        "folders": {
-            "augment": recipe.augment,
-            "workers": recipe.workers,
-            "on_broken": recipe.on_broken,
-            **size,
-        },
-        "law": {
-            "train_size": recipe.samples,
-            "test_size": recipe.samples,
-            "seed": recipe.data_seed,
-        },
-        "uci": {"split": recipe.split},
-    }
-    return options.get(kind, {})
+    if kind in _DIRECTORIES and recipe.data_dir is None:
+        raise InputError(
+            f"recipe {recipe.name} needs {_DIRECTORIES[kind]}: name it with --data-dir"
+        )
+    values = {option: getattr(recipe, field) for option, field in fields.items()}
+    return {option: value for option, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
-"""The training step, for lightning: loss, optimizer with the quadratic parameters in their own
-group, schedule, and sums of what is reported.
+"""The training step, for lightning: loss, optimizer, schedule, and sums of what is reported.
 
-Nothing in a step waits for the device or logs: sums are kept on the device and read once an epoch.
+The optimizer has the quadratic parameters in their own group. Nothing in a step waits for the
+device or logs: sums are kept on the device and read once per epoch.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class TrainingModule(LightningModule):
         self._call: list[Callable[[Tensor], Tensor]] = [network]
 
     def configure_model(self) -> None:
+        """Shards the network, if the strategy does."""
         mesh = self.device_mesh  # which only the strategy that shards makes
         if mesh is not None and not isinstance(self.network, FSDPModule):
             fully_shard(self.network, mesh=mesh["data_parallel"])
@@ -120,6 +121,7 @@ class TrainingModule(LightningModule):
     # Data: each process its share.
 
     def train_dataloader(self) -> Batches:
+        """This process's share of the training part."""
         return self.data.train(self.trainer.global_rank, self.trainer.world_size)
 
     def val_dataloader(self) -> Batches:
@@ -131,6 +133,7 @@ class TrainingModule(LightningModule):
     # Training
 
     def on_train_epoch_start(self) -> None:
+        """Tells the data its epoch, and seeds what draws from the global generator."""
         epoch = self.trainer.current_epoch
         batches: Any = self.trainer.train_dataloader
         batches.set_epoch(epoch)
@@ -140,6 +143,7 @@ class TrainingModule(LightningModule):
         torch.manual_seed(seed)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The loss of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
         outputs = self(inputs)
@@ -180,6 +184,7 @@ class TrainingModule(LightningModule):
             raise DivergedError(layer, epoch, step, value)
 
     def configure_optimizers(self) -> Any:
+        """The optimizer of the recipe and the schedule of its rates."""
         recipe = self.recipe
         rate = recipe.eigenvalue_lr
         groups = param_groups(
@@ -220,12 +225,14 @@ class TrainingModule(LightningModule):
     # Evaluation
 
     def on_validation_epoch_start(self) -> None:
+        """Starts to watch the activations."""
         self.eval_sums = self.task.zeros(self.device)
         self.activations = LargestActivation(self.network)
         self._watching = self.activations.watching()
         self._watching.__enter__()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Adds up the metrics of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
         if batch_idx == 0:
@@ -234,6 +241,7 @@ class TrainingModule(LightningModule):
         self.eval_sums += self.task.sums(self.network(inputs), targets)
 
     def on_validation_epoch_end(self) -> None:
+        """Adds up the metrics of all processes."""
         self._watching.__exit__(None, None, None)
         self.eval_sums = self.total(self.eval_sums)
         if self.trainer.world_size > 1 and self.activations.by_layer:

@@ -166,7 +166,7 @@ def train(
                     file=screen,
                 )
         if recipe.devices > 1 and launched() is None:
-            del prepared, network
+            del prepared, network  # the processes load their own
             launch(directory, recipe.devices, lock, screen is not None)
         else:
             from quadric.train.fitting import fit
