@@ -100,10 +100,10 @@ def bench(
 
     from quadric import zoo
     from quadric.bench import cases as known
-    from quadric.bench.allocator import keep_freed_memory
     from quadric.bench.command import affordable, chosen, usable_paths, widest
     from quadric.bench.run import AT_LEAST, run, timed_runs
     from quadric.bench.suite import suite_cases, summary
+    from quadric.process import keep_freed_memory
 
     if threads is not None:
         torch.set_num_threads(threads)
