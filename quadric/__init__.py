@@ -22,8 +22,8 @@ from quadric.conversion.convert import convert_ as convert_
 from quadric.conversion.convert import revert_ as revert_
 from quadric.conversion.sensitivity import Scores as Scores
 from quadric.conversion.sensitivity import sensitivity as sensitivity
-from quadric.counting.cost import CostReport as CostReport
 from quadric.counting.cost import cost as cost
+from quadric.counting.report import CostReport as CostReport
 from quadric.decomposition import Decomposition as Decomposition
 from quadric.decomposition import decompose as decompose
 from quadric.decomposition import reconstruct as reconstruct

@@ -206,7 +206,7 @@ def _rounded(widths: Sequence[int], factor: float) -> tuple[int, ...]:
 
 
 def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int]:
-    from quadric.conversion.convert import count_parameters
+    from quadric.counting.network import count_parameters
     from quadric.models import create, input_shape
 
     with torch.device("meta"):

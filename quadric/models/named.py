@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from quadric import models
 from quadric.conversion.convert import convert_
-from quadric.counting.cost import CostReport, comparison
 from quadric.counting.cost import cost as count
+from quadric.counting.report import CostReport, comparison
 from quadric.errors import InputError, InputTypeError
 from quadric.texttable import markdown_table, text_table
 from quadric.zoo import get_neuron
