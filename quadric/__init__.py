@@ -17,9 +17,9 @@ from quadric import functional as functional
 from quadric import models as models
 from quadric import zoo as zoo
 from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadAttention
-from quadric.conversion.convert import ConversionReport as ConversionReport
 from quadric.conversion.convert import convert_ as convert_
-from quadric.conversion.convert import revert_ as revert_
+from quadric.conversion.report import ConversionReport as ConversionReport
+from quadric.conversion.revert import revert_ as revert_
 from quadric.conversion.sensitivity import Scores as Scores
 from quadric.conversion.sensitivity import sensitivity as sensitivity
 from quadric.counting.cost import cost as cost

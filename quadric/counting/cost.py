@@ -193,7 +193,7 @@ class _Counter(TorchDispatchMode):
     """Counts every operator and adds it to the innermost module that is being called."""
 
     def __init__(self, model: nn.Module, meta: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.meta = model, meta
         self.layers: dict[nn.Module, LayerCost] = {}
         for name, module in model.named_modules():

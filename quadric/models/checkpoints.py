@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from quadric import models
-from quadric.conversion.convert import ConversionReport, convert_
+from quadric.conversion.convert import convert_
+from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
 from quadric.models.named import build_network, example_inputs, is_factory
