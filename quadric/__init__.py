@@ -37,9 +37,9 @@ from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.nn import QuadraticLinear as QuadraticLinear
 from quadric.ops.native import use_kernels as use_kernels
 from quadric.optim import param_groups as param_groups
-from quadric.optim import quadratic_share as quadratic_share
 from quadric.saving import load_ as load_
 from quadric.saving import save as save
+from quadric.share import quadratic_share as quadratic_share
 from quadric.zoo import make_layer as make_layer
 from quadric.zoo import neurons as neurons
 

@@ -22,7 +22,7 @@ loss over the batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ NEURONS = ("eigen", "shared", "square")
 """The neurons whose squares are those of the layer's own outputs, so that one pass is enough."""
 
 
-class Scores(Mapping[str, float]):
+class Scores(dict[str, float]):
     """The score of each layer, highest first. Prints as a table.
 
     Args:
@@ -52,16 +52,7 @@ class Scores(Mapping[str, float]):
     """
 
     def __init__(self, scores: Mapping[str, float]) -> None:
-        self._scores = dict(sorted(scores.items(), key=lambda item: -item[1]))
-
-    def __getitem__(self, name: str) -> float:
-        return self._scores[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._scores)
-
-    def __len__(self) -> int:
-        return len(self._scores)
+        super().__init__(sorted(scores.items(), key=lambda item: -item[1]))
 
     def top(self, n: int) -> list[str]:
         """The names of the layers with the highest scores, for `convert_(include=...)`.
@@ -83,18 +74,18 @@ class Scores(Mapping[str, float]):
 
     def to_dict(self) -> dict[str, float]:
         """The scores as a plain dictionary, highest first."""
-        return dict(self._scores)
+        return dict(self)
 
     def __str__(self) -> str:
-        total = math.fsum(self._scores.values())
+        total = math.fsum(self.values())
         rows = [
             (name, f"{score:.3g}", f"{score / total:.1%}" if total else "")
-            for name, score in self._scores.items()
+            for name, score in self.items()
         ]
         return text_table(("layer", "score", "share"), rows, "lrr")
 
     def __repr__(self) -> str:
-        return f"Scores({self._scores!r})"
+        return f"Scores({super().__repr__()})"
 
 
 def sensitivity(
