@@ -16,7 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from quadric.conversion.convert import ConversionReport, convert_
+from quadric.conversion.convert import convert_
+from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
 from quadric.models.named import plain_network

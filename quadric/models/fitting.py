@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from quadric.conversion.convert import count_parameters
 from quadric.counting.cost import cost as count
+from quadric.counting.network import count_parameters
 from quadric.errors import InputError
 from quadric.models.building import build, create, input_shape
 from quadric.models.registry import entry

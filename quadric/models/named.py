@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
-from quadric.counting.cost import CostReport, comparison
 from quadric.counting.cost import cost as count
+from quadric.counting.report import CostReport, comparison
 from quadric.errors import InputError, InputTypeError
 from quadric.models.building import build, create, first_layers, input_shape
 from quadric.texttable import markdown_table, text_table

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
 from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
-from quadric.optim import quadratic_share
+from quadric.share import quadratic_share
 from quadric.train.directory import RunDirectory
 from quadric.train.module import TrainingModule
 from quadric.train.tasks import Task

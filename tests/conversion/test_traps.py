@@ -54,7 +54,7 @@ def test_methods_of_a_subclass_and_private_attributes() -> None:
     expected = model(input)
     report = quadric.convert_(model)
     assert report.names == ["b", "c"]
-    assert "subclass with twice of its own" in str(report)
+    assert "subclass with its own twice" in str(report)
     torch.testing.assert_close(model(input), expected)
 
 

@@ -21,7 +21,7 @@ from quadric.counting.cost import cost
 from quadric.data.columns import UserTable
 from quadric.errors import InputError
 from quadric.nn.layer import QuadraticLayer
-from quadric.optim import quadratic_share
+from quadric.share import quadratic_share
 from quadric.sklearn.compare.models import Baseline, Contender, Plan, baselines
 from quadric.sklearn.compare.preparation import prepare
 from quadric.sklearn.compare.records import Fit, Records, fingerprint
