@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from quadric import zoo
-from quadric.bench.allocator import keep_freed_memory
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
     BARE,
@@ -30,6 +29,7 @@ from quadric.bench.suite import suite_cases
 from quadric.errors import InputError
 from quadric.models.named import build_network
 from quadric.ops import native as kernels
+from quadric.process import keep_freed_memory
 
 if TYPE_CHECKING:
     from quadric.bench.onnx import LatencyReport

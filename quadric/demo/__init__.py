@@ -21,7 +21,7 @@ from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
-from quadric.threads import one_thread
+from quadric.process import one_thread
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:

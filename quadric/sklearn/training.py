@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from quadric.nn.layer import QuadraticLayer
+from quadric.process import one_thread
 from quadric.sklearn.adam import FlatAdam, flatten
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.stacks import make_stack, stack_parameters
-from quadric.threads import one_thread
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28

@@ -23,8 +23,8 @@ from torch import nn
 
 from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
+from quadric.process import one_thread
 from quadric.saving import save
-from quadric.threads import one_thread
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory

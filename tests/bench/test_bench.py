@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import platform
 import subprocess
 import sys
 
@@ -372,31 +371,3 @@ def test_compiled_needs_a_compiler(tmp_path):
     assert done.returncode == 2
     assert "Error: paths may hold compiled only where torch finds a C++ compiler" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to keep memory")
-def test_freed_memory_stays_with_the_process() -> None:
-    """In a process of its own: the allocator is changed for good."""
-    code = """
-import resource, sys, torch
-from quadric.bench.allocator import keep_freed_memory
-
-assert sys.argv[1] == "no" or keep_freed_memory()
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):
-        torch.ones(64 << 20)  # more than glibc ever takes from its heap by itself
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults()
-print(faults())
-"""
-    found = {
-        keep: int(
-            subprocess.run(
-                [sys.executable, "-c", code, keep], capture_output=True, text=True, check=True
-            ).stdout
-        )
-        for keep in ("no", "yes")
-    }
-    assert found["no"] > 5 * 64 * 4  # at least one for each megabyte
-    assert found["yes"] < found["no"] / 10
