@@ -28,7 +28,7 @@ from quadric.exporting.checking import (
     has_numbers,
     tensors_in,
 )
-from quadric.exporting.folding import ChannelShift, FoldingReport, fold_batchnorm_
+from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.nn import QuadraticLayer
 
@@ -58,6 +58,7 @@ def prepared(
 
 
 def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
+    """The model with lean layers, which also take up the shifts that folding left after them."""
     if isinstance(model, QuadraticLayer):
         return lean_layer(model) if is_lean(model) else model
     made: dict[int, nn.Module] = {}
@@ -67,9 +68,7 @@ def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
         if id(module) not in made:
             shift = None
             if name in report.shifts:
-                behind = model.get_submodule(report.shifts[name])
-                assert isinstance(behind, ChannelShift)
-                shift = behind.shift
+                shift = model.get_submodule(report.shifts[name]).get_buffer("shift")
                 model.set_submodule(report.shifts[name], nn.Identity())
             made[id(module)] = lean_layer(module, shift)
         parent._modules[key] = made[id(module)]
