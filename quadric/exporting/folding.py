@@ -242,14 +242,15 @@ def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
     if norm.bias is not None:
         shift = shift + norm.bias.double()
     bias = torch.zeros_like(scale) if own.bias is None else own.bias.double()
-    new: _Folded | str = _Folded(scale[:, None] * filters, scale * bias)
+    scaled = _Folded(scale[:, None] * filters, scale * bias)
     blocks = layer.blocks if isinstance(layer, QuadraticLayer) else None
+    new: _Folded | str
     if blocks is None:
-        new = _Folded(new.filters, new.bias + shift)
+        new = _Folded(scaled.filters, scaled.bias + shift)
     else:
         # In float64 before |q|^2 is taken, where the eigenvalues are normalized.
         lam = copy.deepcopy(own).double().effective_eigenvalues()
-        new = _squares(new, blocks, lam, scale, shift, spread, gain)
+        new = _squares(scaled, blocks, lam, scale, shift, spread, gain)
     if isinstance(new, str):
         return new
     limit = torch.finfo(own.weight.dtype).max / 2

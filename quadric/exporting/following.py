@@ -172,7 +172,7 @@ class _Readers(TorchDispatchMode):
     """Notes every operation that reads the storage of a layer's output."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.outputs: dict[int, _Output] = {}
         self.reader: list[nn.Module] = []
 
@@ -190,7 +190,7 @@ class _Readers(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:

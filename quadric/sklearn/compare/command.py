@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from quadric.errors import InputError
-from quadric.sklearn.compare.deploy import check_path, save_best
 from quadric.sklearn.compare.models import Plan, parse_neurons
 from quadric.sklearn.compare.report import Comparison
 from quadric.sklearn.compare.run import Options, check_table, compare
+from quadric.sklearn.compare.saving import check_path, save_best
 from quadric.sklearn.compare.sources import load_source
 from quadric.sklearn.networks import ACTIVATIONS
 
