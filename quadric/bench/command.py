@@ -14,17 +14,15 @@ from torch import Tensor
 from quadric import zoo
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
-    BARE,
     DTYPES,
     FORMATS,
-    FUSED,
-    JOINED,
     PATHS,
+    Case,
     layer_cases,
     network_cases,
     rank_cases,
 )
-from quadric.bench.run import AT_LEAST, BenchReport, run, timed_runs
+from quadric.bench.run import AT_LEAST, BenchReport, expected_seconds, run, timed_runs
 from quadric.bench.suite import suite_cases
 from quadric.errors import InputError
 from quadric.models.named import build_network
@@ -35,8 +33,11 @@ if TYPE_CHECKING:
     from quadric.bench.onnx import LatencyReport
 
 
-DEAR = 64
+EXPENSIVE = 64
 """Times the MACs of linear above which a neuron is timed only if it is named."""
+
+REPEATS = {False: 5, True: 12}
+"""Timed runs by default, of a single comparison and of the suite."""
 
 
 def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -88,16 +89,15 @@ def _require_compiler() -> None:
         ) from error
 
 
-def _payable(names: Sequence[str], notes: list[str], ratio: Callable[[str], float]) -> list[str]:
-    """The neurons that do not take hours; the others are noted."""
-    ratios = {name: ratio(name) for name in names}
-    dear = [name for name in names if ratios[name] > DEAR]
-    if dear:
+def _affordable(names: Sequence[str], notes: list[str], inputs: int) -> list[str]:
+    """The neurons that do not take hours where they see this many inputs; the others are noted."""
+    out = [name for name in names if _layer_ratio(name, inputs) > EXPENSIVE]
+    if out:
         notes.append(
-            f"left out, for more than {DEAR} times the MACs of linear: {', '.join(dear)}; to time "
-            "them nevertheless, name them with --neurons"
+            f"left out, for more than {EXPENSIVE} times the MACs of linear: {', '.join(out)}; to "
+            "time them nevertheless, name them with --neurons"
         )
-    return [name for name in names if name not in dear]
+    return [name for name in names if name not in out]
 
 
 def _layer_ratio(neuron: str, n: int) -> float:
@@ -125,71 +125,111 @@ def bench_command(
     ranks: str | None,
     batch: int | None,
     input: Sequence[str] | None,
-    repeats: int,
+    repeats: int | None,
     threads: int | None,
     memory: bool,
     rounds: int = 1,
     suite: bool = False,
 ) -> BenchReport:
-    """Runs the comparison that these words describe."""
-    known = tuple(zoo.neurons())
-    rows = list(known) if neurons == "all" else _chosen("neurons", neurons, known)
+    """Runs the comparison that these words describe, with notes and a progress bar on stderr.
+
+    Args:
+        model: a network, or None for single layers.
+        neurons: names joined by commas, or "all".
+        paths: of `PATHS`, joined by commas.
+        formats: of `FORMATS`, joined by commas.
+        dtypes: of `DTYPES`, joined by commas.
+        shapes: of single layers, such as "20x32x128,40x16x128".
+        ranks: numbers joined by commas, for cost against rank.
+        batch: the batch size of a network.
+        input: shapes of one input of a network.
+        repeats: timed runs of each case; None for a few.
+        threads: of torch, or None for its own choice.
+        memory: whether to measure peak memory.
+        rounds: how often to make the whole comparison.
+        suite: whether to run the suite instead.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: if a word is unknown, or options exclude each other.
+    """
     ways = _chosen("paths", paths, PATHS)
-    layouts = _chosen("formats", formats, tuple(FORMATS))
-    types = _chosen("dtypes", dtypes, tuple(DTYPES))
     if threads is not None:
         torch.set_num_threads(threads)
     if "straightforward" in ways and (suite or ranks is not None or model is not None):
         raise InputError("paths may hold straightforward for single layers only: leave it out")
-    fused = next((way for way in ways if way.endswith((FUSED, JOINED, BARE))), None)
-    if fused is not None and (suite or model is None or ranks is not None):
-        rule = "for a --model only" if not suite else "not with --suite, which adds them itself"
-        raise InputError(f"paths may hold {fused} {rule}: leave it out")
-    given = {"model": model, "shapes": shapes, "ranks": ranks, "input": input, "batch": batch}
     if not suite:
+        given = {"model": model, "shapes": shapes, "input": input, "batch": batch}
         _refuse(given, model, ranks)
-    if any(way.startswith("compiled") for way in ways):
-        _require_compiler()
     notes = []
-    if any(way.startswith(("kernels", "compiled")) for way in ways):
+    if "compiled" in ways:
+        _require_compiler()
+    if "kernels" in ways or "compiled" in ways:
         notes = ["fused kernels are on, for float32 on the CPU"]
         if not kernels.use_kernels(True):
             notes = [f"fused kernels are off: {kernels.reason()}"]
-            plain = (way.replace("kernels", "plain").removesuffix(JOINED) for way in ways)
-            ways = list(dict.fromkeys(plain))
+            ways = list(dict.fromkeys(way.replace("kernels", "plain") for way in ways))
     if suite:
         cases = suite_cases(ways, batch=batch)
-    elif ranks is not None:
-        with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
-        if not with_rank:
-            raise InputError(f"--ranks needs neurons that have a rank, got {neurons}")
-        path = "kernels" if "kernels" in ways else ways[0]
-        numbers = tuple(dict.fromkeys(_numbers("ranks", ranks, ",")))
-        cases = rank_cases(numbers, with_rank, path)
-    elif model is not None:
-        if neurons == "all":
-            widest = _widest(model)
-            rows = _payable(rows, notes, lambda name: _layer_ratio(name, widest))
-        cases = network_cases(model, rows, ways, layouts, types, batch, input)
     else:
-        sizes: tuple[tuple[int, int, int], ...] = ANCHOR_SHAPES
-        if shapes is not None:
-            parsed = dict.fromkeys(_numbers("shapes", one, "x", 3) for one in shapes.split(","))
-            sizes = tuple((c, s, b) for c, s, b in parsed)
-        if neurons == "all":
-            widest = max(channels for channels, _, _ in sizes)
-            rows = _payable(rows, notes, lambda name: _layer_ratio(name, 9 * widest))
-        cases = layer_cases(rows, sizes, ways, layouts, types)
-    for note in notes:
-        print(note, file=sys.stderr)
+        cases = _cases(model, neurons, ways, formats, dtypes, shapes, ranks, batch, input, notes)
+    repeats = repeats or REPEATS[suite]
     keeps = keep_freed_memory()
+    minutes = expected_seconds(cases, repeats, rounds) / 60
+    about = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{60 * minutes:.0f} seconds"
+    for note in [*notes, f"this takes about {about}"]:
+        print(note, file=sys.stderr)
     with _bar(timed_runs(cases, repeats, rounds)) as tick:
         report = run(cases, repeats, memory, tick, rounds, AT_LEAST)
     return replace(report, keeps_memory=keeps)
 
 
+def _cases(
+    model: str | None,
+    neurons: str,
+    ways: Sequence[str],
+    formats: str,
+    dtypes: str,
+    shapes: str | None,
+    ranks: str | None,
+    batch: int | None,
+    input: Sequence[str] | None,
+    notes: list[str],
+) -> list[Case]:
+    known = tuple(zoo.neurons())
+    rows = list(known) if neurons == "all" else _chosen("neurons", neurons, known)
+    layouts = _chosen("formats", formats, tuple(FORMATS))
+    types = _chosen("dtypes", dtypes, tuple(DTYPES))
+    if ranks is not None:
+        with_rank = [name for name in rows if zoo.get_neuron(name).has_rank]
+        if not with_rank:
+            raise InputError(f"--ranks needs neurons that have a rank, got {neurons}")
+        path = "kernels" if "kernels" in ways else ways[0]
+        return rank_cases(tuple(dict.fromkeys(_numbers("ranks", ranks, ","))), with_rank, path)
+    if model is not None:
+        if neurons == "all":
+            rows = _affordable(rows, notes, _widest(model))
+        return network_cases(model, rows, ways, layouts, types, batch, input)
+    sizes: Sequence[tuple[int, ...]] = ANCHOR_SHAPES
+    if shapes is not None:
+        sizes = list(dict.fromkeys(_numbers("shapes", one, "x", 3) for one in shapes.split(",")))
+    if neurons == "all":
+        rows = _affordable(rows, notes, 9 * max(size[0] for size in sizes))
+    return layer_cases(rows, [(c, s, b) for c, s, b in sizes], ways, layouts, types)
+
+
 def onnx_command(rounds: int, threads: int) -> LatencyReport:
-    """Times exported networks in ONNX Runtime."""
+    """Times exported networks in ONNX Runtime.
+
+    Args:
+        rounds: how often to measure everything.
+        threads: of one run.
+
+    Returns:
+        The report.
+    """
     from quadric.bench.onnx import NETWORKS, bench_onnx
 
     total = rounds * sum(len(network.batches) for network in NETWORKS)

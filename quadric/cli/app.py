@@ -584,10 +584,7 @@ def bench(
     ),
     paths: Annotated[
         str,
-        typer.Option(
-            help="Of plain, kernels, compiled (networks: also -joined, for inference -fused), "
-            "straightforward, bare-pass."
-        ),
+        typer.Option(help="Of plain, kernels, compiled; for single layers also straightforward."),
     ] = "plain,kernels",
     formats: Annotated[str, typer.Option(help="Of nchw, channels_last.")] = "nchw,channels_last",
     dtypes: Annotated[str, typer.Option(help="Of float32, bf16.")] = "float32",
@@ -602,12 +599,15 @@ def bench(
         list[str] | None,
         typer.Option(help="Input shape without the batch: 3x32x32, or 128:int64 (repeatable)."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed runs (of tables at most 5).", min=1)] = 20,
+    repeats: Annotated[
+        int | None, typer.Option(help="Timed runs: 5 (of tables at most), or 12 of --suite.", min=1)
+    ] = None,
     rounds: Annotated[
         int, typer.Option(help="Make the whole comparison so often, say the spread.", min=1)
     ] = 1,
     suite: Annotated[
-        bool, typer.Option("--suite", help="ResNet-20, a Transformer, layers: the whole table.")
+        bool,
+        typer.Option("--suite", help="Every row of docs/speed.md: takes long."),
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.", min=1)] = None,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
@@ -639,9 +639,9 @@ def bench(
             )
     if tables:
         require("tables", "quadric bench --tables")
-        from quadric.sklearn.bench import bench_tables
+        from quadric.bench.tables import bench_tables
 
-        fits = bench_tables(rows=rows, repeats=min(repeats, 5))
+        fits = bench_tables(rows=rows, repeats=min(repeats or 5, 5))
         if json_file is not None:
             _write_json(json_file, fits.to_dict())
         if json_file != "-":

@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import quadric
-from quadric import cli
+from quadric.cli.app import app
 from quadric.data.tables import Standardization
 from quadric.saving import load_, save
 from quadric.train import exported_run
@@ -28,7 +28,7 @@ from tests.exporting.networks import small_cnn
 
 
 def run(*args: object) -> Any:
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
+    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 @pytest.fixture(scope="module")
