@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import subprocess
 import sys
@@ -16,9 +17,9 @@ def test_one_thread_inside_and_the_old_number_after() -> None:
     before = torch.get_num_threads()
     with one_thread(False):
         assert torch.get_num_threads() == before
-    with pytest.raises(RuntimeError, match="stop"), one_thread():
+    with contextlib.suppress(RuntimeError), one_thread():
         assert torch.get_num_threads() == 1
-        raise RuntimeError("stop")
+        raise RuntimeError
     assert torch.get_num_threads() == before
 
 

@@ -53,9 +53,9 @@ def compare(
     require("tables", "quadric compare")
     from quadric.provenance import finite
     from quadric.sklearn.compare.command import compare_and_write
-    from quadric.sklearn.compare.deploy import check_path
     from quadric.sklearn.compare.models import Plan, parse_neurons
     from quadric.sklearn.compare.run import Options, check_table
+    from quadric.sklearn.compare.saving import check_path
     from quadric.sklearn.compare.sources import list_sources, load_source, source_facts
     from quadric.sklearn.networks import ACTIVATIONS
 

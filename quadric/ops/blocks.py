@@ -120,6 +120,12 @@ class Blocks:
         outputs, features = pairs.unbind(1)
         return outputs, features
 
+    def matrix(self, eigenvalues: Tensor) -> Tensor:
+        """S as a dense (channels, channels) matrix."""
+        dense = eigenvalues.new_zeros(self.channels, self.channels)
+        dense[self.places(eigenvalues.device)] = eigenvalues
+        return dense
+
     @property
     def heads(self) -> list[int]:
         """The first channel of each block: the y channels of eigen neurons."""

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 from quadric.data.columns import UserTable
-from quadric.sklearn.compare.deploy import save_best
 from quadric.sklearn.compare.report import Comparison
 from quadric.sklearn.compare.run import Options, Progress, compare
+from quadric.sklearn.compare.saving import save_best
 
 
 def compare_and_write(

@@ -19,11 +19,11 @@ from quadric.data.columns import UserTable, make_table
 from quadric.sklearn import QuadraticRegressor, load_network
 from quadric.sklearn.compare import Comparison, Options, Plan, check_table, compare, parse_neurons
 from quadric.sklearn.compare import run as run_module
-from quadric.sklearn.compare.deploy import check_path, save_best
 from quadric.sklearn.compare.picture import draw
 from quadric.sklearn.compare.preparation import prepare
 from quadric.sklearn.compare.records import Fit, Records
 from quadric.sklearn.compare.run import splits
+from quadric.sklearn.compare.saving import check_path, save_best
 from quadric.sklearn.compare.sources import (
     EMBEDDED,
     LAW_ROWS,

@@ -1,8 +1,7 @@
 """How long fits take: against scikit-learn's MLPRegressor, and together against one at a time.
 
-All cases take turns, several rounds, and the best time of each counts: whatever else the machine
-does only ever makes a run slower. Processor seconds are reported too, because on a busy machine
-they are the steadier of the two for work on one thread.
+Runs are interleaved, and the best time of each case counts. Processor seconds are reported too: on
+a busy machine they are the steadier of the two for work on one thread.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from quadric.texttable import text_table
 
 MLP = "MLPRegressor"
 NEURONS = ("linear", "eigen", "shared")
-# At most so many times as long as MLPRegressor.
 LIMITS = {"linear": 1.3, "eigen": 2.0, "shared": 2.0}
-# A stack is to be at least so many times as fast as its networks one by one.
+"""The longest wanted time of a fit, as a ratio to MLPRegressor's."""
 SPEEDUP = 2.0
+"""How many times as fast as its networks one by one a stack is wanted to be."""
 
 
 @dataclass
@@ -68,12 +67,8 @@ class TableBench:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
         return {
-            "settings": self.settings,
+            **vars(self),
             "rows": self.rows(),
-            "seconds": self.seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "losses": self.losses,
-            "epochs": self.epochs,
             "speedup_wanted": SPEEDUP,
             "versions": provenance.versions("scikit-learn", "numpy"),
             "machine": provenance.machine(),
@@ -85,19 +80,11 @@ class TableBench:
                   f"{self.settings['networks']} together", "CPU"]  # fmt: skip
         cells = [[MLP, f"{self.seconds[MLP]:.2f}", "1.00", "",
                   f"{self.cpu_seconds[MLP]:.2f}", "1.00", "", ""]]  # fmt: skip
-        cells += [
-            [
-                row["neuron"],
-                f"{row['seconds']:.2f}",
-                f"{row['ratio']:.2f}",
-                f"{row['limit']:.1f}",
-                f"{row['cpu_seconds']:.2f}",
-                f"{row['cpu_ratio']:.2f}",
-                f"{row['speedup']:.2f} x faster",
-                f"{row['cpu_speedup']:.2f} x",
-            ]
-            for row in self.rows()
-        ]
+        for row in self.rows():
+            cells.append([row["neuron"], f"{row['seconds']:.2f}", f"{row['ratio']:.2f}"])
+            cells[-1] += [f"{row['limit']:.1f}", f"{row['cpu_seconds']:.2f}"]
+            cells[-1] += [f"{row['cpu_ratio']:.2f}", f"{row['speedup']:.2f} x faster"]
+            cells[-1].append(f"{row['cpu_speedup']:.2f} x")
         s = self.settings
         title = (
             f"{s['rows']:,} rows of {s['columns']} columns, {s['dtype']}, hidden {s['hidden']}, "
@@ -128,66 +115,60 @@ def bench_tables(
         repeats: timed rounds, after one to warm up.
         dtype: of the table.
         tick: called after each run, for a progress bar.
+
+    Returns:
+        The times.
     """
-    draw = np.random.default_rng(0)
-    X = draw.normal(size=(rows, columns)).astype(dtype)
-    y = (np.sin(X[:, 0] * X[:, 1]) + X[:, 2] ** 2).astype(dtype)
-
-    def make(neuron: str, seed: int) -> QuadraticRegressor:
-        return QuadraticRegressor(
-            tuple(hidden),
-            neuron=neuron,
-            max_iter=epochs,
-            early_stopping=False,
-            n_iter_no_change=10**6,
-            random_state=seed,
-        )
-
-    def mlp() -> list[Any]:
-        model = MLPRegressor(
-            hidden_layer_sizes=tuple(hidden),
-            max_iter=epochs,
-            n_iter_no_change=10**6,
-            random_state=0,
-        )
-        return [model.fit(X, y)]
-
-    def single(neuron: str) -> list[Any]:
-        return [make(neuron, 0).fit(X, y)]
-
-    def together(neuron: str) -> list[Any]:
-        return fit_many([make(neuron, seed) for seed in range(networks)], [(X, y)] * networks)
-
-    def one_by_one(neuron: str) -> list[Any]:
-        return [make(neuron, seed).fit(X, y) for seed in range(networks)]
-
-    cases: dict[str, Callable[[], list[Any]]] = {MLP: mlp}
-    for neuron in NEURONS:
-        cases[neuron] = partial(single, neuron)
-        cases[f"{neuron} together"] = partial(together, neuron)
-        cases[f"{neuron} one by one"] = partial(one_by_one, neuron)
-    wall: dict[str, float] = {}
-    cpu: dict[str, float] = {}
-    losses: dict[str, list[float]] = {}
-    counts: dict[str, int] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for round_ in range(repeats + 1):
-            for name in cases if round_ % 2 else reversed(cases):
-                start, used = time.perf_counter(), time.process_time()
-                models = cases[name]()
-                if round_:
-                    wall[name] = min(wall.get(name, np.inf), time.perf_counter() - start)
-                    cpu[name] = min(cpu.get(name, np.inf), time.process_time() - used)
-                losses[name] = [float(model.loss_curve_[-1]) for model in models]
-                counts[name] = max(int(model.n_iter_) for model in models)
-                tick()
-    for times in (wall, cpu):
-        for name in times:
-            if " " in name:
-                times[name] /= networks
     settings = {
         "rows": rows, "columns": columns, "hidden": list(hidden), "batch_size": min(200, rows),
         "epochs": epochs, "networks": networks, "repeats": repeats, "dtype": dtype,
     }  # fmt: skip
-    return TableBench(wall, cpu, settings, losses, counts)
+    found = TableBench({}, {}, settings, {}, {})
+    cases = _cases(settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for turn in range(repeats + 1):
+            for name in cases if turn % 2 else reversed(cases):
+                start, used = time.perf_counter(), time.process_time()
+                models = cases[name]()
+                spent = (time.perf_counter() - start, time.process_time() - used)
+                found.losses[name] = [float(model.loss_curve_[-1]) for model in models]
+                found.epochs[name] = max(int(model.n_iter_) for model in models)
+                tick()
+                if turn:  # the first warms up
+                    for best, taken in zip((found.seconds, found.cpu_seconds), spent, strict=True):
+                        best[name] = min(best.get(name, np.inf), taken / len(models))
+    return found
+
+
+def _cases(settings: dict[str, Any]) -> dict[str, Callable[[], list[Any]]]:
+    """The fits by name; each returns its networks."""
+    networks, hidden = settings["networks"], tuple(settings["hidden"])
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(settings["rows"], settings["columns"])).astype(settings["dtype"])
+    y = (np.sin(X[:, 0] * X[:, 1]) + X[:, 2] ** 2).astype(settings["dtype"])
+    common: dict[str, Any] = {"max_iter": settings["epochs"], "n_iter_no_change": 10**6}
+
+    def make(neuron: str, count: int) -> list[QuadraticRegressor]:
+        return [
+            QuadraticRegressor(
+                hidden, neuron=neuron, early_stopping=False, random_state=seed, **common
+            )
+            for seed in range(count)
+        ]
+
+    def one_by_one(neuron: str, count: int) -> list[Any]:
+        return [model.fit(X, y) for model in make(neuron, count)]
+
+    def together(neuron: str) -> list[Any]:
+        return fit_many(make(neuron, networks), [(X, y)] * networks)
+
+    def mlp() -> list[Any]:
+        return [MLPRegressor(hidden_layer_sizes=hidden, random_state=0, **common).fit(X, y)]
+
+    cases: dict[str, Callable[[], list[Any]]] = {MLP: mlp}
+    for neuron in NEURONS:
+        cases[neuron] = partial(one_by_one, neuron, 1)
+        cases[f"{neuron} together"] = partial(together, neuron)
+        cases[f"{neuron} one by one"] = partial(one_by_one, neuron, networks)
+    return cases

@@ -9,9 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from quadric.bench.tables import NEURONS, TableBench, bench_tables
 from quadric.cli.app import app
 from quadric.sklearn.adam import FlatAdam
-from quadric.sklearn.bench import NEURONS, TableBench, bench_tables
 
 
 def test_ratios() -> None:

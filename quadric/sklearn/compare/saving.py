@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quadric import provenance
 from quadric.errors import InputError
-from quadric.exporting import export_onnx
+from quadric.exporting.deploying import Deployable, write_network
 from quadric.saving import save
 from quadric.sklearn.compare.models import Contender, Plan
 from quadric.sklearn.compare.preparation import learned_target, make_preparation, narrow
@@ -64,7 +64,10 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
     assert isinstance(module, Scaled)
     columns = [str(name) for name in preparation.get_feature_names_out()]
     if path.suffix == ".onnx":
-        _write_onnx(module, X, path)
+        # Rows of the table as examples: the file is compared with the network on them.
+        names = (["input"], ["output"])
+        rows = (torch.tensor(X[:8]),)
+        write_network(Deployable(best.model, model.neuron, module, None, rows, names=names), path)
     else:
         save(module, path)
     description = {
@@ -110,17 +113,6 @@ def _refit(
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, _targets(table))
     return model, preparation, X
-
-
-def _write_onnx(module: Scaled, rows: np.ndarray, path: Path) -> None:
-    # Rows of the table as example: the file is compared with the network on them.
-    export_onnx(
-        module,
-        path,
-        torch.tensor(rows[:8]),
-        input_names=["input"],
-        output_names=["output"],
-    )
 
 
 def _describe(preparation: ColumnTransformer) -> list[dict[str, Any]]:
