@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from quadric import cli
+from quadric.cli.app import app
 from quadric.sklearn import QuadraticRegressor
 
 TEXT = (Path(__file__).parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_code_runs() -> None:
 
 
 def test_options_and_examples_exist() -> None:
-    command = get_command(cli.app).commands["compare"]  # type: ignore[attr-defined]
+    command = get_command(app).commands["compare"]  # type: ignore[attr-defined]
     options = {option for parameter in command.params for option in parameter.opts}
     named = set(re.findall(r"`(--[\w-]+)", TEXT)) - {"--tables"}
     assert named

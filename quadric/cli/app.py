@@ -749,7 +749,7 @@ def compare(
     same command goes on where it was stopped.
     """
     if list_:
-        from quadric.sklearn.compare.sources import list_sources, source_facts
+        from quadric.sklearn.comparison.sources import list_sources, source_facts
 
         if json_file is not None:
             _write_json(json_file, source_facts())
@@ -763,30 +763,49 @@ def compare(
         )
     if save is not None and save.suffix == ".onnx":
         require("onnx", "quadric compare --save model.onnx")
-    from quadric.sklearn.compare.command import compare_command
+    from rich.console import Console
+    from rich.progress import Progress
 
+    from quadric.sklearn import compare as compare_table
+    from quadric.sklearn.comparison.saving import check_path
+
+    def words(text: str) -> list[str]:
+        return [word.strip() for word in text.split(",") if word.strip()]
+
+    if not all(word.isdecimal() for word in words(hidden)):
+        raise InputError(f"hidden must be positive whole numbers, as in 64,64, got {hidden!r}")
+    if save is not None:
+        check_path(save, json_file)
+    if json_file not in (None, "-") and not Path(str(json_file)).parent.is_dir():
+        folder = str(Path(str(json_file)).parent)
+        raise InputError(f"--json needs an existing directory, got {folder!r}: make it")
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    shown = bar.add_task("comparing", total=None)
     try:
-        found, written = compare_command(
-            source,
-            target=target,
-            task=task,
-            neurons=neurons,
-            hidden=hidden,
-            activation=activation,
-            folds=folds,
-            seeds=seeds,
-            seed=seed,
-            epochs=epochs,
-            rows=rows,
-            delimiter=delimiter,
-            drop=drop,
-            categories=categories,
-            data_dir=data_dir,
-            run_dir=run_dir,
-            with_baselines=baselines,
-            save=save,
-            json_file=json_file,
-        )
+        with bar:
+            found = compare_table(
+                source,
+                target=target,
+                task=task,
+                neurons=neurons,
+                hidden=[int(word) for word in words(hidden)],
+                activation=activation,
+                folds=folds,
+                seeds=seeds,
+                seed=seed,
+                epochs=epochs,
+                rows=rows,
+                delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+                drop=words(drop),
+                categories=words(categories),
+                data_dir=data_dir,
+                run_dir=run_dir,
+                baselines=baselines,
+                save=save,
+                progress=lambda done, what, total: bar.update(
+                    shown, advance=done, description=what or "comparing", total=total
+                ),
+            )
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -798,7 +817,7 @@ def compare(
         print(found)
         if found.python_line() is not None:
             print(f"In Python: {found.python_line()}")
-        print("\n".join(written))
+        print("\n".join(found.written))
 
 
 @app.command()

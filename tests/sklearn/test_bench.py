@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from quadric import cli
+from quadric.cli.app import app
 from quadric.sklearn.adam import FlatAdam
 from quadric.sklearn.bench import NEURONS, TableBench, bench_tables
 
@@ -71,7 +71,7 @@ def test_every_case_does_the_same_work(steps: list[int]) -> None:
 def test_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     result = CliRunner().invoke(
-        cli.app, ["bench", "--tables", "--rows", "60", "--repeats", "1", "--json", str(file)]
+        app, ["bench", "--tables", "--rows", "60", "--repeats", "1", "--json", str(file)]
     )
     assert result.exit_code == 0, result.output
     assert "MLPRegressor" in result.stdout
