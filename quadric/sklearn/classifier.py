@@ -9,7 +9,6 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
@@ -74,21 +73,16 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         ['inside', 'outside']
     """
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], multi_output=True, reset=reset
-        )
-        check_classification_targets(y)
-        if y.ndim == 2 and y.shape[1] > 1:
-            raise InputError(
-                f"y must be one column of labels, got shape {y.shape}: fit one classifier a column "
-                "(sklearn.multioutput.MultiOutputClassifier)"
-            )
-        return X, column_or_1d(y, warn=True)
-
     _given_classes = False
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        check_classification_targets(y)
+        if y.ndim == 2 and y.shape[1] > 1:
+            raise InputError(
+                f"y must be one column of labels, got shape {y.shape}: fit one classifier per "
+                "column (sklearn.multioutput.MultiOutputClassifier)"
+            )
+        y = column_or_1d(y, warn=True)
         if first:
             if not self._given_classes:
                 self.classes_ = np.unique(y)

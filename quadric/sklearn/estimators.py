@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -97,10 +97,6 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     # What the two classes add.
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Checked rows and targets."""
-        raise NotImplementedError
-
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         """Targets as the loss takes them, before standardization.
 
@@ -151,8 +147,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def end_fit(self, outcome: Outcome) -> None:
         """The second half of `fit`: notes how the training went."""
         settings_max = int(self.max_iter)
-        self._note(outcome, outcome.losses, outcome.scores)
-        # Averages of an earlier network say nothing about this one: partial_fit begins anew.
+        self._note(outcome, [])
+        # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
         if not (outcome.stopped or outcome.diverged_at) and len(outcome.losses) == settings_max:
             warnings.warn(
@@ -165,19 +161,17 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check_parameters()
         continued = hasattr(self, "module_")
-        losses, epochs = (self.loss_curve_, self.n_iter_) if continued else ([], 0)
         job = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
         job.optimizer = getattr(self, "_optimizer", None) if continued else None
         job.settings = dataclasses.replace(job.settings, max_iter=1)
         outcome = train([job])[0]
-        self._note(outcome, [*losses, *outcome.losses], [])
-        self.best_loss_ = min(self.loss_curve_)
-        self.n_iter_ = epochs + 1
+        self._note(outcome, self.loss_curve_ if continued else [])
         # The optimizer goes on where it stopped; `fit` starts a new one.
         self._optimizer = outcome.optimizer
         return self
 
-    def _note(self, outcome: Outcome, losses: list[float], scores: list[float]) -> None:
+    def _note(self, outcome: Outcome, earlier: list[float]) -> None:
+        """Sets the attributes of a fit that goes on after the earlier losses."""
         if not outcome.usable:
             del self.module_
             raise InputError(
@@ -192,19 +186,27 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self.loss_curve_ = losses
-        self.best_loss_ = outcome.best_loss
-        self.loss_ = losses[-1]
-        self.n_iter_ = len(outcome.losses)
-        self.validation_scores_ = scores or None
-        self.best_validation_score_ = outcome.best_score if scores else None
+        self.loss_curve_ = [*earlier, *outcome.losses]
+        self.best_loss_ = min([*earlier, outcome.best_loss])
+        self.loss_ = self.loss_curve_[-1]
+        self.n_iter_ = len(self.loss_curve_)
+        self.validation_scores_ = outcome.scores or None
+        self.best_validation_score_ = outcome.best_score
         self.module_.eval()
 
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, *, continued: bool, stopping: bool
     ) -> Job:
         random_state = check_random_state(self.random_state)
-        X, y = self._validate(X, y, reset=not continued)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=is_regressor(self),
+            reset=not continued,
+        )
         weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
         X, y, weights = _without_zeros(X, y, weights)
         if continued:  # the first fit decided in which dtype the network computes
@@ -300,43 +302,37 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         get_neuron(self.neuron)
         _check_device(self.device)
         sizes, batch, waits = self.hidden_layer_sizes, self.batch_size, self.n_iter_no_change
+        lr, fraction = self.learning_rate_init, self.validation_fraction
         listed = isinstance(sizes, (numbers.Integral, Sequence, np.ndarray))
-        rules = {
-            "hidden_layer_sizes": (
-                listed and not isinstance(sizes, str) and all(map(_counts, np.atleast_1d(sizes))),
-                "whole numbers >= 1, as in (64, 64)",
+        whole = listed and not isinstance(sizes, str) and all(map(_counts, np.atleast_1d(sizes)))
+        rates, stops = ("constant", "adaptive"), (True, False, "auto")
+        rules = [
+            ("hidden_layer_sizes", whole, "whole numbers >= 1, as in (64, 64)"),
+            ("activation", self.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
+            ("batch_size", batch == "auto" or _counts(batch), "'auto' or a whole number >= 1"),
+            ("early_stopping", self.early_stopping in stops, "True, False or 'auto'"),
+            ("learning_rate", self.learning_rate in rates, "'constant' or 'adaptive'"),
+            ("learning_rate_init", _is_finite(lr) and lr > 0, "a finite number > 0"),
+            ("alpha", _is_finite(self.alpha), "a finite number >= 0"),
+            ("tol", _is_finite(self.tol), "a finite number >= 0"),
+            (
+                "validation_fraction",
+                _is_finite(fraction) and 0 < fraction < 1,
+                "a finite number > 0 and < 1",
             ),
-            "activation": (self.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
-            "batch_size": (batch == "auto" or _counts(batch), "'auto' or a whole number >= 1"),
-            "early_stopping": (
-                self.early_stopping == "auto" or isinstance(self.early_stopping, (bool, np.bool_)),
-                "True, False or 'auto'",
-            ),
-            "learning_rate": (
-                self.learning_rate in ("constant", "adaptive"),
-                "'constant' or 'adaptive'",
-            ),
-            "learning_rate_init": (
-                _is_finite(self.learning_rate_init) and self.learning_rate_init > 0,
-                "a finite number > 0",
-            ),
-            "quadratic_lr": (
+            ("max_iter", _counts(self.max_iter), "a whole number >= 1"),
+            (
+                "quadratic_lr",
                 self.quadratic_lr is None or _is_finite(self.quadratic_lr),
                 "a finite number >= 0 or None",
             ),
-            "alpha": (_is_finite(self.alpha), "a finite number >= 0"),
-            "tol": (_is_finite(self.tol), "a finite number >= 0"),
-            "validation_fraction": (
-                _is_finite(self.validation_fraction) and 0 < self.validation_fraction < 1,
-                "a finite number > 0 and < 1",
-            ),
-            "max_iter": (_counts(self.max_iter), "a whole number >= 1"),
-            "n_iter_no_change": (
+            (
+                "n_iter_no_change",
                 waits == math.inf or _counts(waits),
                 "a whole number >= 1 or infinite",
             ),
-        }
-        for name, (is_valid, rule) in rules.items():
+        ]
+        for name, is_valid, rule in rules:
             if not is_valid:
                 raise InputError(f"{name} must be {rule}, got {getattr(self, name)!r}")
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import column_or_1d
-from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
@@ -74,21 +73,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         True
     """
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-            reset=reset,
-        )
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
-        return X, y
-
-    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
         if first:
             self._flat = y.ndim == 1

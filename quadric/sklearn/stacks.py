@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +23,8 @@ Tensors = dict[str, Tensor]
 OutputGradient = Callable[[Tensor], Tensor]
 
 
-class Stack(Protocol):
-    """Runs a stack of networks; parameters are given by name, each (B, *shape)."""
-
-    def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """From inputs (B, N, columns) to outputs (B, N, outputs), without gradients."""
-        ...
-
-    def backward(
-        self, parameters: Tensors, gradients: Tensors, x: Tensor, output_gradient: OutputGradient
-    ) -> None:
-        """Runs forward, asks for the gradient at the output, and fills those of the parameters."""
-        ...
-
-
-def make_stack(network: nn.Sequential) -> Stack:
-    """Makes what runs networks of this shape.
+def make_stack(network: nn.Sequential) -> ProductStack | AnyStack:
+    """Makes what runs networks of this shape; parameters are given by name, each (B, *shape).
 
     Args:
         network: only its structure is used.
@@ -75,14 +61,14 @@ class AnyStack:
         return out
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """See `Stack`."""
+        """From inputs (B, N, columns) to outputs (B, N, outputs), without gradients."""
         with torch.no_grad():
             return self._run(parameters, x)
 
     def backward(
         self, parameters: Tensors, gradients: Tensors, x: Tensor, output_gradient: OutputGradient
     ) -> None:
-        """See `Stack`."""
+        """Runs forward, asks for the gradient at the output, and fills those of the parameters."""
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
             out = self._run(leaves, x)
@@ -94,11 +80,11 @@ class AnyStack:
 class ProductStack:
     """Networks of layers that are batched matrix products."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Activation | Layer]) -> None:
         self.steps = steps
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """See `Stack`."""
+        """From inputs (B, N, columns) to outputs (B, N, outputs), without gradients."""
         for step in self.steps:
             x = step.forward(parameters, x)
         return x
@@ -106,25 +92,13 @@ class ProductStack:
     def backward(
         self, parameters: Tensors, gradients: Tensors, x: Tensor, output_gradient: OutputGradient
     ) -> None:
-        """See `Stack`."""
+        """Runs forward, asks for the gradient at the output, and fills those of the parameters."""
         g = output_gradient(self.forward(parameters, x))
         for i in reversed(range(len(self.steps))):
             g = self.steps[i].backward(parameters, gradients, g, i > 0)
 
 
-class Step(Protocol):
-    """A layer or activation: `backward` follows its `forward` and uses what that kept."""
-
-    def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """From the input to the output."""
-        ...
-
-    def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
-        """From the gradient at the output to that at the input, which is exact only if wanted."""
-        ...
-
-
-def _step(name: str, layer: nn.Module) -> Step | None:
+def _step(name: str, layer: nn.Module) -> Activation | Layer | None:
     """One layer or activation of a stack; None if it has no batched form."""
     if type(layer) in _ACTIVATIONS:
         return Activation(*_ACTIVATIONS[type(layer)])
@@ -153,13 +127,13 @@ class Activation:
         self._forward, self._backward, self._by_output = forward, backward, by_output
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """See `Step`."""
+        """From the input to the output; keeps what `backward` uses."""
         out: Tensor = self._forward(x)
         self._kept = out if self._by_output else x
         return out
 
     def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
-        """See `Step`."""
+        """From the gradient at the output to that at the input, which is right only if wanted."""
         back: Tensor = self._backward(g, self._kept)
         return back
 
@@ -189,7 +163,7 @@ class Layer:
             self._flat = torch.empty(0)
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """See `Step`."""
+        """From the input to the output; keeps what `backward` uses."""
         self._x = x
         bias = parameters[self.bias].unsqueeze(1)
         z = torch.baddbmm(bias, x, parameters[self.weight].transpose(1, 2))
@@ -204,7 +178,7 @@ class Layer:
         return z
 
     def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
-        """See `Step`."""
+        """From the gradient at the output to that at the input, which is right only if wanted."""
         if self.blocks is not None:
             g_y = g[..., :: self.every].contiguous()
             found = torch.bmm(self._squares.transpose(1, 2), g_y).flatten(1)

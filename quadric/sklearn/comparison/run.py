@@ -29,6 +29,7 @@ from quadric.sklearn.comparison.preparation import prepare
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.many import fit_many
+from quadric.sklearn.modules import TableRegressor
 from quadric.sklearn.training import Outcome
 
 ROWS_PER_FOLD = 4
@@ -53,21 +54,16 @@ def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
     for part in (table.inputs, table.target.to_frame()):
         digest.update(repr([(str(c), str(part[c].dtype)) for c in part.columns]).encode())
         digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
-    return {
+    kept = ("task", "activation", "max_iter", "folds", "seeds", "seed")
+    return {name: getattr(plan, name) for name in kept} | {
         "format": FORMAT,
         "data": digest.hexdigest(),
         "dataset": table.name,
         "rows": len(table.target),
         "target": str(table.target.name),
-        "task": table.task,
         "kinds": dict(table.kinds),
         "neurons": [c.label for c in plan.contenders],
         "hidden": list(plan.hidden),
-        "activation": plan.activation,
-        "max_iter": plan.max_iter,
-        "folds": plan.folds,
-        "seeds": plan.seeds,
-        "seed": plan.seed,
         "baselines": plan.with_baselines,
     }
 
@@ -236,7 +232,15 @@ class _Runner:
 
         def done(position: int, outcome: Outcome) -> None:
             number, seed = keys[position]
-            self._add_network(label, number, seed, estimators[position], outcome, group[number])
+            model, fold = estimators[position], group[number]
+            found: dict[str, Any] = {
+                "seconds": outcome.seconds,
+                "epochs": len(outcome.losses),
+                "widths": model.widths(),
+            }
+            if outcome.usable:
+                found |= _network_facts(model, fold) | self._measure(model, fold)
+            self._add(Fit(label, number, seed, "ok" if outcome.usable else "diverged", **found))
 
         def epoch(number: int, left: int) -> None:
             self.tell(0, f"{label} networks, epoch {number}, {left} left")
@@ -244,38 +248,6 @@ class _Runner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit_many(estimators, data, on_fit=done, on_epoch=epoch)
-
-    def _add_network(
-        self,
-        label: str,
-        number: int,
-        seed: int,
-        model: QuadraticNetwork,
-        outcome: Outcome,
-        fold: Fold,
-    ) -> None:
-        found: dict[str, Any] = {
-            "seconds": outcome.seconds,
-            "epochs": len(outcome.losses),
-            "widths": model.widths(),
-        }
-        if outcome.usable:
-            measured = self._measure(model, fold)
-            if self.plan.task == "regression":
-                scale = float(model.module_.get_buffer("target_scale"))
-                loss = (measured["error"] / scale) ** 2
-            else:
-                probabilities = model.predict_proba(fold.X_test)
-                loss = float(log_loss(fold.y_test, probabilities, labels=model.classes_))
-            row = model.module_.input_mean.new_zeros(1, fold.X_train.shape[1])
-            found |= measured | {
-                "params": model.n_parameters_,
-                "macs": cost(model.module_.network, row).macs,
-                "quadratic_share": _share(model, fold.X_test),
-                "loss": loss,
-            }
-        self._add(label, number, seed, "ok" if outcome.usable else "diverged", fold, found)
-        self.tell(1, f"{label} networks")
 
     def fit_baselines(self, number: int, fold: Fold) -> None:
         """Fits the baselines that one fold lacks."""
@@ -293,32 +265,44 @@ class _Runner:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model.fit(X, y)
-            found = {"seconds": time.perf_counter() - start, "params": count_baseline(model)}
-            self._add(label, number, 0, "ok", fold, found | self._measure(model, fold))
-            self.tell(1, label)
+            seconds = time.perf_counter() - start
+            found = self._measure(model, fold) | {"params": count_baseline(model)}
+            self._add(Fit(label, number, 0, "ok", seconds=seconds, **found))
 
-    def _measure(self, model: Any, fold: Fold) -> dict[str, float]:
+    def _measure(self, model: Any, fold: Fold) -> dict[str, Any]:
         error, score = measure(self.plan.task, fold.y_test, model.predict(fold.X_test))
-        seconds = predict_seconds(model, fold.X_test)
-        return {"error": error, "score": score, "predict_seconds": seconds}
+        return {
+            "error": error,
+            "score": score,
+            "predict_seconds": predict_seconds(model, fold.X_test),
+            "columns": fold.X_train.shape[1],
+        }
 
-    def _add(
-        self, label: str, number: int, seed: int, status: str, fold: Fold, found: dict[str, Any]
-    ) -> None:
-        memory = provenance.peak_memory()
-        columns = fold.X_train.shape[1]
-        self.records.add(
-            Fit(label, number, seed, status, columns=columns, peak_memory_bytes=memory, **found)
-        )
+    def _add(self, fit: Fit) -> None:
+        self.records.add(dataclasses.replace(fit, peak_memory_bytes=provenance.peak_memory()))
+        self.tell(1, fit.model)
 
 
-def _share(model: QuadraticNetwork, X: np.ndarray) -> dict[str, float] | None:
+def _network_facts(model: QuadraticNetwork, fold: Fold) -> dict[str, Any]:
+    """What is known of a fitted network besides its error."""
     module = model.module_
-    if not any(isinstance(layer, QuadraticLayer) for layer in module.network):
-        return None
-    rows = torch.tensor(X[:TIMED_ROWS]).to(module.input_mean.dtype)
-    report = quadratic_share(module.network, [module.standardized(rows)])
-    return {name: layer.share for name, layer in report.items()}
+    rows = torch.tensor(fold.X_test[:TIMED_ROWS]).to(module.input_mean.dtype)
+    share = None
+    if any(isinstance(layer, QuadraticLayer) for layer in module.network):
+        report = quadratic_share(module.network, [module.standardized(rows)])
+        share = {name: layer.share for name, layer in report.items()}
+    if isinstance(module, TableRegressor):
+        gaps = (fold.y_test - model.predict(fold.X_test)) / float(module.target_scale)
+        loss = float(np.mean(gaps**2))
+    else:
+        probabilities = model.predict_proba(fold.X_test)
+        loss = float(log_loss(fold.y_test, probabilities, labels=model.classes_))
+    return {
+        "params": model.n_parameters_,
+        "macs": cost(module.network, rows[:1]).macs,
+        "quadratic_share": share,
+        "loss": loss,
+    }
 
 
 def measure(task: str, truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
