@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from quadric.errors import InputError
@@ -90,16 +91,13 @@ def mean_and_scale(
         wanted: if False, means 0 and deviations 1.
     """
     columns = values.shape[1]
-    if not wanted:
-        mean, scale = np.zeros(columns), np.ones(columns)
-    else:
-        # float64 in any case: sums of many float32 numbers lose digits.
-        mean = np.average(values.astype(np.float64), axis=0, weights=weights)
-        deviation = values.astype(np.float64) - mean
-        scale = np.sqrt(np.average(deviation**2, axis=0, weights=weights))
+    mean, scale = np.zeros(columns), np.ones(columns)
+    if wanted:
+        # In float64: sums of many float32 numbers lose digits.
+        scaler = StandardScaler().fit(values.astype(np.float64), sample_weight=weights)
         # Rounding leaves a constant column a tiny deviation.
-        noise = 10 * np.finfo(values.dtype).eps * np.abs(mean)
-        scale[~(scale > noise)] = 1.0
+        noise = 10 * np.finfo(values.dtype).eps * np.abs(scaler.mean_)
+        mean, scale = scaler.mean_, np.where(scaler.scale_ > noise, scaler.scale_, 1.0)
     return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))
 
 

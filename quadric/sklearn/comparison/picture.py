@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from quadric.sklearn.compare.models import LINEAR
-from quadric.sklearn.compare.report import Comparison, format_error
+from quadric.sklearn.comparison.report import Comparison, format_error
 
 QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
@@ -28,8 +27,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [3, 2]})
     regression = comparison.is_regression
     for place, row in enumerate(rows):
-        quadratic = row.is_network and row.model != LINEAR
-        color = QUADRATIC if quadratic else PLAIN if row.is_network else OTHER
+        color = QUADRATIC if row.is_quadratic else PLAIN if row.contender else OTHER
         values = [error if regression else 1 - error for error in row.errors]
         mean = sum(values) / len(values)
         left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)

@@ -19,10 +19,10 @@ from quadric import provenance
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable, write_network
 from quadric.saving import save
-from quadric.sklearn.compare.models import Contender, Plan
-from quadric.sklearn.compare.preparation import learned_target, make_preparation, narrow
-from quadric.sklearn.compare.report import Comparison
-from quadric.sklearn.compare.run import _outputs, _targets
+from quadric.sklearn.comparison.models import Contender
+from quadric.sklearn.comparison.preparation import learned_target, make_preparation, narrow
+from quadric.sklearn.comparison.report import Comparison
+from quadric.sklearn.comparison.run import count_outputs, target_values
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.modules import Scaled
 
@@ -58,8 +58,8 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
     best = comparison.best_quadratic()
     if best is None:
         raise InputError("no quadratic network was trained without diverging: nothing to save")
-    contender = next(c for c in comparison.options.contenders if c.label == best.model)
-    model, preparation, X = _refit(comparison, contender, comparison.options.plan)
+    contender = next(c for c in comparison.plan.contenders if c.label == best.model)
+    model, preparation, X = _refit(comparison, contender)
     module = model.to_torch()
     assert isinstance(module, Scaled)
     columns = [str(name) for name in preparation.get_feature_names_out()]
@@ -102,16 +102,16 @@ def save_best(comparison: Comparison, path: Path) -> list[str]:
 
 
 def _refit(
-    comparison: Comparison, contender: Contender, plan: Plan
+    comparison: Comparison, contender: Contender
 ) -> tuple[QuadraticNetwork, ColumnTransformer, np.ndarray]:
-    table = comparison.table
+    table, plan = comparison.table, comparison.plan
     preparation = make_preparation(table)
     prepared = np.asarray(preparation.fit_transform(table.inputs), dtype=np.float64)
     X = narrow(prepared, learned_target(table))
-    model = plan.estimator(contender, X.shape[1], _outputs(table), len(X), comparison.options.seed)
+    model = plan.estimator(contender, X.shape[1], count_outputs(table), len(X), plan.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X, _targets(table))
+        model.fit(X, target_values(table))
     return model, preparation, X
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from quadric import provenance
 from quadric.data.columns import UserTable
-from quadric.sklearn.compare.differences import Difference, corrected_difference
-from quadric.sklearn.compare.models import LINEAR
-from quadric.sklearn.compare.records import Fit, Records
-from quadric.sklearn.compare.run import Options
+from quadric.data.intervals import Difference, mean_difference
+from quadric.sklearn.comparison.models import LINEAR, Contender, Plan
+from quadric.sklearn.comparison.records import Fit, Records
 from quadric.texttable import text_table
 
 
@@ -21,26 +20,34 @@ class Row:
 
     Attributes:
         model: its label.
-        fits: one a fold and seed.
-        errors: one a fold, averaged over seeds; empty if a fit diverged.
-        is_network: whether it is one of the networks.
+        fits: one per fold and seed.
+        errors: one per fold, averaged over seeds; empty if a fit diverged.
+        contender: the network; None for one of scikit-learn's models.
     """
 
     model: str
     fits: tuple[Fit, ...]
     errors: tuple[float, ...]
-    is_network: bool
+    contender: Contender | None
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether it is a network other than the linear one."""
+        return self.contender is not None and self.model != LINEAR
 
     @property
     def diverged(self) -> int:
+        """How many fits diverged."""
         return sum(fit.status != "ok" for fit in self.fits)
 
     @property
     def error(self) -> float | None:
+        """The mean error over the folds."""
         return statistics.fmean(self.errors) if self.errors else None
 
     @property
     def spread(self) -> float | None:
+        """The standard deviation of the errors over the folds."""
         return statistics.stdev(self.errors) if len(self.errors) > 1 else None
 
     def mean(self, name: str) -> float | None:
@@ -61,35 +68,35 @@ class Comparison:
 
     Args:
         table: what was learned from.
-        options: what was compared.
+        plan: what was compared.
         records: the fits.
+
+    Attributes:
+        rows: one for each model.
+        differences: of each quadratic network to the linear one, by its label.
+        written: lines that say which files were written.
     """
 
-    def __init__(self, table: UserTable, options: Options, records: Records) -> None:
-        self.table, self.options, self.records = table, options, records
-        networks = {c.label for c in options.contenders}
-        self.rows = [self._row(label, label in networks) for label in options.models()]
+    def __init__(self, table: UserTable, plan: Plan, records: Records) -> None:
+        self.table, self.plan, self.records = table, plan, records
+        self.written: list[str] = []
+        networks = {c.label: c for c in plan.contenders}
+        self.rows = [self._row(label, networks.get(label)) for label in plan.starts()]
         self.differences = {
-            row.model: self._difference(row)
-            for row in self.rows
-            if row.is_network and row.model != LINEAR
+            row.model: self._difference(row) for row in self.rows if row.is_quadratic
         }
 
     @property
     def is_regression(self) -> bool:
+        """Whether a number is predicted, not a class."""
         return self.table.task == "regression"
 
-    def _row(self, label: str, is_network: bool) -> Row:
+    def _row(self, label: str, contender: Contender | None) -> Row:
         fits = tuple(self.records.of(label))
-        errors: list[float] = []
-        for fold in range(self.options.folds):
-            values = [fit.error for fit in fits if fit.fold == fold]
-            known = [value for value in values if value is not None]
-            if not known or len(known) < len(values):
-                errors = []
-                break
-            errors.append(statistics.fmean(known))
-        return Row(label, fits, tuple(errors), is_network)
+        folds = [[fit.error for fit in fits if fit.fold == i] for i in range(self.plan.folds)]
+        known = [[error for error in errors if error is not None] for errors in folds]
+        whole = all(folds) and known == folds
+        return Row(label, fits, tuple(map(statistics.fmean, known)) if whole else (), contender)
 
     def row(self, label: str) -> Row:
         """The row of a model."""
@@ -98,20 +105,15 @@ class Comparison:
     def _difference(self, row: Row) -> Difference | None:
         """To the linear network: percent of its error, or points of accuracy."""
         linear = self.row(LINEAR).errors
-        if not row.errors or not linear:
+        if not row.errors or not linear or (self.is_regression and min(linear) == 0):
             return None
-        share = 1 / (self.options.folds - 1)
-        if self.is_regression:
-            if min(linear) == 0:
-                return None
-            values = [100 * (b / a - 1) for a, b in zip(linear, row.errors, strict=True)]
-        else:
-            values = [100 * (a - b) for a, b in zip(linear, row.errors, strict=True)]
-        return corrected_difference(values, share)
+        pairs = zip(linear, row.errors, strict=True)
+        values = [100 * (b / a - 1 if self.is_regression else a - b) for a, b in pairs]
+        return mean_difference(values, test_share=1 / (self.plan.folds - 1))
 
     def best_quadratic(self) -> Row | None:
         """The quadratic network with the lowest error."""
-        rows = [row for row in self.rows if row.is_network and row.model != LINEAR and row.errors]
+        rows = [row for row in self.rows if row.is_quadratic and row.errors]
         return min(rows, key=lambda row: row.error or 0.0, default=None)
 
     def verdict(self) -> str:
@@ -141,20 +143,21 @@ class Comparison:
             )
         return sentence + "." + self._best_of_all()
 
-    def _words(self, d: Difference) -> str:
+    def _amount(self, d: Difference) -> str:
         unit = " %" if self.is_regression else " points"
+        return f"{_short(abs(d.mean))}{unit} ± {_short(d.half_width or 0.0)}"
+
+    def _words(self, d: Difference) -> str:
         what = "error" if self.is_regression else "accuracy"
-        verb = "raises" if d.mean > 0 else "lowers"
-        return f"{verb} the {what} by {_short(abs(d.mean))}{unit} ± {_short(d.half_width)}"
+        return f"{'raises' if d.mean > 0 else 'lowers'} the {what} by {self._amount(d)}"
 
     def _signed(self, d: Difference) -> str:
-        unit = " %" if self.is_regression else " points"
-        return f"{'+' if d.mean > 0 else '−'}{_short(abs(d.mean))}{unit} ± {_short(d.half_width)}"
+        return f"{'+' if d.mean > 0 else '−'}{self._amount(d)}"
 
     def _best_of_all(self) -> str:
         known = [row for row in self.rows if row.error is not None]
         best = min(known, key=lambda row: row.error or 0.0)
-        if best.is_network:
+        if best.contender is not None:
             return ""
         if self.is_regression:
             return f" {best.model} has the lowest error of all ({format_error(best.error)})."
@@ -162,22 +165,20 @@ class Comparison:
 
     def table_text(self) -> str:
         """The table that is printed."""
-        metric = "RMSE" if self.is_regression else "accuracy"
-        header = ["model", "parameters", metric, "R²" if self.is_regression else "error"]
+        metric = ["RMSE", "R²"] if self.is_regression else ["accuracy", "error"]
+        header = ["model", "parameters", *metric]
         header += ["difference to linear", "s to fit", "s / 1,000 predictions"]
         cells = []
         for row in self.rows:
-            params, seconds = row.mean("params"), row.mean("seconds")
-            predict = row.mean("predict_seconds")
             difference = self.differences.get(row.model)
             cells.append(
                 [
                     row.model,
-                    "-" if params is None else f"{params:,.0f}",
+                    _format(row.mean("params"), ",.0f"),
                     *self._metric_cells(row),
                     "" if difference is None else self._signed(difference),
-                    "-" if seconds is None else f"{seconds:.2f}",
-                    "-" if predict is None else f"{predict:.4f}",
+                    _format(row.mean("seconds"), ".2f"),
+                    _format(row.mean("predict_seconds"), ".4f"),
                 ]
             )
         return text_table(header, cells, "lrrrrrr")
@@ -185,24 +186,22 @@ class Comparison:
     def _metric_cells(self, row: Row) -> tuple[str, str]:
         if row.error is None:
             return f"diverged ({row.diverged} of {len(row.fits)})", "-"
-        score = row.mean("score")
+        digits = _digits(row.error) if self.is_regression else 4
+        spread = "" if row.spread is None else f" ± {row.spread:.{digits}f}"
         if self.is_regression:
-            digits = _digits(row.error)
-            spread = "" if row.spread is None else f" ± {row.spread:.{digits}f}"
-            return f"{row.error:.{digits}f}{spread}", "-" if score is None else f"{score:.4f}"
-        spread = "" if row.spread is None else f" ± {row.spread:.4f}"
+            return f"{row.error:.{digits}f}{spread}", _format(row.mean("score"), ".4f")
         return f"{1 - row.error:.4f}{spread}", f"{row.error:.4f}"
 
     def __str__(self) -> str:
-        rows, columns = len(self.table.target), self.table.inputs.shape[1]
-        target = self.table.target.name
+        table, plan = self.table, self.plan
         title = (
-            f"{self.table.name}: {rows:,} rows, {columns} columns, {self.table.task} of {target}, "
-            f"{self.options.folds} folds, {_starts(self.options.seeds)} a network"
+            f"{table.name}: {len(table.target):,} rows, {table.inputs.shape[1]} columns, "
+            f"{table.task} of {table.target.name}, {plan.folds} folds, {plan.seeds} "
+            f"start{'s' if plan.seeds > 1 else ''} per network"
         )
-        notes = [f"  {note}" for note in self.table.notes]
+        notes = [f"  {note}" for note in table.notes]
         closing = (
-            f"± is the standard deviation over folds; differences are paired, with their 95 % "
+            "± is the standard deviation over folds; differences are paired, with their 95 % "
             f"interval.\n{self.verdict()}"
         )
         return "\n".join([title, *notes, "", self.table_text(), "", closing])
@@ -222,96 +221,86 @@ class Comparison:
             },
             "results": [self.result(row) for row in self.rows],
             "settings": self.records.settings,
-            "versions": provenance.versions("scikit-learn", "pandas", "numpy"),
-            "machine": provenance.machine(),
-            "command": provenance.command(),
+            **_origin(),
         }
 
     def result(self, row: Row) -> dict[str, Any]:
         """A model in the format of the project's result files."""
-        contender = {c.label: c for c in self.options.contenders}.get(row.model)
+        contender, settings = row.contender, self.records.settings
         params, macs = row.mean("params"), row.mean("macs")
-        peaks = [f.peak_memory_bytes for f in row.fits if f.peak_memory_bytes is not None]
-        metric = (
-            {"test_rmse": row.error}
-            if self.is_regression
-            else {"test_accuracy": None if row.error is None else 1 - row.error}
-        )
-        return {
-            # By table: networks of different tables are not to be compared.
-            "recipe": f"compare {self.table.name}",
+        error = row.error if self.is_regression or row.error is None else 1 - row.error
+        identity = {
             "dataset": self.table.name,
             "model": "mlp" if contender is not None else row.model,
             "neuron": None if contender is None else contender.neuron,
             "rank": None if contender is None else contender.resolved_rank,
-            "seed": self.options.seed,
+            "seed": self.plan.seed,
+        }
+        # By table: networks of different tables are not to be compared.
+        recipe = f"compare {self.table.name}"
+        decisive = ("data", "hidden", "activation", "folds", "seeds", "target", "task")
+        shown = (
+            "fold", "seed", "status", "error", "score", "params", "widths", "epochs", "seconds",
+        )  # fmt: skip
+        return {
+            "recipe": recipe,
+            **identity,
             "status": "diverged" if row.diverged else "ok",
             "params": None if params is None else round(params),
             "macs": None if macs is None else round(macs),
-            **metric,
+            "test_rmse" if self.is_regression else "test_accuracy": error,
             "test_loss": row.mean("loss"),
             "quadratic_share": row.shares(),
             "epochs": [],
             "seconds": row.mean("seconds"),
-            "peak_memory_bytes": max(peaks) if peaks else None,
+            "peak_memory_bytes": max((f.peak_memory_bytes or 0 for f in row.fits), default=0)
+            or None,
             "predict_seconds": row.mean("predict_seconds"),
-            "folds": [
-                {
-                    "fold": fit.fold,
-                    "seed": fit.seed,
-                    "status": fit.status,
-                    "error": fit.error,
-                    "score": fit.score,
-                    "params": fit.params,
-                    "widths": None if fit.widths is None else list(fit.widths),
-                    "epochs": fit.epochs,
-                    "seconds": fit.seconds,
-                }
-                for fit in row.fits
-            ],
-            "versions": provenance.versions("scikit-learn", "pandas", "numpy"),
-            "machine": provenance.machine(),
-            "command": provenance.command(),
+            "folds": [{name: getattr(fit, name) for name in shown} for fit in row.fits],
+            **_origin(),
             "settings": {
-                "name": f"compare {self.table.name}",
-                "dataset": self.table.name,
-                "model": "mlp" if contender is not None else row.model,
-                "neuron": None if contender is None else contender.neuron,
-                "rank": None if contender is None else contender.resolved_rank,
-                "seed": self.options.seed,
-                **{
-                    key: self.records.settings[key]
-                    for key in ("data", "hidden", "activation", "folds", "seeds", "target", "task")
-                },
+                "name": recipe, **identity, **{key: settings[key] for key in decisive},
             },
-        }
+        }  # fmt: skip
 
     def write(self) -> None:
         """Writes compare.json, and a result.json for each network, into the directory."""
         directory = self.records.path
         provenance.write_json(directory / "compare.json", self.to_dict())
+        self.written.append(f"{directory / 'compare.json'}: all numbers")
         for row in self.rows:
-            if row.is_network:
+            if row.contender is not None:
                 name = row.model.replace("[", "-k").replace("]", "")
                 provenance.write_json(directory / name / "result.json", self.result(row))
 
     def python_line(self) -> str | None:
         """The best quadratic network, as one would write it in Python."""
         best = self.best_quadratic()
-        if best is None:
+        if best is None or best.contender is None:
             return None
-        contender = next(c for c in self.options.contenders if c.label == best.model)
-        fit = best.fits[0]
         kind = "QuadraticRegressor" if self.is_regression else "QuadraticClassifier"
-        rank = "" if contender.rank is None else f", rank={contender.rank}"
-        rows = round(len(self.table.target) * (1 - 1 / self.options.folds))
-        plan = self.options.plan
-        activation = "" if plan.activation == "silu" else f", activation={plan.activation!r}"
+        rank, activation = best.contender.rank, self.plan.activation
+        rows = round(len(self.table.target) * (1 - 1 / self.plan.folds))
         return (
-            f"{kind}({fit.widths}, neuron={contender.neuron!r}{rank}{activation}, "
-            f"learning_rate='adaptive', "
-            f"max_iter={plan.epochs(rows)}, n_iter_no_change={plan.patience(rows)})"
+            f"{kind}({best.fits[0].widths}, neuron={best.contender.neuron!r}"
+            + ("" if rank is None else f", rank={rank}")
+            + ("" if activation == "silu" else f", activation={activation!r}")
+            + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
+            f"n_iter_no_change={self.plan.patience(rows)})"
         )
+
+
+def _origin() -> dict[str, Any]:
+    """Where the numbers come from."""
+    return {
+        "versions": provenance.versions("scikit-learn", "pandas", "numpy"),
+        "machine": provenance.machine(),
+        "command": provenance.command(),
+    }
+
+
+def _format(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _digits(value: float) -> int:
@@ -320,10 +309,6 @@ def _digits(value: float) -> int:
     while digits < 8 and value < 10 ** (3 - digits) and value > 0:
         digits += 1
     return digits if value < 1000 else 1
-
-
-def _starts(count: int) -> str:
-    return f"{count} start{'s' if count > 1 else ''}"
 
 
 def format_error(value: float | None) -> str:

@@ -1,6 +1,6 @@
-"""The fits of a comparison on disk, so that a killed one goes on with what it has.
+"""The fits of a comparison on disk, so that a killed comparison goes on with what it has.
 
-One line of JSON a fit, written as soon as it is done. A directory belongs to one comparison: the
+One line of JSON per fit, written as soon as it is done. A directory belongs to one comparison: the
 same data, target, networks and folds.
 """
 
@@ -14,10 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from quadric import provenance
-from quadric.data.columns import UserTable
 from quadric.errors import InputError
 
 
@@ -33,7 +30,7 @@ class Fit:
         error: root mean square error, or the share of wrong classes, on the fold's test rows.
         score: R^2 or accuracy on them.
         params: parameters; None where the word means nothing.
-        macs: multiply-accumulates of one prediction; None likewise.
+        macs: multiply-accumulates of one prediction of a network.
         seconds: to fit.
         predict_seconds: for 1,000 predictions.
         epochs: of a network.
@@ -48,12 +45,12 @@ class Fit:
     fold: int
     seed: int
     status: str
-    error: float | None
-    score: float | None
-    params: int | None
-    macs: int | None
-    seconds: float
-    predict_seconds: float | None
+    error: float | None = None
+    score: float | None = None
+    params: int | None = None
+    macs: int | None = None
+    seconds: float = 0.0
+    predict_seconds: float | None = None
     epochs: int | None = None
     widths: tuple[int, ...] | None = None
     quadratic_share: dict[str, float] | None = None
@@ -63,16 +60,8 @@ class Fit:
 
     @property
     def key(self) -> tuple[str, int, int]:
+        """What identifies it in a comparison."""
         return (self.model, self.fold, self.seed)
-
-
-def fingerprint(table: UserTable) -> str:
-    """A hash of everything that is learned from."""
-    digest = hashlib.sha256()
-    for part in (table.inputs, table.target.to_frame()):
-        digest.update(repr([(str(c), str(part[c].dtype)) for c in part.columns]).encode())
-        digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
-    return digest.hexdigest()
 
 
 class Records:

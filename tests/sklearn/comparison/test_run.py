@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import statistics
@@ -17,14 +16,15 @@ import torch
 
 from quadric.data.columns import UserTable, make_table
 from quadric.sklearn import QuadraticRegressor, load_network
-from quadric.sklearn.compare import Comparison, Options, Plan, check_table, compare, parse_neurons
-from quadric.sklearn.compare import run as run_module
-from quadric.sklearn.compare.picture import draw
-from quadric.sklearn.compare.preparation import prepare
-from quadric.sklearn.compare.records import Fit, Records
-from quadric.sklearn.compare.run import splits
-from quadric.sklearn.compare.saving import check_path, save_best
-from quadric.sklearn.compare.sources import (
+from quadric.sklearn.comparison import run as run_module
+from quadric.sklearn.comparison.models import Plan, parse_neurons
+from quadric.sklearn.comparison.picture import draw
+from quadric.sklearn.comparison.preparation import prepare
+from quadric.sklearn.comparison.records import Fit, Records
+from quadric.sklearn.comparison.report import Comparison
+from quadric.sklearn.comparison.run import check_table, run_fits, settings, splits
+from quadric.sklearn.comparison.saving import check_path, save_best
+from quadric.sklearn.comparison.sources import (
     EMBEDDED,
     LAW_ROWS,
     list_sources,
@@ -41,17 +41,18 @@ def curved_table(rows: int = 90) -> UserTable:
     return make_table("curved", frame, "y")
 
 
-def options(task: str = "regression", **changes: Any) -> Options:
-    given: dict[str, Any] = {"folds": 3, "seeds": 2, "seed": 5, **changes}
-    plan = Plan(task, (8,), max_iter=8)
-    return Options(tuple(parse_neurons("eigen,shared:4")), plan, **given)
+def plan(task: str = "regression", **changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "hidden": (8,), "max_iter": 8, "folds": 3, "seeds": 2, "seed": 5, **changes,
+    }  # fmt: skip
+    return Plan(task, parse_neurons("eigen,shared:4"), **given)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     table = curved_table()
-    records = compare(table, options(), directory=tmp_path_factory.mktemp("runs") / "c")
-    return Comparison(table, options(), records)
+    records = run_fits(table, plan(), directory=tmp_path_factory.mktemp("runs") / "c")
+    return Comparison(table, plan(), records)
 
 
 def test_every_model_on_every_fold(done: Comparison) -> None:
@@ -65,7 +66,7 @@ def test_every_model_on_every_fold(done: Comparison) -> None:
         for f in range(3)
     }
     assert keys == networks | others
-    assert len(keys) == options().fits()
+    assert len(keys) == plan().folds * sum(plan().starts().values())
     budget = done.records.fits["linear", 0, 0].params
     for fit in done.records.fits.values():
         assert fit.status == "ok"
@@ -111,7 +112,7 @@ def test_means_and_differences(done: Comparison) -> None:
 
 def test_the_report(done: Comparison) -> None:
     text = str(done)
-    assert "curved: 90 rows, 3 columns, regression of y, 3 folds, 2 starts a network" in text
+    assert "curved: 90 rows, 3 columns, regression of y, 3 folds, 2 starts per network" in text
     assert "missing values: 'b' 10" in text
     assert re.search(r"^shared\[4\] +\d+ +\d+\.\d+ ± \d+\.\d+ ", text, re.MULTILINE)
     assert re.search(r"^HistGradientBoosting +- ", text, re.MULTILINE)
@@ -119,8 +120,7 @@ def test_the_report(done: Comparison) -> None:
     assert line is not None
     assert line.startswith("QuadraticRegressor((")
     assert "activation" not in line  # it is the default
-    plan = dataclasses.replace(done.options.plan, activation="tanh")
-    other = Comparison(done.table, dataclasses.replace(done.options, plan=plan), done.records)
+    other = Comparison(done.table, plan(activation="tanh"), done.records)
     assert "activation='tanh'" in (other.python_line() or "")
 
 
@@ -185,33 +185,35 @@ def test_a_stopped_comparison_goes_on(
         add(self, fit)
 
     monkeypatch.setattr(Records, "add", watch)
-    told: list[int] = []
-    records = compare(
-        curved_table(), options(), directory=folder, progress=lambda n, _: told.append(n)
-    )
+    told: list[tuple[int, int]] = []
+
+    def tell(done: int, what: str, total: int) -> None:
+        told.append((done, total))
+
+    records = run_fits(curved_table(), plan(), directory=folder, progress=tell)
     assert len(new) == len(lines) - 4
-    assert told[0] == 4
-    assert sum(told) == options().fits()
+    assert told[0] == (4, len(lines))
+    assert sum(done for done, _ in told) == len(lines)
     assert set(records.fits) == set(done.records.fits)
     # The same numbers as without the interruption.
     for key, fit in records.fits.items():
         assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
     new.clear()
-    compare(curved_table(), options(), directory=folder)
+    run_fits(curved_table(), plan(), directory=folder)
     assert new == []
 
 
 def test_a_directory_belongs_to_one_comparison(done: Comparison, tmp_path: Path) -> None:
     folder = done.records.path
     with pytest.raises(ValueError, match=r"another comparison \(folds differ\)"):
-        compare(curved_table(), options(folds=2), directory=folder)
+        run_fits(curved_table(), plan(folds=2), directory=folder)
     with pytest.raises(ValueError, match=r"data"):
-        compare(curved_table(91), options(), directory=folder)
+        run_fits(curved_table(91), plan(), directory=folder)
     other = tmp_path / "other"
     other.mkdir()
     (other / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="holds other files"):
-        compare(curved_table(), options(), directory=other)
+        run_fits(curved_table(), plan(), directory=other)
 
 
 def test_default_directories_differ_by_data_and_settings(
@@ -220,8 +222,8 @@ def test_default_directories_differ_by_data_and_settings(
     monkeypatch.chdir(tmp_path)
     table = curved_table()
     paths = {
-        Records(o.settings(t), t.name).path
-        for o, t in [(options(), table), (options(seed=1), table), (options(), curved_table(91))]
+        Records(settings(p, t), t.name).path
+        for p, t in [(plan(), table), (plan(seed=1), table), (plan(), curved_table(91))]
     }
     assert len(paths) == 3
     assert all(re.fullmatch(r"runs/compare/curved-[0-9a-f]{8}", path.as_posix()) for path in paths)
@@ -231,7 +233,7 @@ def test_folds_are_prepared_in_parts_if_they_are_large(
     done: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "PREPARED_BYTES", 1)
-    records = compare(curved_table(), options(), directory=tmp_path / "c")
+    records = run_fits(curved_table(), plan(), directory=tmp_path / "c")
     for key, fit in records.fits.items():
         assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
 
@@ -242,10 +244,8 @@ def test_classification(tmp_path: Path) -> None:
     inside = (X**2).sum(1) < 1.2
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.where(inside, "in", "out")})
     table = make_table("ring", frame, "y")
-    chosen = dataclasses.replace(
-        options("classification"), plan=Plan("classification", (8,), max_iter=200), seeds=1
-    )
-    records = compare(table, chosen, directory=tmp_path / "c")
+    chosen = plan("classification", max_iter=200, seeds=1)
+    records = run_fits(table, chosen, directory=tmp_path / "c")
     found = Comparison(table, chosen, records)
     assert "accuracy" in found.table_text()
     assert 0.6 < 1 - found.row("eigen").error < 1
@@ -276,13 +276,12 @@ def fake(errors: dict[str, list[float]], task: str = "regression") -> Comparison
                 for fold, e in enumerate(values)
             }  # fmt: skip
 
-    base = Options(
-        tuple(parse_neurons("eigen,shared")), Plan(task, (8,)), folds=5, seeds=1,
+    base = Plan(
+        task, parse_neurons("eigen,shared"), (8,), folds=5, seeds=1,
         with_baselines="ridge" in errors or "logistic regression" in errors,
     )  # fmt: skip
     table = UserTable("t", pd.DataFrame({"a": [1.0]}), pd.Series([1.0], name="y"), {}, task)
-    labels = base.models()
-    for label in labels:
+    for label in base.starts():
         errors.setdefault(label, [9.0] * 5)
     return Comparison(table, base, Fixed())
 
@@ -338,7 +337,7 @@ def test_diverged_networks_are_said() -> None:
 
 
 def test_short_tables_and_rare_classes() -> None:
-    with pytest.raises(ValueError, match="at least 4 rows a fold, got 5 rows for 5 folds"):
+    with pytest.raises(ValueError, match="at least 4 rows per fold, got 5 rows for 5 folds"):
         check_table(curved_table(5), 5)
     with pytest.raises(ValueError, match="folds must be >= 2"):
         check_table(curved_table(), 1)
@@ -408,9 +407,8 @@ def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix:
     x = np.random.default_rng(0).uniform(-1, 1, 60)
     # In float32 both columns would be steps of 64.
     table = make_table("offset", pd.DataFrame({"x": 1e9 + x, "y": 1e9 + 3 * x}), "y")
-    plan = Plan("regression", (8,), max_iter=400)
-    chosen = dataclasses.replace(options(), plan=plan, folds=2, seeds=1, with_baselines=False)
-    found = Comparison(table, chosen, compare(table, chosen, directory=tmp_path / "c"))
+    chosen = plan(max_iter=400, folds=2, seeds=1, with_baselines=False)
+    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
     path = tmp_path / f"model{suffix}"
     save_best(found, path)
     rows = table.inputs.to_numpy()
