@@ -131,11 +131,12 @@ def fit(
     while high - low > _RESOLUTION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    narrowest = _cost_or_none(cost, low) or cost(high)
+    # Where the narrowest network does not fit, or the neuron has no room in a narrower one.
+    lowest = _cost_or_none(cost, low) or cost(high)
     for what, limit in budget.items():
-        if narrowest[what] > limit:
+        if lowest[what] > limit:
             raise InputError(
-                f"{what} must be at least {narrowest[what]:,}, the cost of {name!r} at its "
+                f"{what} must be at least {lowest[what]:,}, the cost of {name!r} at its "
                 f"narrowest, got {limit:,}: raise the budget or choose a smaller network"
             )
     factor = _shortest(low, lambda f: cost(f) == cost(low))
@@ -190,7 +191,7 @@ def _shortest(factor: float, same: Callable[[float], bool]) -> float:
     """The factor with the fewest decimals that builds the same network."""
     for digits in range(1, 8):
         for step in (math.floor(factor * 10**digits), math.ceil(factor * 10**digits)):
-            rounded = step / 10**digits
-            if rounded > 0 and same(rounded):
-                return rounded
+            shorter: float = step / 10**digits
+            if shorter > 0 and same(shorter):
+                return shorter
     return factor

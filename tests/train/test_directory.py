@@ -67,7 +67,10 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         run.directory.create(run.recipe, run.command, need=10**18)
 
 
-def test_only_one_process_trains_in_a_directory(tmp_path: Path) -> None:
+def test_only_one_process_trains_in_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quadric.train.directory.PATIENCE", 0.2)
     run = law_run(tmp_path / "run")
     code = (
         "import sys, time; from pathlib import Path;"
@@ -83,6 +86,7 @@ def test_only_one_process_trains_in_a_directory(tmp_path: Path) -> None:
         with pytest.raises(BusyError, match="another process trains in"), run.directory.lock():
             pass
         process.kill()
+    monkeypatch.undo()
     with run.directory.lock():  # the lock died with the process
         pass
 
