@@ -23,7 +23,7 @@ from quadric.counting.cost import cost
 from quadric.data.columns import UserTable
 from quadric.errors import InputError
 from quadric.nn.layer import QuadraticLayer
-from quadric.optim import quadratic_share
+from quadric.share import quadratic_share
 from quadric.sklearn.comparison.models import MAX_ROWS, Contender, Plan, count_baseline
 from quadric.sklearn.comparison.preparation import prepare
 from quadric.sklearn.comparison.records import Fit, Records
