@@ -160,20 +160,6 @@ def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return summary([r for r in rows if r["group"].startswith("conv")], markdown)
 
 
-def _maps(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    """Neurons of several maps: our layer's time over that of the formula written straight."""
-    table = []
-    for row in rows:
-        if row["path"] != "straightforward":
-            continue
-        keys = ("group", "neuron", "format")
-        ours = next(r for r in rows if r["path"] == "plain" and all(r[k] == row[k] for k in keys))
-        ratios = [ours[f"{k}_seconds"] / row[f"{k}_seconds"] for k in ("training", "inference")]
-        table.append([row["group"], row["neuron"], row["format"], *(f"{r:.2f}" for r in ratios)])
-    header = ["layer", "neuron", "format", "training", "inference"]
-    return markdown_table(header, table, "lllrr")
-
-
 def _onnx(results: Path) -> str:
     """Latency in ONNX Runtime."""
     data = json.loads((results / "bench" / "onnx.json").read_text(encoding="utf-8"))
@@ -198,7 +184,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "layers": _bench("suite.json", _layers, RATIOS),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", rank_summary, "medians"),
-    "maps": _bench("maps.json", _maps),
     "onnx": _onnx,
 }
 PAGES = (

@@ -12,19 +12,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from quadric.bench.straightforward import FORMULAS, Straightforward
 from quadric.conversion.convert import convert_
 from quadric.errors import InputError
 from quadric.exporting.checking import tensors_in
 from quadric.models.named import build_network, example_inputs
 from quadric.ops import native as kernels
 from quadric.zoo import make_layer
-from quadric.zoo.layers import NeuronLayer
 
 ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120, 28, 16))
 """Channels, size and batch of the single 3x3 convolutions that are timed by default."""
 
-PATHS = ("plain", "kernels", "compiled", "straightforward")
+PATHS = ("plain", "kernels", "compiled")
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 NEURONS = ("eigen", "shared")
@@ -47,7 +45,7 @@ class Case:
         group: what it is compared within (a shape, a network).
         neuron: the registry name.
         rank: its rank, or None for the neuron's default.
-        path: one of `PATHS`; "straightforward" is one call per map, for single layers.
+        path: one of `PATHS`.
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).
         module: the network or layer.
@@ -116,10 +114,9 @@ def outputs(result: Any) -> list[Tensor]:
 
 def _paths(neuron: str, paths: Sequence[str]) -> list[str]:
     """The paths that make a difference to a neuron."""
-    found = [path for path in paths if path != "straightforward" or neuron in FORMULAS]
     if neuron not in NEURONS:  # it has no kernels
-        found = [path.replace("kernels", "plain") for path in found]
-    return list(dict.fromkeys(found)) or ["plain"]
+        paths = [path.replace("kernels", "plain") for path in paths]
+    return list(dict.fromkeys(paths))
 
 
 def make_cases(
@@ -169,8 +166,6 @@ def make_cases(
                             x.detach().contiguous(**form).requires_grad_(x.requires_grad)
                             for x in inputs
                         )
-                    if path == "straightforward":
-                        module = Straightforward(cast(NeuronLayer, module))
                     if path == "compiled":
                         module = cast(nn.Module, torch.compile(module))
                     own = None if step is None else step(module, args)

@@ -160,9 +160,7 @@ def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
     found: dict[tuple[Any, ...], list[Case]] = {}
     for case in cases:
         if case.neuron != "linear":
-            # A neuron of several maps is also compared with another way to write it.
-            path = "plain" if case.path == "straightforward" else case.path
-            found.setdefault((case.kind, path), []).append(case)
+            found.setdefault((case.kind, case.path), []).append(case)
     together = [_bases(own[0], cases) + own for own in found.values()]
     timed = {case.name for some in together for case in some}
     alone = [case for case in cases if case.name not in timed]

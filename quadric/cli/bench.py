@@ -44,9 +44,7 @@ def bench(
         None, help="A network, transformer, or module:factory; else single layers."
     ),
     neurons: str = Option("eigen,shared", help="Neurons to compare with linear, or all."),
-    paths: str = Option(
-        "plain,kernels", help="Of plain, kernels, compiled; for single layers also straightforward."
-    ),
+    paths: str = Option("plain,kernels", help="Of plain, kernels, compiled."),
     formats: str = Option("nchw,channels_last", help="Of nchw, channels_last."),
     dtypes: str = Option("float32", help="Of float32, bf16."),
     shapes: str | None = Option(
@@ -106,8 +104,6 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     ways = chosen("paths", options.words(paths), known.PATHS)
-    if "straightforward" in ways and kind != "shapes":
-        raise InputError("paths may hold straightforward for single layers only: leave it out")
     layouts = chosen("formats", options.words(formats), known.FORMATS)
     types = chosen("dtypes", options.words(dtypes), known.DTYPES)
     compared = [] if neurons == "all" else chosen("neurons", options.words(neurons), zoo.neurons())

@@ -34,6 +34,10 @@ def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:
     options = data.model_options() | {k: v for k, v in chosen.items() if v is not None}
     if recipe.neuron != "linear":
         options |= {field: getattr(recipe, field) for field in CONVERSION_FIELDS}
+        if recipe.init == "published":
+            # Where that start is a linear layer, the network's own weights: all neurons that start
+            # linear then start from the same ones.
+            options["init"] = None
     options |= recipe.neuron_options
     return models.create(recipe.model, recipe.neuron, seed=recipe.seed, **options)
 

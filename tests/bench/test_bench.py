@@ -79,7 +79,7 @@ def test_ratios_are_against_linear_of_the_same_kind():
 def test_those_of_one_path_take_turns_with_the_linear_ones_they_are_compared_with(monkeypatch):
     paths = ("plain", "kernels")
     cases = bench.network_cases("resnet8", ("eigen", "shared"), paths, ("nchw",), batch=2)
-    cases += bench.layer_cases(("fan",), ((4, 5, 2),), ("plain", "straightforward"), ("nchw",))
+    cases += bench.layer_cases(("fan",), ((4, 5, 2),), ("plain",), ("nchw",))
     turns = []
 
     def interleaved(functions, repeats, prepare, tick, at_least):
@@ -98,7 +98,7 @@ def test_those_of_one_path_take_turns_with_the_linear_ones_they_are_compared_wit
     for at, path in ((0, "plain"), (2, "kernels")):  # training, then inference
         together = ["linear plain", f"eigen {path}", f"shared {path}"]
         assert turns[at] == turns[at + 1] == together
-    assert turns[-1] == ["linear plain", "fan plain", "fan straightforward"]
+    assert turns[-1] == ["linear plain", "fan plain"]
     for row in report.rows:
         assert row["inference"] == (1 if row["neuron"] == "linear" else 2)
         assert row["inference_linear_seconds"] == row["inference_seconds"] / row["inference"]
@@ -219,7 +219,6 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--plot", "no/such/a.png"], "there is no directory no/such"),
         (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
         (["--paths", "kernels-joined"], "paths must be among plain, kernels, compiled"),
-        (["--model", "mlp", "--paths", "straightforward"], "for single layers only"),
     ],
 )
 def test_bad_words_are_one_line(words, message):
