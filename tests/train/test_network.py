@@ -17,7 +17,9 @@ def test_neurons_that_start_linear_start_from_the_same_weights(neuron: str) -> N
     weights = {}
     for name in ("linear", neuron):
         recipe = find_run("cifar10-resnet20", {"neuron": name, "seed": 3}).recipe
-        network = build_network(recipe, load_data(recipe, pictures((3, 32, 32), 10)))
+        network = build_network(
+            recipe, load_data(recipe, pictures((3, 32, 32), 10, train=8, test=2))
+        )
         weights[name] = {k: v for k, v in network.state_dict().items() if k.endswith(".weight")}
     for key, value in weights["linear"].items():
         assert torch.equal(weights[neuron][key], value), key
