@@ -824,7 +824,7 @@ def test_from_mha_refuses_what_it_cannot_take():
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)
 
-    with pytest.raises(TypeError, match=r"got Own with a forward of its own"):
+    with pytest.raises(TypeError, match=r"got Own with its own forward"):
         QuadraticMultiheadAttention.from_mha(Own(E, H))
     theirs = nn.MultiheadAttention(E, H)
     nn.utils.parametrizations.orthogonal(theirs, "in_proj_weight")
