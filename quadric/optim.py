@@ -14,9 +14,8 @@ from collections import defaultdict
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from quadric.counting.network import check_model
+from quadric.counting.network import check_initialized, check_model
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import get_neuron
@@ -75,6 +74,7 @@ def param_groups(
         >>> optimizer = torch.optim.SGD(groups, momentum=0.9)
     """
     check_model(model)
+    check_initialized(model)
     if only not in (None, "quadratic"):
         raise InputError(
             f"only must be None or 'quadratic', got {only!r}: leave it out to train everything."
@@ -90,7 +90,9 @@ def param_groups(
         "quadratic": (quadratic_lr, quadratic_weight_decay),
     }
     parameters = _split(model, set() if decay_bias_and_norm else _bias_and_norm_ids(model))
-    groups = [
+    if not any(parameters[name] for name in settings if only in (None, name)):
+        raise _nothing_to_train(model, only)
+    return [
         {
             "params": parameters[name],
             # Schedulers write into a tensor learning rate in place: each group has its own.
@@ -101,21 +103,13 @@ def param_groups(
         for name, (rate, decay) in settings.items()
         if parameters[name] and only in (None, name)
     ]
-    if not groups:
-        raise _nothing_to_train(model, only)
-    return groups
 
 
 def _split(model: nn.Module, without_decay: set[int]) -> dict[str, list[nn.Parameter]]:
     """The parameters that require a gradient, by the name of their group."""
     quadratic = _quadratic_ids(model)
     found: dict[str, list[nn.Parameter]] = defaultdict(list)
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise InputError(
-                f"every parameter must be initialized, got the lazy parameter {name!r}: "
-                "run one batch through the model first."
-            )
+    for parameter in model.parameters():
         if parameter.requires_grad:
             linear = "linear_no_decay" if id(parameter) in without_decay else "linear"
             found["quadratic" if id(parameter) in quadratic else linear].append(parameter)
@@ -123,20 +117,11 @@ def _split(model: nn.Module, without_decay: set[int]) -> dict[str, list[nn.Param
 
 
 def _nothing_to_train(model: nn.Module, only: str | None) -> InputError:
-    kind = type(model).__name__
-    if only is None:
-        return InputError(
-            f"model must have a parameter that requires a gradient, got {kind} without any: "
-            "unfreeze what is to be trained with requires_grad_(True)."
-        )
-    if _quadratic_ids(model):
-        return InputError(
-            "only='quadratic' needs a quadratic parameter that requires a gradient, got a model "
-            "where all are frozen: call requires_grad_(True) on them."
-        )
+    kind = "parameter" if only is None else f"{only} parameter"
+    remedy = "" if only is None else "convert it with quadric.convert_(model), or "
     return InputError(
-        f"only='quadratic' needs a model with quadratic layers, got {kind} without any: convert it "
-        "first with quadric.convert_(model)."
+        f"the model must have a {kind} that requires a gradient, got {type(model).__name__} "
+        f"without any: {remedy}unfreeze what is to be trained with requires_grad_(True)."
     )
 
 
@@ -170,6 +155,6 @@ def _bias_and_norm_ids(model: nn.Module) -> set[int]:
         # By name, as many libraries write their own: BatchNorm2d, LlamaRMSNorm, and what inherits.
         is_norm = any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
         for name, parameter in module.named_parameters(recurse=False):
-            if is_norm or "bias" in name or (not is_lazy(parameter) and parameter.dim() < 2):
+            if is_norm or "bias" in name or parameter.dim() < 2:
                 found.add(id(parameter))
     return found

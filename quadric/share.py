@@ -5,9 +5,8 @@ A quadratic network that behaves like a linear one has a share near 0.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,13 +153,7 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
         if type(layer).responses is QuadraticLayer.responses
     }
     moments = {name: _Moments() for name in layers if name not in unmeasured}
-    device = next(model.parameters()).device
-    seen = 0
-    with _observing(model, layers, moments):
-        for batch in batches:
-            args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), _arguments(batch))
-            model(*args, **kwargs)
-            seen += 1
+    seen = _run(model, batches, {layers[name]: moment for name, moment in moments.items()})
     if not seen:
         raise InputError(
             "batches must hold at least one batch, got none: "
@@ -175,6 +168,25 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
         else:
             measured[name] = moment.layer_share(layers[name].neuron)
     return QuadraticShare(measured, unmeasured)
+
+
+def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Moments]) -> int:
+    """Runs all batches and lets the moments add up; returns how many batches there were."""
+    device = next(model.parameters()).device
+    hooks = [layer.register_forward_hook(m.see, with_kwargs=True) for layer, m in moments.items()]
+    seen = 0
+    try:
+        # A compiled submodule would not call the hooks.
+        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            for batch in batches:
+                arguments = _arguments(batch)
+                args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
+                model(*args, **kwargs)
+                seen += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
 
 
 class _Moments:
@@ -192,11 +204,12 @@ class _Moments:
         self.together = torch.zeros(())  # sums of products around the means
         self.noise = 0.0
 
-    def add(self, linear: Tensor, quadratic: Tensor, channel_dim: int) -> None:
-        """Adds the two parts of one call."""
+    def see(self, layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """A forward hook that adds the two parts of one call."""
+        linear, quadratic, _ = layer.responses(args[0] if args else next(iter(kwargs.values())))
         # float64 on the CPU where the device has none
         device = "cpu" if linear.device.type == "mps" else linear.device
-        parts = torch.stack([linear, quadratic]).movedim(channel_dim, 1)
+        parts = torch.stack([linear, quadratic]).movedim(layer.linear_map.channel_dim, 1)
         # (2, neurons, samples)
         parts = parts.reshape(2, parts.shape[1], -1).to(device, torch.float64)
         count = parts.shape[-1]
@@ -247,33 +260,6 @@ class _Moments:
 
 def _mean(values: list[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
-
-
-@contextlib.contextmanager
-def _observing(
-    model: nn.Module, layers: dict[str, QuadraticLayer], moments: dict[str, _Moments]
-) -> Iterator[None]:
-    """Eval mode, no gradients, a hook on each layer; all of it undone at the end."""
-
-    def observer(moment: _Moments) -> Any:
-        def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            x = args[0] if args else next(iter(kwargs.values()))
-            linear, quadratic, _ = layer.responses(x)
-            moment.add(linear, quadratic, layer.linear_map.channel_dim)
-
-        return hook
-
-    handles = [
-        layers[name].register_forward_hook(observer(moment), with_kwargs=True)
-        for name, moment in moments.items()
-    ]
-    try:
-        # A compiled submodule would not call the hooks.
-        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

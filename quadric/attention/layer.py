@@ -99,10 +99,6 @@ class QuadraticMultiheadAttention(nn.Module):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    q_proj: nn.Module
-    k_proj: nn.Module
-    v_proj: nn.Module
-    out_proj: nn.Module
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
 
@@ -149,9 +145,10 @@ class QuadraticMultiheadAttention(nn.Module):
         self.add_zero_attn = add_zero_attn
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         layer: dict[str, Any] = {"neuron": neuron, "rank": rank, **neuron_options, **factory}
-        widths = (embed_dim, kdim, vdim, embed_dim)
-        for name, width in zip(_ALL_PROJECTIONS, widths, strict=True):
-            setattr(self, name, make_layer(nn.Linear, width, embed_dim, bias=bias, **layer))
+        self.q_proj = make_layer(nn.Linear, embed_dim, embed_dim, bias=bias, **layer)
+        self.k_proj = make_layer(nn.Linear, kdim, embed_dim, bias=bias, **layer)
+        self.v_proj = make_layer(nn.Linear, vdim, embed_dim, bias=bias, **layer)
+        self.out_proj = make_layer(nn.Linear, embed_dim, embed_dim, bias=bias, **layer)
         for name in ("bias_k", "bias_v"):
             empty = torch.empty(1, 1, embed_dim, **factory)
             self.register_parameter(name, nn.Parameter(empty) if add_bias_kv else None)
@@ -238,16 +235,9 @@ class QuadraticMultiheadAttention(nn.Module):
             v = torch.cat([v, self._appended(self.bias_v, v)], dim=2)
         if self.add_zero_attn:
             k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        appended, dropout = k.shape[2] - length, self.dropout if self.training else 0.0
         mixed, weights = attend(
-            q,
-            k,
-            v,
-            attn_mask,
-            key_padding_mask,
-            appended=k.shape[2] - length,
-            dropout=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
-            need_weights=need_weights,
+            q, k, v, attn_mask, key_padding_mask, appended, dropout, is_causal, need_weights
         )
         if weights is not None:
             weights = weights.mean(dim=1) if average_attn_weights else weights
@@ -323,16 +313,17 @@ class QuadraticMultiheadAttention(nn.Module):
         in_bias = module._parameters.get("in_proj_bias")
         biases = [None] * 3 if in_bias is None else list(in_bias.chunk(3))
         common: dict[str, Any] = {name: getattr(module, name) for name in _COMMON}
-        options: dict[str, Any] = {"neuron": neuron, "rank": rank, **neuron_options}
-        new = cls(**common, bias=in_bias is not None, device="meta", **options)
+        new = cls(**common, bias=in_bias is not None, device="meta", neuron="linear")
         for name, old, weight, bias in zip(_PROJECTIONS, separate, weights, biases, strict=True):
-            linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+            linear = getattr(new, name)
             # A packed part becomes a parameter of its own; a separate one stays the same object.
             linear.weight = _own(weight) if old is None else old
             if bias is not None:
                 linear.bias = _own(bias)
-            setattr(new, name, make_layer(linear, **options))
-        new.out_proj = make_layer(module.out_proj, **options)
+        new.out_proj = module.out_proj
+        for name in _ALL_PROJECTIONS:
+            layer = make_layer(getattr(new, name), neuron=neuron, rank=rank, **neuron_options)
+            setattr(new, name, layer)
         new.bias_k, new.bias_v = module.bias_k, module.bias_v  # type: ignore[assignment]
         return new.train(module.training)
 

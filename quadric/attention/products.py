@@ -100,7 +100,6 @@ def attend(
     v: Tensor,
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
-    *,
     appended: int,
     dropout: float,
     is_causal: bool,

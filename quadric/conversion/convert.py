@@ -9,13 +9,13 @@ fail comes before the first change to the model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from quadric.conversion.report import ConversionReport, Converted, Skipped
+from quadric.conversion.report import ConversionReport, Converted
 from quadric.conversion.selection import (
     Rank,
     Request,
@@ -101,25 +101,22 @@ def convert_(
         2      Linear  left: the head stays linear (head=True converts it)
         parameters: 142 -> 160 (+12.68%)
     """
-    prepared = prepare_conversion(
-        model,
-        Request(neuron, rank, include, exclude, first, head, init, example_inputs, neuron_options),
+    request = Request(
+        neuron, rank, include, exclude, first, head, init, example_inputs, neuron_options
     )
-    params_before = count_parameters(model)
+    swap, report = prepare_conversion(model, request)
     macs_before, why = _macs(model, example_inputs)
-    prepared.swap.do()
+    swap.do()
     macs_after = None
     if macs_before is not None:
         macs_after, why = _macs(model, example_inputs)
-    return ConversionReport(
-        neuron,
-        tuple(prepared.converted),
-        tuple(prepared.skipped),
-        params_before,
-        count_parameters(model),
-        macs_before,
-        macs_after,
-        (*prepared.notes, *([f"the MACs could not be counted: {why}"] if why else [])),
+    notes = [*report.notes, *([f"the MACs could not be counted: {why}"] if why else [])]
+    return replace(
+        report,
+        params_after=count_parameters(model),
+        macs_before=macs_before,
+        macs_after=macs_after,
+        notes=tuple(notes),
     )
 
 
@@ -134,24 +131,7 @@ def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A conversion that has been checked and built, but not done.
-
-    Attributes:
-        swap: does it.
-        converted: the layers that it converts.
-        skipped: the layers that it leaves.
-        notes: what else the report should say.
-    """
-
-    swap: Swap
-    converted: list[Converted]
-    skipped: list[Skipped]
-    notes: list[str]
-
-
-def prepare_conversion(model: nn.Module, request: Request) -> Prepared:
+def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, ConversionReport]:
     """Does everything that `convert_` does, except for the change to the model.
 
     Args:
@@ -159,7 +139,7 @@ def prepare_conversion(model: nn.Module, request: Request) -> Prepared:
         request: the arguments of `convert_`.
 
     Returns:
-        The conversion, ready to be done.
+        The swap that does it, and the report without the counts of the converted model.
 
     Raises:
         InputError: as for `convert_`.
@@ -174,7 +154,11 @@ def prepare_conversion(model: nn.Module, request: Request) -> Prepared:
     common = {"neuron": request.neuron, "init": request.start, **request.options}
     plan = {t.name: common | {"rank": rank_of(request.rank, t.names)} for t in chosen}
     swap, converted = _build(model, chosen, plan)
-    return Prepared(swap, converted, skipped, _notes(model, request, converted, chosen, traced))
+    notes = tuple(_notes(model, request, converted, chosen, traced))
+    params = count_parameters(model)
+    return swap, ConversionReport(
+        request.neuron, tuple(converted), tuple(skipped), params, params, notes=notes
+    )
 
 
 def _notes(

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from quadric.conversion.report import Skipped
 from quadric.conversion.targets import (
     Target,
-    check_initialized,
     look_around,
     naming_layer,
     obstacle,
     run_examples,
     tensors_of,
 )
-from quadric.counting.network import unfused, unwrapped
+from quadric.counting.network import check_initialized, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, get_neuron
@@ -316,8 +315,7 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
     Raises:
         InputError: if the model does not take the inputs, or has lazy layers.
     """
-    for name, module in model.named_modules():
-        check_initialized(name, module)  # a forward pass would make its parameters
+    check_initialized(model)  # a forward pass would make its parameters
     inputs: dict[int, list[Tensor]] = {}
     outputs: dict[int, list[Tensor]] = {}
 

@@ -141,7 +141,7 @@ def sensitivity(
             "lambda model, batch: ..."
         )
     request = Request(neuron, rank, include, exclude, head=head)
-    swap = prepare_conversion(model, request).swap
+    swap, _ = prepare_conversion(model, request)
     by_layer = {
         target.name: [_Probe(m) for m in new.modules() if isinstance(m, QuadraticLayer)]
         for target, new in swap.built
@@ -175,28 +175,26 @@ def _run(
         count += 1
         with torch.enable_grad():
             loss = loss_fn(model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise InputError(
-                f"loss_fn must return a tensor with one number, got {shape}: take the mean over "
-                "the batch"
-            )
-        if not loss.requires_grad:
-            raise InputError(
-                "loss_fn must return a loss that depends on the layers to be scored, got one "
-                "without a gradient: call the model that it is given, without torch.no_grad"
-            )
-        if not bool(torch.isfinite(loss)):
-            raise InputError(
-                f"the loss must be finite, got {float(loss.detach())} in batch {count}: check the "
-                "data and the model"
-            )
+        _check_loss(loss, count)
         gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         for i, probe in enumerate(probes):
             probe.add(gradients[2 * i], gradients[2 * i + 1])
     if count == 0:
         raise InputError("batches must hold at least one batch, got none: give some data")
     return count
+
+
+def _check_loss(loss: Any, batch: int) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        fault = f"{shape}: return one number, the mean over the batch"
+    elif not loss.requires_grad:
+        fault = "one without a gradient: call the model that is given, without torch.no_grad"
+    elif not bool(torch.isfinite(loss)):
+        fault = f"{float(loss.detach())} in batch {batch}: check the data and the model"
+    else:
+        return
+    raise InputError(f"loss_fn must return a finite loss that depends on the model, got {fault}")
 
 
 class _Probe:
@@ -206,15 +204,12 @@ class _Probe:
         self.layer = layer
         weight = layer.weight
         # Added to the output, so that its gradient is the sum of g at every channel.
-        self.shift = torch.zeros(
-            layer.num_outputs, device=weight.device, dtype=weight.dtype, requires_grad=True
-        )
+        self.shift = weight.new_zeros(layer.num_outputs, requires_grad=True)
         layer.eigenvalues.requires_grad_(True)
-        zeros = torch.zeros(layer.num_outputs, device=weight.device, dtype=torch.float64)
         self.elements = 0
-        self.moments = [zeros.clone() for _ in range(3)]  # of z, z^2 and z^4
+        self.moments = torch.zeros_like(self.shift, dtype=torch.float64).repeat(3, 1)
         self.eigenvalue_gradient = torch.zeros_like(layer.eigenvalues, dtype=torch.float64)
-        self.output_gradient = zeros.clone()
+        self.output_gradient = torch.zeros_like(self.shift, dtype=torch.float64)
 
     def see(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """A forward hook that adds up moments of the output, and adds the shift to it."""
@@ -222,10 +217,9 @@ class _Probe:
         with torch.no_grad():
             z = output.detach().movedim(dim, -1).flatten(0, -2).double()
             self.elements += z.shape[0]
-            squares = z * z
-            for moment, values in zip(self.moments, (z, squares, squares * squares), strict=True):
-                moment += values.sum(0)
-        return output + self.shift.reshape(-1, *(1,) * (-1 - dim)).to(output.dtype)
+            self.moments += torch.stack([z.pow(power).sum(0) for power in (1, 2, 4)])
+        shifted: Tensor = output + self.shift.reshape(-1, *(1,) * (-1 - dim)).to(output.dtype)
+        return shifted
 
     def add(self, eigenvalue_gradient: Tensor | None, output_gradient: Tensor | None) -> None:
         """Adds the gradients of one batch; None where the loss does not depend on the layer."""
@@ -237,7 +231,7 @@ class _Probe:
         """The sum of the squared derivatives by the relative eigenvalues."""
         if self.elements == 0:
             return 0.0
-        mean, second, fourth = (moment / self.elements for moment in self.moments)
+        mean, second, fourth = self.moments / self.elements
         output_scale = (second - mean * mean).clamp_min(0).sqrt()
         variance = fourth - second * second
         # A feature that does not vary has no curvature to offer; rounding must not give it one.

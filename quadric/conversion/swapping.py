@@ -48,16 +48,16 @@ class Swap:
 
     def do(self) -> None:
         """Puts every new layer in all the places of its old one."""
-        for target, new in self.built:
-            for parent, key in target.places:
-                parent._modules[key] = new
-        set_fused_paths(self.model)
+        self._place([new for _, new in self.built])
 
     def undo(self) -> None:
         """Puts the old layers back."""
-        for target, _ in self.built:
+        self._place([target.module for target, _ in self.built])
+
+    def _place(self, modules: list[nn.Module]) -> None:
+        for (target, _), module in zip(self.built, modules, strict=True):
             for parent, key in target.places:
-                parent._modules[key] = target.module
+                parent._modules[key] = module
         set_fused_paths(self.model)
 
 
@@ -142,7 +142,7 @@ def build_linear(target: Target) -> nn.Module:
 
 
 def _as_linear(module: nn.Module) -> nn.Linear:
-    """transformers' Conv1D as a linear layer; its weight is the transposed view, not a copy."""
+    """A `Conv1D` of transformers as a linear layer, whose weight is a transposed view."""
     own: Any = module
     inputs, outputs = own.weight.shape
     linear = nn.Linear(inputs, outputs, own.bias is not None, device="meta")

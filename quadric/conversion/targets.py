@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from quadric.counting.network import random_state_kept
+from quadric.counting.network import check_initialized, random_state_kept
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
@@ -183,23 +182,6 @@ def naming_layer(name: str) -> Iterator[None]:
         ) from None
 
 
-def check_initialized(name: str, module: nn.Module) -> None:
-    """Refuses a lazy layer that has no parameters yet.
-
-    Args:
-        name: its name in the model.
-        module: any module.
-
-    Raises:
-        InputError: if it must run once first.
-    """
-    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-        raise InputError(
-            f"the layer {name!r} must have its parameters, got an uninitialized "
-            f"{type(module).__name__}: run one forward pass first"
-        )
-
-
 def obstacle(
     target: Target, row: Neuron, rule: Rule, around: Surroundings, keeps: bool
 ) -> str | None:
@@ -223,7 +205,7 @@ def obstacle(
         return f"already quadratic ({module.neuron})"
     if is_quantized(module):
         return "it is quantized"
-    check_initialized(target.name, module)
+    check_initialized(module, target.name)
     if "forward" in vars(module):
         return "its forward was replaced on the instance"
     if id(module) in around.held:

@@ -21,12 +21,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.counting import operators
-from quadric.counting.network import check_model, random_state_kept, unfused, unwrapped
+from quadric.counting.network import (
+    check_initialized,
+    check_model,
+    random_state_kept,
+    unfused,
+    unwrapped,
+)
 from quadric.counting.report import CostReport, LayerCost, Uncounted
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
@@ -76,7 +81,6 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
             ) from refused
         note = f"ran for real on {device}: the forward pass does not run on meta ({refused.reason})"
         counter = _run(model, example_inputs, keyword_inputs, device)
-    _count_params(counter)
     return CostReport(
         model=type(model).__name__,
         input_shapes=[tuple(t.shape) for t in tensors],
@@ -98,12 +102,7 @@ def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
                 f"a scripted module cannot be counted, got {name or 'the model'!r}: give the "
                 "module that it was made from"
             )
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise InputError(
-                f"every parameter must have its shape, got the uninitialized {name!r}: run one "
-                "forward pass first"
-            )
+    check_initialized(model)
     tensors = _tensors_in((args, kwargs))
     if not tensors:
         got = ", ".join(repr(value) for value in (*args, *kwargs.values())) or "nothing"
@@ -116,15 +115,6 @@ def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
 
 def _tensors_in(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-def _count_params(counter: _Counter) -> None:
-    seen: set[int] = set()
-    for module, layer in counter.layers.items():
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                layer.params += parameter.numel()
 
 
 def layer_rule(layer: nn.Module) -> Rule | None:
@@ -196,9 +186,13 @@ class _Counter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.meta = model, meta
         self.layers: dict[nn.Module, LayerCost] = {}
+        seen: set[nn.Parameter] = set()
         for name, module in model.named_modules():
             neuron = module.neuron if isinstance(module, QuadraticLayer) else None
-            self.layers[module] = LayerCost(name, type(module).__name__, neuron)
+            own = set(module.parameters(recurse=False)) - seen
+            seen |= own
+            params = sum(parameter.numel() for parameter in own)
+            self.layers[module] = LayerCost(name, type(module).__name__, neuron, params=params)
         self.rules = {module: layer_rule(module) for module in self.layers}
         self.uncounted: dict[str, Uncounted] = {}
         # The modules that are being called, each with the shapes of its inputs.

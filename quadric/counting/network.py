@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from quadric.errors import InputTypeError
+from quadric.errors import InputError, InputTypeError
 
 
 def check_model(model: Any) -> None:
@@ -27,6 +27,25 @@ def check_model(model: Any) -> None:
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network "
             "itself, not its parameters or its name"
         )
+
+
+def check_initialized(module: nn.Module, name: str = "") -> None:
+    """Checks that a network or layer has no lazy parameters.
+
+    Args:
+        module: the network or layer.
+        name: its name, the start of the names of its parameters.
+
+    Raises:
+        InputError: if a parameter or buffer has no shape yet.
+    """
+    for kind in (module.named_parameters, module.named_buffers):
+        for key, tensor in kind(prefix=name):
+            if is_lazy(tensor):
+                raise InputError(
+                    f"every parameter must be initialized, got {key!r} without a shape: run one "
+                    "forward pass first"
+                )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -27,13 +27,13 @@ def _added_product(added: Tensor, a: Tensor, b: Tensor, **_: Any) -> int:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """q'k and the weighted sum of the values; a causal mask saves nothing here."""
+    """Scores q'k and the weighted sum of the values; a causal mask saves nothing here."""
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
     return pairs * (query.shape[-1] + value.shape[-1])
 
 
 def _bilinear(first: Tensor, weight: Tensor, second: Tensor, *_: Any, **__: Any) -> int:
-    """x'My for every output: n^2 + n, as for the general neuron."""
+    """One x'My per output: n^2 + n, as for the general neuron."""
     outputs, rows, columns = weight.shape
     return math.prod(first.shape[:-1]) * outputs * (rows * columns + rows)
 
