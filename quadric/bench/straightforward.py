@@ -1,4 +1,4 @@
-"""Neurons of several maps written down as their formula reads: one call a map, nothing fused.
+"""Neurons of several maps written down as their formula reads: one call per map, nothing fused.
 
 What a user would write without the library, and so what its layers must not be slower than.
 """
@@ -49,6 +49,7 @@ class Straightforward(nn.Module):
         self.formula = FORMULAS[layer.neuron]
 
     def forward(self, input: Tensor) -> Tensor:
+        """Computes the formula."""
         layer = self.layer
 
         def run(x: Tensor, name: str) -> Tensor:
