@@ -31,6 +31,12 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     Args:
         path: the run directory.
         **place: `data_dir`, if another one than when it was trained.
+
+    Returns:
+        The network, the linear one to compare it with, and what its export needs of the data.
+
+    Raises:
+        InputError: if the run is not finished.
     """
     directory = RunDirectory(Path(path))
     recipe = continued(directory.recipe(), place)
@@ -78,8 +84,10 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
 
 
 def _tolerance(scale: Standardization) -> float:
-    """In a target's own units a difference counts against its spread, while files are compared by
-    their largest output; float32 is no finer than that.
+    """The tolerance of a file that gives a target in its own units.
+
+    There a difference counts against the target's spread, while files are compared by their largest
+    output. It is no finer than float32.
     """
     spread, mean = float(scale.target_std.abs().max()), float(scale.target_mean.abs().max())
     return max(TOLERANCES[torch.float32] * spread / max(spread, mean), 1e-6)
@@ -100,6 +108,7 @@ class InUnits(nn.Module):
             self.register_buffer(field.name, getattr(scale, field.name).clone())
 
     def forward(self, input: Tensor) -> Tensor:
+        """Scales, computes and scales back."""
         scale = Standardization(*(self.get_buffer(f.name) for f in _SCALE))
         out: Tensor = scale.restore_targets(self.network(scale.inputs(input)))
         return out
