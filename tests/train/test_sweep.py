@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from quadric.train.run import train
 from quadric.train import directory
+from quadric.train.run import train
 from quadric.train.sweep import plan, seeds_of, split_assignment, split_values, sweep
 from tests.train.small import LISTENING
 
