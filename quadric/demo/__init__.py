@@ -25,7 +25,7 @@ from quadric.process import one_thread
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
-    """Run the three scenes, print their table and write everything into a folder.
+    """Runs the three scenes, prints their table and writes everything into a folder.
 
     Args:
         out: the folder; made if it does not exist. Files of an earlier demo are overwritten.
@@ -34,6 +34,9 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
 
     Returns:
         What demo.json holds.
+
+    Raises:
+        InputError: if the seed is too large or negative, or `out` is a file.
     """
     if not 0 <= seed < 2**31:
         raise InputError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")

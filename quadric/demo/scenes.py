@@ -156,13 +156,6 @@ def spirals(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return arm * (1 - 2 * labels).unsqueeze(1) + noise, labels
 
 
-def _plane_split(
-    points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]], seed: int
-) -> Split:
-    generator = torch.Generator().manual_seed(seed)
-    return Split(*points(1000, generator), *points(2000, generator))
-
-
 def _plane_task(
     points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]],
     name: str,
@@ -175,7 +168,8 @@ def _plane_task(
         return nn.Sequential(nn.Linear(2, width), ACTIVATIONS[activation](), nn.Linear(width, 2))
 
     def load(seed: int) -> Split:
-        return _plane_split(points, seed)
+        generator = torch.Generator().manual_seed(seed)
+        return Split(*points(1000, generator), *points(2000, generator))
 
     return Task("plane", name, activation, load, build, lr, steps, batch=128, rank=2)
 
@@ -250,7 +244,7 @@ def all_tasks() -> list[Task]:
 def run_task(
     task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
 ) -> Outcome:
-    """Train the networks of one neuron from several seeds and judge them on the test data.
+    """Trains the networks of one neuron from several seeds and judges them on the test data.
 
     Args:
         task: what to learn.
@@ -258,6 +252,9 @@ def run_task(
         seed: of the data and of the first network; the next networks take the next seeds.
         seeds: how many networks.
         on_steps: called with the number of steps done since it was last called.
+
+    Returns:
+        The trained networks and how good they are.
     """
     outcome = Outcome(task, neuron, task.load(seed))
     for network_seed in range(seed, seed + seeds):

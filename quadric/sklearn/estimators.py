@@ -133,6 +133,12 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             X: (rows, columns) numbers, an array or a data frame.
             y: the targets.
             sample_weight: of the rows; a row of weight 0 is as if it were not there.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: if a parameter does not fit, or the training does not stay finite.
         """
         job = self.prepare_fit(X, y, sample_weight)
         self.end_fit(train([job])[0])
@@ -215,7 +221,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         targets = self._encode(y, X.dtype, first=not continued)
         split_seed, network_seed, order_seed = random_state.randint(2**31 - 1, size=3).tolist()
         rows, held = (X, targets, weights), None
-        if stopping and self._stops_early(len(X)):
+        automatic = self.early_stopping == "auto"
+        if stopping and (len(X) >= AUTO_STOPPING_ROWS if automatic else self.early_stopping):
             rows, held = self._split(rows, split_seed)
         if continued:
             self._check_network(X.shape[1])
@@ -252,11 +259,6 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         inputs = self.module_.standardized(torch.tensor(X, device=device))
         weight = torch.tensor(weights, device=device)
         return Rows(inputs, self._targets(targets).to(device), weight)
-
-    def _stops_early(self, rows: int) -> bool:
-        if self.early_stopping == "auto":
-            return rows >= AUTO_STOPPING_ROWS
-        return bool(self.early_stopping)
 
     def _split(self, rows: Arrays, seed: int) -> tuple[Arrays, Arrays]:
         """The rows to learn from and those that are held out."""
@@ -347,8 +349,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             for start in range(0, len(X), PREDICT_ROWS):
                 rows = torch.tensor(X[start : start + PREDICT_ROWS])
                 pieces.append(self.module_(rows.to(mean.device, mean.dtype)).cpu())
-        result: np.ndarray = torch.cat(pieces).numpy()
-        return result
+        return torch.cat(pieces).numpy()
 
     def to_torch(self) -> nn.Module:
         """The fitted network as a module of its own, with the scaling inside.
@@ -356,6 +357,9 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         It takes raw rows as a tensor and gives what `predict` gives (a classifier: what
         `predict_proba` gives). Its dtype is that of the table it was fitted to; `.float()` converts
         it.
+
+        Returns:
+            A copy; training it leaves the estimator as it is.
         """
         check_is_fitted(self)
         return copy.deepcopy(self.module_).requires_grad_().eval()

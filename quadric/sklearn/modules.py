@@ -12,10 +12,12 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.saving import load_
+from quadric.sklearn.networks import build_network
 
 
 class Scaled(nn.Module):
-    """Abstract: a network behind the standardization of its inputs.
+    """Abstract: a network that first standardizes its inputs.
 
     Attributes:
         input_mean: of the rows that the network learned from.
@@ -61,6 +63,7 @@ class TableRegressor(Scaled):
         self.flat = flat
 
     def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to targets."""
         out: Tensor = self.network(self.standardized(input))
         out = out * self.target_scale + self.target_mean
         return out.squeeze(-1) if self.flat else out
@@ -74,6 +77,7 @@ class TableClassifier(Scaled):
         self.classes = classes
 
     def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to probabilities."""
         logits: Tensor = self.network(self.standardized(input))
         if self.classes == 2:  # one logit, that of the second class
             logits = torch.cat([torch.zeros_like(logits), logits], -1)
@@ -89,6 +93,9 @@ def mean_and_scale(
         values: (N, columns).
         weights: of the rows.
         wanted: if False, means 0 and deviations 1.
+
+    Returns:
+        Means and deviations, (columns,) each.
     """
     columns = values.shape[1]
     mean, scale = np.zeros(columns), np.ones(columns)
@@ -102,14 +109,17 @@ def mean_and_scale(
 
 
 def load_network(path: str | os.PathLike[str]) -> Scaled:
-    """The network that `quadric compare --save model.safetensors` wrote.
+    """Loads the network that `quadric compare --save model.safetensors` wrote.
 
     Args:
         path: the file; the JSON beside it says what is in it.
-    """
-    from quadric.saving import load_
-    from quadric.sklearn.networks import build_network
 
+    Returns:
+        The network with its scaling, in eval mode.
+
+    Raises:
+        InputError: if the JSON does not describe a network.
+    """
     beside = Path(path).with_suffix(".json")
     try:
         facts = json.loads(beside.read_text(encoding="utf-8"))

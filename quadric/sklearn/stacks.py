@@ -50,15 +50,13 @@ class AnyStack:
         self.skeleton = copy.deepcopy(network).to("meta")
 
     def _one(self, parameters: Tensors, x: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.skeleton, parameters, (x,))
-        return out
+        return functional_call(self.skeleton, parameters, (x,))
 
     def _run(self, parameters: Tensors, x: Tensor) -> Tensor:
         if len(x) == 1:  # without vmap the layers take their own faster path
             one = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
             return self._one(one, x.squeeze(0)).unsqueeze(0)
-        out: Tensor = vmap(self._one)(parameters, x)
-        return out
+        return vmap(self._one)(parameters, x)
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
         """From inputs (B, N, columns) to outputs (B, N, outputs), without gradients."""
@@ -134,8 +132,7 @@ class Activation:
 
     def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
         """From the gradient at the output to that at the input, which is right only if wanted."""
-        back: Tensor = self._backward(g, self._kept)
-        return back
+        return self._backward(g, self._kept)
 
 
 class Layer:

@@ -121,9 +121,8 @@ class Job:
     def penalty(self) -> float:
         """The L2 penalty of a weight: scikit-learn divides alpha by the weight of a minibatch."""
         weights = self.train.weights
-        return self.settings.alpha / (
-            min(self.settings.batch_size, len(weights)) * float(weights.mean())
-        )
+        rows = min(self.settings.batch_size, len(weights))
+        return self.settings.alpha / (rows * float(weights.mean()))
 
     def shape_key(self) -> tuple[object, ...]:
         """Jobs with the same key can share a stack."""
@@ -324,8 +323,7 @@ class _Stack:
         for step in range(self.steps):
             part = slice(step * self.settings.batch_size, (step + 1) * self.settings.batch_size)
             total += self._step(*(tensor[:, part] for tensor in shuffled))
-        mean: list[float] = (total / self.data.weights.sum(1)).tolist()
-        return mean
+        return (total / self.data.weights.sum(1)).tolist()
 
     def _step(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """One minibatch; returns the weighted sum of the losses of its rows, for each network."""
@@ -382,22 +380,15 @@ class _Stack:
             stands_still = judged >= member.best_loss * (1 - self.settings.tol)
             member.waited = member.waited + 1 if stands_still else 0
             member.best_loss = min(member.best_loss, judged)
-            if member.waited > self.settings.patience and not self._slow_down(i):
-                outcome.stopped = True
-                ready.append(i)
-            elif epoch == self.settings.max_iter:
+            if member.waited > self.settings.patience:
+                if self.settings.adaptive and member.decays < DECAYS:
+                    self.optimizer.lr[i] *= DECAY
+                    member.decays, member.waited = member.decays + 1, 0
+                else:
+                    outcome.stopped = True
+            if outcome.stopped or epoch == self.settings.max_iter:
                 ready.append(i)
         return ready
-
-    def _slow_down(self, i: int) -> bool:
-        """Lowers the learning rate of a network that stands still; False if it should stop."""
-        member = self.members[i]
-        if not self.settings.adaptive or member.decays == DECAYS:
-            return False
-        self.optimizer.lr[i] *= DECAY
-        member.decays += 1
-        member.waited = 0
-        return True
 
     def _release(self, ready: list[int]) -> None:
         """Writes the parameters of ready networks back and takes them out of the stack."""

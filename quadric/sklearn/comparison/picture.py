@@ -36,11 +36,9 @@ def draw(comparison: Comparison, path: Path) -> None:
         left.annotate(
             text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
         )
-    labels = []
-    for row in rows:
-        params = row.mean("params")
-        labels.append(row.model if params is None else f"{row.model}  ({params:,.0f})")
-    left.set_yticks(range(len(rows)), labels)
+    params = [row.mean("params") for row in rows]
+    sizes = ["" if count is None else f"  ({count:,.0f})" for count in params]
+    left.set_yticks(range(len(rows)), [r.model + size for r, size in zip(rows, sizes, strict=True)])
     left.invert_yaxis()
     left.set_xlabel(
         f"{'RMSE' if regression else 'accuracy'} on test rows\n(each fold, and the mean)"

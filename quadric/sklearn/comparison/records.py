@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Fit:
     seconds: float = 0.0
     predict_seconds: float | None = None
     epochs: int | None = None
-    widths: tuple[int, ...] | None = None
+    widths: Sequence[int] | None = None
     quadratic_share: dict[str, float] | None = None
     columns: int | None = None
     peak_memory_bytes: int | None = None
@@ -83,7 +83,7 @@ class Records:
         self.settings = dict(settings)
         marker = self.path / "settings.json"
         if marker.is_file():
-            self._check(marker, text)
+            self._check(marker)
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise InputError(
                 f"{self.path} holds other files: name an empty directory with --run-dir"
@@ -93,13 +93,13 @@ class Records:
         self.file = self.path / "fits.jsonl"
         self.fits = self._read()
 
-    def _check(self, marker: Path, text: str) -> None:
+    def _check(self, marker: Path) -> None:
         try:
             found = json.loads(marker.read_text(encoding="utf-8"))
         except ValueError:
             found = {}
-        if json.dumps(found, sort_keys=True) != text:
-            differing = [k for k, v in json.loads(text).items() if found.get(k) != v]
+        if found != self.settings:
+            differing = [k for k, v in self.settings.items() if found.get(k) != v]
             raise InputError(
                 f"{self.path} holds another comparison ({', '.join(differing) or 'settings'} "
                 "differ): name another directory with --run-dir"
@@ -116,9 +116,8 @@ class Records:
         for line in text.splitlines():
             try:
                 entry = json.loads(line)
-                entry["widths"] = tuple(entry["widths"]) if entry["widths"] is not None else None
                 fit = Fit(**entry)
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError):
                 continue  # half a line of a killed process: that fit is done again
             fits[fit.key] = fit
         return fits

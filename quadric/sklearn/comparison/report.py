@@ -282,7 +282,7 @@ class Comparison:
         rank, activation = best.contender.rank, self.plan.activation
         rows = round(len(self.table.target) * (1 - 1 / self.plan.folds))
         return (
-            f"{kind}({best.fits[0].widths}, neuron={best.contender.neuron!r}"
+            f"{kind}({tuple(best.fits[0].widths or ())}, neuron={best.contender.neuron!r}"
             + ("" if rank is None else f", rank={rank}")
             + ("" if activation == "silu" else f", activation={activation!r}")
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
