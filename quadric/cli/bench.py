@@ -70,9 +70,9 @@ def bench(
     json_file: options.JsonFile = None,
     picture: Path | None = Option(None, "--plot", metavar="FILE", help="Draw the ratios."),
 ) -> None:
-    """Example: quadric bench --model resnet20
+    """Time quadratic layers and networks against linear ones, interleaved, with peak memory.
 
-    Time quadratic layers and networks against linear ones, interleaved, with peak memory.
+    Example: quadric bench --model resnet20
     """
     kind = _kind(context)
     if tables:
