@@ -3,9 +3,8 @@
 How a command is written (`quadric/cli/demo.py` is the pattern):
 
 1. It is one function in a file of `quadric/cli`, and stands in `COMMANDS` below.
-2. The docstring's first line is `Example: quadric NAME ...`. Its second paragraph is one sentence
-   that says what the command does. `quadric` shows both; `quadric NAME --help` begins with the
-   example.
+2. The docstring's first line is one sentence that says what the command does. Its last line is
+   `Example: quadric NAME ...`. `quadric` shows both; `quadric NAME --help` begins with the example.
 3. A command that needs an extra begins with `require("train", "quadric train")`. Everything heavy
    is imported inside the function, so that `quadric --help` answers at once.
 4. The function parses, calls the library and prints with `show`. With `--json -` nothing but strict
@@ -64,9 +63,9 @@ def _mistake(error: Exception) -> str | None:
 
 
 def _example_and_text(command: Any) -> tuple[str, str]:
-    """The example in the first line of a command's docstring, and the rest of it."""
-    example, _, text = inspect.cleandoc(command.help or "").partition("\n\n")
-    return example.removeprefix("Example:").strip(), text
+    """The example in the last line of a command's docstring, and the rest of it."""
+    text, _, example = inspect.cleandoc(command.help or "").rpartition("Example: ")
+    return example.strip(), text.strip()
 
 
 class Command(TyperCommand):

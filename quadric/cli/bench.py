@@ -66,9 +66,9 @@ def bench(
     json_file: options.JsonFile = None,
     picture: Path | None = Option(None, "--plot", metavar="FILE", help="Draw the ratios."),
 ) -> None:
-    """Example: quadric bench --model resnet20
+    """Time quadratic layers and networks against linear ones, interleaved, with peak memory.
 
-    Time quadratic layers and networks against linear ones, interleaved, with peak memory.
+    Example: quadric bench --model resnet20
     """
     kind = _kind(context)
     if tables:
@@ -106,13 +106,14 @@ def bench(
     ways = chosen("paths", options.words(paths), known.PATHS)
     layouts = chosen("formats", options.words(formats), known.FORMATS)
     types = chosen("dtypes", options.words(dtypes), known.DTYPES)
-    compared = [] if neurons == "all" else chosen("neurons", options.words(neurons), zoo.neurons())
+    named = list(zoo.neurons()) if neurons == "all" else options.words(neurons)
+    compared = chosen("neurons", named, zoo.neurons())
     notes: list[str] = []
     sizes: tuple[tuple[int, int, int], ...] = known.ANCHOR_SHAPES
     if shapes is not None:
         parsed = [options.numbers("shapes", shape, "x", 3) for shape in options.words(shapes)]
         sizes = tuple(dict.fromkeys((size[0], size[1], size[2]) for size in parsed))
-    if neurons == "all":
+    if neurons == "all" and ranks is None:
         n = 9 * max(size[0] for size in sizes) if model is None else widest(model)
         compared, notes = affordable(n)
     ways, more = usable_paths(ways)

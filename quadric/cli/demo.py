@@ -14,12 +14,12 @@ def demo(
     seed: int = Option(0, help="Seed of the data and of the first network."),
     quick: bool = Option(False, "--quick", help="A few training steps: a check, not a result."),
 ) -> None:
-    """Example: quadric demo --out runs/demo
-
-    Show in three scenes, in under two minutes, what a quadratic neuron is good for.
+    """Show in three scenes, in under two minutes, what a quadratic neuron is good for.
 
     Networks of linear and of eigen neurons with the same widths learn data in the plane, two
     physical laws and handwritten digits. Writes pictures, a table and demo.json, and says where.
+
+    Example: quadric demo --out runs/demo
     """
     require("demo", "quadric demo")
     from quadric.demo import run_demo

@@ -27,13 +27,13 @@ def export(
     threads: int = Option(1, help="Threads while latency is measured.", min=1),
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric export runs/digits-eigen-k9-s0 -o model.onnx
-
-    Write a trained network for ONNX Runtime or torch.export, checked, and time it beside linear.
+    """Write a trained network for ONNX Runtime or torch.export, checked, and time it beside linear.
 
     The file is run at several batch sizes and compared with the network; if they differ, nothing is
     written. BatchNorm is folded into the layers. Sizes and latencies are shown beside those of the
     same network with linear neurons.
+
+    Example: quadric export runs/digits-eigen-k9-s0 -o model.onnx
     """
     if out.suffix == ".onnx":
         require("onnx", "quadric export to .onnx")

@@ -11,11 +11,11 @@ from quadric.cli import options
 
 
 def neurons(markdown: options.Markdown = False, json_file: options.JsonFile = None) -> None:
-    """Example: quadric neurons
-
-    List the neurons: source, formula, parameters and MACs per output.
+    """List the neurons: source, formula, parameters and MACs per output.
 
     Where the paper prints other counts than the exact ones, both are shown, and why they differ.
+
+    Example: quadric neurons
     """
     from quadric.zoo.table import neuron_facts, neuron_table
 
@@ -32,11 +32,11 @@ def cost(
     markdown: options.Markdown = False,
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric cost resnet20 --neuron eigen --rank 9
-
-    Count the parameters and MACs of a network, layer by layer, or of several neurons in it.
+    """Count the parameters and MACs of a network, layer by layer, or of several neurons in it.
 
     Counts are for one input, and nothing is computed: the network runs on the meta device.
+
+    Example: quadric cost resnet20 --neuron eigen --rank 9
     """
     from quadric.models.named import compare_neurons, comparison_table, network_cost
 
@@ -62,12 +62,12 @@ def convert(
     set_: options.NetworkOptions = None,
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric convert resnet18.pth --model resnet18 --rank 9 -o quadratic.safetensors
-
-    Make a trained network quadratic without changing what it computes.
+    """Make a trained network quadratic without changing what it computes.
 
     The file written loads with quadric.load_ into the plain network, which it converts. Torch files
     are read without unpickling anything but tensors.
+
+    Example: quadric convert resnet18.pth --model resnet18 --rank 9 -o quadratic.safetensors
     """
     from quadric.models.checkpoints import convert_checkpoint
 

@@ -43,12 +43,12 @@ def compare(
     json_file: options.JsonFile = None,
     list_: bool = Option(False, "--list", help="List laws and data sets, and exit."),
 ) -> None:
-    """Example: quadric compare houses.csv --target price
-
-    Say whether a quadratic network is better on a table, and by how much.
+    """Say whether a quadratic network is better on a table, and by how much.
 
     Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept: the
     same command goes on where it was stopped.
+
+    Example: quadric compare houses.csv --target price
     """
     require("tables", "quadric compare")
     from quadric.provenance import finite

@@ -16,11 +16,11 @@ def recipes(
     name: str | None = Argument(None, help="Show this recipe's file."),
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric recipes
-
-    List the recipes of quadric train and what they reproduce, or show one.
+    """List the recipes of quadric train and what they reproduce, or show one.
 
     Every recipe but the quick variants (--quick) has the paper's settings, where it has any.
+
+    Example: quadric recipes
     """
     require("train", "quadric recipes")
     from quadric.train import listing
@@ -77,13 +77,13 @@ def train(
     quiet: bool = Option(False, "--quiet", help="No line for each epoch."),
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric train digits --neuron eigen
-
-    Train a network by a recipe, in a run directory that holds everything about it.
+    """Train a network by a recipe, in a run directory that holds everything about it.
 
     Ctrl-C, or a kill, loses at most the current epoch: quadric train RUN_DIRECTORY --resume goes
     on. A finished run is not trained again, its result is shown. Several machines: the same
     command under torchrun or srun.
+
+    Example: quadric train digits --neuron eigen
     """
     require("train", "quadric train")
     from quadric.train import commands
@@ -109,9 +109,9 @@ def evaluate(
     data_dir: options.DataDir = None,
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric evaluate runs/digits-eigen-k9-s0
+    """Test the weights of runs on their test data, and count what the networks cost.
 
-    Test the weights of runs on their test data, and count what the networks cost.
+    Example: quadric evaluate runs/digits-eigen-k9-s0
     """
     require("train", "quadric evaluate")
     from quadric.texttable import text_table
@@ -128,12 +128,12 @@ def results(
     markdown: options.Markdown = False,
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric results runs/digits-*
-
-    Tabulate runs, mean ± standard deviation over seeds, and the differences between arms.
+    """Tabulate runs, mean ± standard deviation over seeds, and the differences between arms.
 
     Arms of a recipe are compared on the seeds that they share, with the linear one if it is there:
     the mean of the paired differences and its 95 % interval.
+
+    Example: quadric results runs/digits-*
     """
     require("train", "quadric results")
     from quadric.train.commands import results
@@ -159,11 +159,11 @@ def sweep(
     dry_run: bool = Option(False, "--dry-run", help="List the runs and train none."),
     json_file: options.JsonFile = None,
 ) -> None:
-    """Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set eigenvalue_lr=1e-3,1e-2
-
-    Train every combination of neurons, ranks, values and seeds, and tabulate them.
+    """Train every combination of neurons, ranks, values and seeds, and tabulate them.
 
     Finished runs are skipped. A killed sweep goes on where it was if it is started again.
+
+    Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set eigenvalue_lr=1e-3,1e-2
     """
     require("train", "quadric sweep")
     from quadric.train import commands
