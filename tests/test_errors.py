@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import errno
 import sys
 from pathlib import Path
 
@@ -26,12 +25,13 @@ PACKAGE = Path(quadric.__file__).parent
 # A mistake has a class of quadric/errors.py. What else may be raised, and where:
 ALLOWED = {
     "NotImplementedError": "",  # methods that a subclass must have
-    "AttributeError": "__init__.py",  # what __getattr__ must raise
+    "AttributeError": ("__init__.py", "sklearn/__init__.py"),  # what __getattr__ must raise
     "KeyboardInterrupt": "train/",
     # As torch itself for a wrong use of autograd; what native.py raises, use_kernels() catches.
     "RuntimeError": "ops/",
     # Caught in the same function.
     "ValueError": "data/uci.py",
+    "TypeError": "saving.py",
 }
 
 
@@ -85,9 +85,8 @@ def test_errors_as_users_meet_them(tmp_path: Path) -> None:
         quadric.QuadraticLinear(2, 3, rank=0)
     with pytest.raises(InputTypeError, match="model must be"):
         quadric.convert_(3)  # type: ignore[arg-type]
-    with pytest.raises(FileError, match="No such file") as caught:
+    with pytest.raises(FileNotFoundError) as caught:  # the system's own error names the file
         quadric.load_(nn.Linear(2, 3), tmp_path / "none.safetensors")
-    assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == str(tmp_path / "none.safetensors")
 
 

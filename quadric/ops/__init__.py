@@ -1,6 +1,7 @@
 """z + S z^2: the one formula under the eigen, shared and square neurons.
 
-`add_squares` is the only place that decides which path runs. It decides once per call:
+`add_squares` is the only place that decides which path runs, once per call. For the last three
+paths it asks `backend_for`, which goes by the tensor alone:
 
 | path | when |
 |---|---|
@@ -20,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from quadric.ops import compiled, native, reference, rows, slices
+from quadric.ops import compiled, native, reference, rows
+from quadric.ops.backends import backend_for
 from quadric.ops.blocks import Blocks
-from quadric.ops.eager import AddSquares, Backend, Call
+from quadric.ops.eager import AddSquares, Call
 from quadric.ops.maps import Map
 
 _SMALL = 1 << 16
@@ -31,12 +33,8 @@ _SMALL = 1 << 16
 _NARROW = 128
 """Channels up to which a small layer's S is multiplied as one dense matrix."""
 
-_NATIVE = Backend(native.forward, native.backward)
-_ROWS = Backend(rows.forward, rows.backward)
-_SLICES = Backend(slices.forward, slices.backward)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
-_FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 
 
 def in_torch_func() -> bool:
@@ -55,27 +53,6 @@ def _must_see_operations(*tensors: Tensor) -> bool:
     if in_torch_func() or forward_ad._current_level >= 0:
         return True
     return any(type(tensor) not in _PLAIN_TENSORS for tensor in tensors)
-
-
-def _in_rows(tensor: Tensor, dim: int) -> bool:
-    """Whether the channels of one position lie next to each other in memory, without gaps."""
-    if dim == -1:
-        return tensor.is_contiguous()
-    known = _FORMATS.get((tensor.dim(), dim))
-    if known is not None:
-        return tensor.is_contiguous(memory_format=known)
-    return tensor.movedim(dim, -1).is_contiguous()
-
-
-def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
-    """The backend for a linear map's output; its device, dtype and memory layout decide."""
-    if z.device.type != "cpu" or z.numel() == 0 or blocks.size == 1:
-        return _SLICES
-    if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
-        return _NATIVE
-    if z.dtype in (torch.float32, torch.float64) and _in_rows(z, dim) and rows.chunks_of(blocks):
-        return _ROWS
-    return _SLICES
 
 
 def add_squares(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quadric.ops.backends import backend_for
 from quadric.ops.blocks import Blocks
 
 _LIBRARY = torch.library.Library("quadric", "FRAGMENT")
@@ -30,8 +31,6 @@ def _blocks(shape: str, channels: int, size: int, groups: int) -> Blocks:
 
 
 def _add(z: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
-    from quadric.ops import backend_for
-
     *which, dim, _ = settings
     blocks = _blocks(*which)
     result = torch.empty_like(z)
@@ -42,8 +41,6 @@ def _add(z: Tensor, eigenvalues: Tensor, *settings: Any) -> Tensor:
 def _gradients(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor]:
-    from quadric.ops import backend_for
-
     *which, dim, _ = settings
     blocks = _blocks(*which)
     return backend_for(kept, blocks, dim).backward(grad, kept, eigenvalues, blocks, dim)

@@ -15,22 +15,15 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from quadric.ops import reference
+from quadric.ops.backends import Backend
 from quadric.ops.blocks import Blocks
 from quadric.ops.maps import Map
-
-
-class Backend(NamedTuple):
-    """How the squares and their gradients are computed: `native`, `rows` or `slices`."""
-
-    forward: Callable[[Tensor, Tensor, Tensor, Blocks, int], None]
-    backward: Callable[[Tensor, Tensor, Tensor, Blocks, int], tuple[Tensor, Tensor]]
 
 
 class Call(NamedTuple):
@@ -58,6 +51,7 @@ class AddSquares(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, eigenvalues: Tensor, input: Tensor, weight: Tensor, call: Call
     ) -> Tensor:
+        """Adds the squares, and keeps what `backward` needs."""
         ctx.call = call
         # The bias is not saved for backward, as a linear layer does not save it either.
         ctx.bias_version = call.bias._version if call.bias is not None else 0
@@ -78,6 +72,7 @@ class AddSquares(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of z and of the eigenvalues."""
         kept, eigenvalues, input, weight = ctx.saved_tensors
         call: Call = ctx.call
         if torch.is_grad_enabled() or _is_batched(grad):

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import quadric
 from quadric import ops
-from quadric.ops import eager, reference, rows
+from quadric.ops import backends, eager, reference, rows
 from quadric.ops.blocks import eigen_blocks, shared_blocks
 from tests.conftest import need_kernels
 from tests.ops.squares import FORMATS, Operations, formula
@@ -48,27 +48,27 @@ BLOCKS = eigen_blocks(20, 9)
 @pytest.mark.parametrize(
     ("z", "dim", "kernels", "chosen"),
     [
-        (torch.zeros(3, 20), -1, True, "_NATIVE"),
-        (torch.zeros(3, 20), -1, False, "_ROWS"),
-        (torch.zeros(3, 20, dtype=torch.float64), -1, True, "_ROWS"),
-        (torch.zeros(3, 20).bfloat16(), -1, True, "_SLICES"),
-        (torch.zeros(20, 3).T, -1, True, "_SLICES"),
-        (torch.zeros(0, 20), -1, True, "_SLICES"),
-        (torch.zeros(3, 20, device="meta"), -1, True, "_SLICES"),
-        (torch.zeros(2, 20, 4, 4), -3, True, "_NATIVE"),
-        (torch.zeros(2, 20, 4, 4), -3, False, "_SLICES"),
-        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, True, "_NATIVE"),
-        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, False, "_ROWS"),
-        (torch.zeros(2, 20, 4).transpose(1, 2).contiguous().transpose(1, 2), -2, False, "_ROWS"),
+        (torch.zeros(3, 20), -1, True, "NATIVE"),
+        (torch.zeros(3, 20), -1, False, "ROWS"),
+        (torch.zeros(3, 20, dtype=torch.float64), -1, True, "ROWS"),
+        (torch.zeros(3, 20).bfloat16(), -1, True, "SLICES"),
+        (torch.zeros(20, 3).T, -1, True, "SLICES"),
+        (torch.zeros(0, 20), -1, True, "SLICES"),
+        (torch.zeros(3, 20, device="meta"), -1, True, "SLICES"),
+        (torch.zeros(2, 20, 4, 4), -3, True, "NATIVE"),
+        (torch.zeros(2, 20, 4, 4), -3, False, "SLICES"),
+        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, True, "NATIVE"),
+        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, False, "ROWS"),
+        (torch.zeros(2, 20, 4).transpose(1, 2).contiguous().transpose(1, 2), -2, False, "ROWS"),
     ],
 )
 def test_the_backend(z: Tensor, dim: int, kernels: bool, chosen: str) -> None:
     quadric.use_kernels(kernels)
-    assert ops.backend_for(z, BLOCKS, dim) is getattr(ops, chosen)
+    assert ops.backend_for(z, BLOCKS, dim) is getattr(backends, chosen)
 
 
 def test_the_square_neuron_needs_no_mixing() -> None:
-    assert ops.backend_for(torch.zeros(3, 20), shared_blocks(20, 1), -1) is ops._SLICES
+    assert ops.backend_for(torch.zeros(3, 20), shared_blocks(20, 1), -1) is backends.SLICES
 
 
 @pytest.fixture

@@ -10,16 +10,12 @@ from torch import Tensor
 
 import quadric
 from quadric.ops import native, reference, rows, slices
+from quadric.ops.backends import NATIVE, ROWS, SLICES
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks, square_blocks
-from quadric.ops.eager import Backend
 from tests.conftest import need_kernels
 from tests.ops.squares import data, formula
 
-BACKENDS = {
-    "native": Backend(native.forward, native.backward),
-    "rows": Backend(rows.forward, rows.backward),
-    "slices": Backend(slices.forward, slices.backward),
-}
+BACKENDS = {"native": NATIVE, "rows": ROWS, "slices": SLICES}
 # Shape, channel dimension counted from the end, whether it is channels_last.
 LAYOUTS: list[tuple[tuple[int, ...], int, bool]] = [
     ((1, 1), -1, False),

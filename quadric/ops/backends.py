@@ -1,0 +1,52 @@
+"""The three ways to compute the squares eagerly, and which of them fits a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quadric.ops import native, rows, slices
+from quadric.ops.blocks import Blocks
+
+
+class Backend(NamedTuple):
+    """How the squares and their gradients are computed.
+
+    Attributes:
+        forward: writes z + S z^2 of its first argument into its second.
+        backward: the gradients of z and of the eigenvalues.
+    """
+
+    forward: Callable[[Tensor, Tensor, Tensor, Blocks, int], None]
+    backward: Callable[[Tensor, Tensor, Tensor, Blocks, int], tuple[Tensor, Tensor]]
+
+
+NATIVE = Backend(native.forward, native.backward)
+ROWS = Backend(rows.forward, rows.backward)
+SLICES = Backend(slices.forward, slices.backward)
+
+_FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
+
+
+def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
+    """The backend for a linear map's output; its device, dtype and memory layout decide."""
+    if z.device.type != "cpu" or z.numel() == 0 or blocks.size == 1:
+        return SLICES
+    if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
+        return NATIVE
+    if z.dtype in (torch.float32, torch.float64) and _in_rows(z, dim) and rows.chunks_of(blocks):
+        return ROWS
+    return SLICES
+
+
+def _in_rows(tensor: Tensor, dim: int) -> bool:
+    """Whether the channels of one position lie next to each other in memory, without gaps."""
+    if dim == -1:
+        return tensor.is_contiguous()
+    known = _FORMATS.get((tensor.dim(), dim))
+    if known is not None:
+        return tensor.is_contiguous(memory_format=known)
+    return tensor.movedim(dim, -1).is_contiguous()
