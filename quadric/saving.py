@@ -183,23 +183,6 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     return names
 
 
-def read_header(path: str | os.PathLike[str]) -> Header:
-    """Reads what a file says of itself, without its tensors.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The header.
-
-    Raises:
-        InputError: if it is not a file that `save` wrote.
-    """
-    path = os.fspath(path)
-    with _opened(path) as file:
-        return _parse(file.metadata(), set(file.keys()), path)
-
-
 # ------------------------------------------------------------------------------------------------
 # What a model has
 # ------------------------------------------------------------------------------------------------
@@ -298,27 +281,19 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 # ------------------------------------------------------------------------------------------------
 
 
-def _opened(path: str) -> Any:
-    """The file, opened."""
+def _read(path: str) -> tuple[Header, dict[str, Tensor]]:
     with open(path, "rb"):
         pass  # Python's own error, with the path, for a file that cannot be opened
     try:
-        return safe_open(path, framework="pt", device="cpu")
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            metadata = file.metadata()
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{path} must be a safetensors file that quadric.save wrote, got a truncated, damaged "
             f"or foreign one ({error}): write it again"
         ) from None
-
-
-def _read(path: str) -> tuple[Header, dict[str, Tensor]]:
-    with _opened(path) as file:
-        names = list(file.keys())
-        header = _parse(file.metadata(), set(names), path)
-        try:
-            return header, {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, ValueError, RuntimeError) as error:
-            raise InputError(f"{path} is damaged ({error}): write it again") from None
+    return _parse(metadata, set(tensors), path), tensors
 
 
 def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> Header:

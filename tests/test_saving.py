@@ -22,7 +22,6 @@ import quadric
 from quadric.attention import QuadraticMultiheadAttention
 from quadric.errors import FileError
 from quadric.nn import QuadraticLinear
-from quadric.saving import read_header
 from quadric.zoo import make_layer
 from tests.networks import NETWORKS, assert_untouched, curve_, quadratic_layers, snapshot
 
@@ -56,7 +55,8 @@ def test_a_file_loads_into_the_plain_model(name: str, neuron: str, tmp_path: Pat
     quadric.save(model, tmp_path / "model.safetensors")
     plain = build()
     converted = quadric.load_(plain, tmp_path / "model.safetensors")
-    assert converted == list(read_header(tmp_path / "model.safetensors").layers)
+    layers = json.loads(metadata(tmp_path / "model.safetensors")["quadric"])["layers"]
+    assert converted == list(layers)
     assert list(quadratic_layers(plain)) == list(quadratic_layers(model))
     torch.testing.assert_close(plain.eval()(*inputs), expected)
     # A second time the layers are there already.

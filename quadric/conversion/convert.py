@@ -8,7 +8,7 @@ fail comes before the first change to the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from quadric.conversion.selection import (
     Rank,
     Request,
     Selection,
-    Trace,
     choose,
     keeps_weights,
     rank_of,
@@ -152,22 +151,8 @@ def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, Conver
     traced = trace(model, targets, example) if example is not None else None
     chosen, skipped = choose(model, request, targets, traced)
     common = {"neuron": request.neuron, "init": request.start, **request.options}
-    plan = {t.name: common | {"rank": rank_of(request.rank, t.names)} for t in chosen}
-    swap, converted = _build(model, chosen, plan)
-    notes = tuple(_notes(model, request, converted, chosen, traced))
-    params = count_parameters(model)
-    return swap, ConversionReport(
-        request.neuron, tuple(converted), tuple(skipped), params, params, notes=notes
-    )
-
-
-def _notes(
-    model: nn.Module,
-    request: Request,
-    converted: list[Converted],
-    chosen: list[Target],
-    traced: Trace | None,
-) -> list[str]:
+    planned = [(t, common | {"rank": rank_of(request.rank, t.names)}) for t in chosen]
+    swap, converted = _build(model, planned)
     notes = []
     if not all(layer.lossless for layer in converted):
         notes.append(
@@ -187,7 +172,10 @@ def _notes(
             "from_pretrained would drop the added parameters: save with quadric.save, load with "
             "quadric.load_"
         )
-    return notes
+    params = count_parameters(model)
+    return swap, ConversionReport(
+        request.neuron, tuple(converted), tuple(skipped), params, params, notes=tuple(notes)
+    )
 
 
 def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
@@ -219,31 +207,24 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
             + f", not found; the model's layers are: {some(list(by_name))}"
         )
     around = look_around(model)
-    chosen: dict[str, Target] = {}
+    chosen: dict[str, tuple[Target, Mapping[str, Any]]] = {}
     for name, options in entries.items():
         target, row = by_name[name], get_neuron(options["neuron"])
         keeps = keeps_weights(row, options.get("init", "linear"))
-        reason = obstacle(target, row, row.make_rule(**_own_options(options)), around, keeps)
+        rule = row.make_rule(**{k: v for k, v in options.items() if k not in ("neuron", "init")})
+        reason = obstacle(target, row, rule, around, keeps)
         if reason is not None:
             raise InputError(f"the layer {name!r} cannot be converted: {reason}")
-        chosen[target.name] = target
-    # Any of a layer's names may stand in the plan.
-    by_first = {by_name[name].name: options for name, options in entries.items()}
-    return _build(model, list(chosen.values()), by_first)[0]
-
-
-def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a plan's entry that the neuron itself takes."""
-    return {key: value for key, value in options.items() if key not in ("neuron", "init")}
+        chosen[target.name] = (target, options)  # the plan may have several names of one layer
+    return _build(model, list(chosen.values()))[0]
 
 
 def _build(
-    model: nn.Module, targets: list[Target], plan: Mapping[str, Mapping[str, Any]]
+    model: nn.Module, planned: Sequence[tuple[Target, Mapping[str, Any]]]
 ) -> tuple[Swap, list[Converted]]:
     """Builds every new layer. The model is as it was until the swap is done."""
     built, converted = [], []
-    for target in targets:
-        options = plan[target.name]
+    for target, options in planned:
         row, start = get_neuron(options["neuron"]), options.get("init", "linear")
         drawn = options.get("eigenvalue_init", row.options.get("eigenvalue_init", "zeros"))
         lossless = start == "linear" or (keeps_weights(row, start) and drawn == "zeros")

@@ -23,7 +23,9 @@ from quadric.conversion.targets import (
 from quadric.counting.network import check_initialized, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
+from quadric.nn.layer import check_size
 from quadric.zoo import Neuron, get_neuron
+from quadric.zoo.layers import check_start
 
 Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
 Rank = int | Mapping[str, int] | Callable[..., int | None]
@@ -67,7 +69,7 @@ class Request:
             InputError: if an argument has a value that does not fit.
             InputTypeError: if an argument has the wrong type.
         """
-        row, rank, first = self.row, self.rank, self.first
+        row, rank = self.row, self.rank
         if self.neuron == "linear":
             raise InputError(
                 "neuron must be a quadratic one, got 'linear': use quadric.revert_ to make a model "
@@ -78,23 +80,15 @@ class Request:
                 "rank must be an integer, a mapping from layer names, or a callable of the name, "
                 f"got {rank!r} of type {type(rank).__name__}: give one of these"
             )
-        if self.start not in row.starts:
-            raise InputError(
-                f"init of the neuron {self.neuron!r} must be one of {', '.join(row.starts)}, got "
-                f"{self.init!r}: choose one of these"
-            )
+        check_start(self.neuron, self.start)
         eigenvalue_init = self.options.get("eigenvalue_init", "zeros")
         if self.start == "linear" and eigenvalue_init != "zeros":
             raise InputError(
                 "eigenvalue_init must be 'zeros' with init='linear', got "
                 f"{eigenvalue_init!r}: give init='published' for another start"
             )
-        if first is not None and (
-            isinstance(first, bool) or not isinstance(first, int) or first < 1
-        ):
-            raise InputError(
-                f"first must be an integer >= 1, got {first!r}: leave it out to convert all layers"
-            )
+        if self.first is not None:
+            check_size("first", self.first)
         # A mapping or a function gives ranks layer by layer. The neuron must have a rank at all.
         common = rank if rank is None or isinstance(rank, int) else None if row.has_rank else 1
         row.make_rule(common, **self.options)

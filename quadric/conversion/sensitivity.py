@@ -33,6 +33,7 @@ from quadric.conversion.selection import ExactNames, Rank, Request, Selection
 from quadric.conversion.targets import undisturbed
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
+from quadric.nn.layer import check_size
 from quadric.texttable import text_table
 
 NEURONS = ("eigen", "shared", "square")
@@ -66,10 +67,10 @@ class Scores(dict[str, float]):
             The names, the highest score first.
 
         Raises:
-            InputError: if `n` is not an integer >= 1.
+            InputError: if `n` is less than 1.
+            InputTypeError: if `n` is not an integer.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"n must be an integer >= 1, got {n!r}: give a number of layers")
+        check_size("n", n)
         return ExactNames(list(self)[:n])
 
     def to_dict(self) -> dict[str, float]:

@@ -22,8 +22,6 @@ from quadric.conversion.targets import (
 from quadric.nn import QuadraticLayer
 from quadric.zoo import make_layer
 
-QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
-
 # Attributes of torch's Transformer modules that switch on paths which read weights without calling
 # the layer, and the value that switches them off. The old value is kept under the same name with a
 # prefix, for the way back.
@@ -75,7 +73,10 @@ def set_fused_paths(model: nn.Module) -> None:
             if not isinstance(module, kind):
                 continue
             kept = _KEPT + attribute
-            if any(isinstance(inner, QUADRATIC) for inner in module.modules()):
+            if any(
+                isinstance(inner, (QuadraticLayer, QuadraticMultiheadAttention))
+                for inner in module.modules()
+            ):
                 if not hasattr(module, kept):
                     setattr(module, kept, getattr(module, attribute, off))
                 setattr(module, attribute, off)

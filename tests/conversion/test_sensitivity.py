@@ -227,7 +227,7 @@ def test_scores_are_a_mapping_that_prints() -> None:
         "b          3  75.0%",
         "a          1  25.0%",
     ]
-    with pytest.raises(ValueError, match="n must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="n must be >= 1, got 0"):
         scores.top(0)
 
 

@@ -1,4 +1,4 @@
-"""Finding layers: names, places, order, head, and who else holds them."""
+"""Finding layers: names, places, and who else holds them; running a model quietly."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from quadric.conversion.selection import (
-    ExactNames,
-    Selector,
-    find_head,
-    is_shortcut,
-    rank_of,
-    trace,
-)
 from quadric.conversion.targets import (
     example_arguments,
     find_targets,
@@ -66,41 +58,6 @@ def test_tied_parameters_and_hidden_references() -> None:
     assert places == ["0.order", "0.by_name", "0.call", "0.bound", "0.secret", None]
 
 
-class Branches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.downsample = nn.Conv1d(2, 4, 1)
-        self.main = nn.Conv1d(2, 4, 3, padding=1)
-        self.never = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc((self.main(x) + self.downsample(x)).mean(-1))
-
-
-def test_the_trace() -> None:
-    model = Branches()
-    targets = find_targets(model)
-    seen = trace(model, targets, torch.randn(1, 2, 5))
-    assert [target.name for target in seen.order] == ["main", "downsample", "fc", "never"]
-    assert seen.uncalled == {id(model.never)}
-    assert seen.makes_output == {id(model.fc)}
-    assert seen.shortcuts == {id(model.downsample)}
-    assert [target.name for target in targets if is_shortcut(target)] == ["downsample"]
-    head = find_head(model, targets, seen)
-    assert head is not None
-    assert head.name == "fc"
-    # Without an example the last linear layer is another, with a name that is no head's.
-    assert find_head(model, targets, None) is None
-
-
-def test_the_trace_on_meta() -> None:
-    with torch.device("meta"):
-        model = Branches()
-        seen = trace(model, find_targets(model), torch.randn(1, 2, 5))
-    assert seen.makes_output == {id(model.fc)}
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -132,31 +89,3 @@ def test_undisturbed_even_by_an_error() -> None:
     assert model[0].num_batches_tracked == 0
     assert not model[0].running_mean.any()
     assert [m.training for m in model.modules()] == [flag for _, _, flag in before[0]]
-
-
-def test_selectors() -> None:
-    layer = nn.Linear(1, 1)
-    suffix = Selector("include", ["conv1", "nope"])
-    assert suffix.matches(["layer1.conv1"], layer)
-    assert not suffix.matches(["layer1.aconv1"], layer)
-    assert suffix.matches(["other", "conv1"], layer)  # any of a layer's names
-    assert suffix.unused() == ["nope"]
-    exact = Selector("include", ExactNames(["conv1"]))
-    assert exact.matches(["conv1"], layer)
-    assert not exact.matches(["layer1.conv1"], layer)
-    whole = Selector("exclude", "layer.")
-    assert whole.unused() == ["layer."]
-    assert not whole.matches(["layer1.conv1"], layer)
-    assert whole.matches(["layer1"], layer)
-    assert whole.unused() == []
-    called: list[Any] = []
-    chosen = Selector("include", lambda name, module: called.append((name, module)))
-    assert not chosen.matches(["a", "b"], layer)
-    assert called == [("a", layer), ("b", layer)]
-
-
-def test_ranks_of_layers_with_several_names() -> None:
-    assert rank_of({"second": 3}, ["first", "second"]) == 3
-    assert rank_of({"third": 3}, ["first", "second"]) is None
-    assert rank_of(lambda name: len(name), ["first", "second"]) == 5
-    assert rank_of(7, ["first"]) == 7

@@ -6,7 +6,6 @@ One file, because the import of transformers takes seconds.
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -315,7 +314,7 @@ def test_growth_of_full_size_models(name: str) -> None:
     assert len(report.converted) > 70
 
 
-def test_a_billion_parameters_are_converted_in_seconds() -> None:
+def test_a_billion_parameters_are_converted_without_memory() -> None:
     config = transformers.LlamaConfig(
         hidden_size=2048,
         intermediate_size=5632,
@@ -326,9 +325,7 @@ def test_a_billion_parameters_are_converted_in_seconds() -> None:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
     parameters = {name: id(p) for name, p in model.named_parameters()}
-    start = time.perf_counter()
     report = quadric.convert_(model)
-    assert time.perf_counter() - start < 10
     assert report.params_before > 1_000_000_000
     assert report.params_after / report.params_before - 1 < 0.0005
     after = {name: id(p) for name, p in model.named_parameters()}

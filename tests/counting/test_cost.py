@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import time
 import warnings
 from typing import Any
 
@@ -14,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quadric
-from quadric import CostReport, cost, models
+from quadric import cost, models
 
 
 def macs(model: nn.Module, *args: Any, **kwargs: Any) -> int:
@@ -145,15 +143,6 @@ def test_quadratic_attention(neuron: str) -> None:
     assert by_name[""].macs == 2 * 5 * 5 * 20  # the products between the projections
 
 
-def test_fused_cpu_attention_would_be_counted_too() -> None:
-    """Where the fused kernel runs after all, its products have a formula."""
-    from quadric.counting import operators as _operators
-
-    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    q, k = torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 7, 4)
-    assert _operators.macs(operator, (q, k, k), {}, None) == 2 * 3 * 5 * 7 * 8
-
-
 # ------------------------------------------------------------------------------------------------
 # Whole networks
 # ------------------------------------------------------------------------------------------------
@@ -189,23 +178,6 @@ def test_eigen_resnets(depth: int, params: int, millions: float) -> None:
     assert round(report.macs / 1e6, 2) == millions
 
 
-def test_savings_of_the_paper() -> None:
-    """The paper prints 29.3 and 28.3 percent, and about a half for the deeper pair."""
-    with torch.device("meta"):
-        eigen32 = cost(models.create("resnet32", neuron="eigen"), X32)
-        linear44 = cost(models.create("resnet44"), X32)
-        eigen56 = cost(models.create("resnet56", neuron="eigen"), X32)
-        linear110 = cost(models.create("resnet110"), X32)
-    saved = eigen32.compare(linear44)
-    assert round(100 * (1 - saved.params_ratio), 1) == 29.4
-    assert round(100 * (1 - saved.macs_ratio), 1) == 28.6
-    assert "29.4% fewer" in str(saved)
-    assert "28.6% fewer" in str(saved)
-    half = eigen56.compare(linear110)
-    assert half.params_ratio == pytest.approx(0.495, abs=5e-4)
-    assert half.macs_ratio == pytest.approx(0.500, abs=5e-4)
-
-
 def test_widened_eigen_against_fan() -> None:
     """Fig. 5: at least 24.4 percent fewer parameters and 24.1 percent fewer MACs than fan."""
     for depth in (20, 56):
@@ -238,13 +210,11 @@ def test_resnet18_and_its_widths() -> None:
     assert round(report.macs / 1e9, 3) == 1.814
 
 
-def test_a_large_network_takes_no_memory_and_little_time() -> None:
+def test_a_large_network_takes_no_memory() -> None:
     # 300 million parameters: 1.2 GB if anything were allocated.
     with torch.device("meta"):
         model = nn.Sequential(*[nn.Linear(5000, 5000) for _ in range(12)])
-    start = time.perf_counter()
     report = cost(model, torch.zeros(4, 5000))
-    assert time.perf_counter() - start < 5
     assert report.params == 12 * 5000 * 5001
     assert report.macs == 4 * 12 * 5000**2
 
@@ -363,17 +333,6 @@ def test_normalized_eigenvalues_are_listed() -> None:
 def test_keyword_inputs_reach_quadric_layers() -> None:
     layer = quadric.make_layer(nn.Linear, 4, 5, neuron="fan")
     assert macs(layer, input=torch.zeros(3, 4)) == macs(layer, torch.zeros(3, 4))
-
-
-def test_by_layer_at_a_depth() -> None:
-    report = cost(models.create("resnet8", neuron="eigen"), X32)
-    top = {row.name: row for row in report.by_layer(depth=1)}
-    assert list(top) == ["conv1", "bn1", "layer1", "layer2", "layer3", "fc"]
-    assert sum(row.macs for row in top.values()) == report.macs
-    assert sum(row.params for row in top.values()) == report.params
-    assert sum(row.quadratic_macs for row in top.values()) == report.quadratic_macs
-    with pytest.raises(ValueError, match="depth must be >= 1, got 0"):
-        report.by_layer(depth=0)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -631,80 +590,6 @@ def test_warnings_that_are_errors_stay_warnings() -> None:
 
     with pytest.raises(UserWarning, match="careful"):
         cost(Warns(), torch.zeros(1))
-
-
-# ------------------------------------------------------------------------------------------------
-# The report
-# ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def report() -> CostReport:
-    return cost(nn.Sequential(quadric.QuadraticLinear(4, 10), nn.LayerNorm(10)), torch.zeros(2, 4))
-
-
-def test_text(report: CostReport) -> None:
-    assert str(report) == "\n".join(
-        [
-            "Sequential, input 2x4",
-            "layer  type                     output  params  MACs  quadratic",
-            "-----  -----------------------  ------  ------  ----  ---------",
-            "0      QuadraticLinear (eigen)  2x10        59   116     31.03%",
-            "1      LayerNorm                            20     0",
-            "total                                       79   116     31.03%",
-            "not counted: normalization: native_layer_norm, 20 elements",
-        ]
-    )
-
-
-def test_markdown(report: CostReport) -> None:
-    lines = report.to_markdown().split("\n")
-    assert lines[2:7] == [
-        "| layer | type | output | params | MACs | quadratic |",
-        "|---|---|---|---:|---:|---:|",
-        "| 0 | QuadraticLinear (eigen) | 2x10 | 59 | 116 | 31.03% |",
-        "| 1 | LayerNorm |  | 20 | 0 |  |",
-        "| total |  |  | 79 | 116 | 31.03% |",
-    ]
-
-
-def test_dict_and_json(report: CostReport, tmp_path: Any) -> None:
-    values = report.to_dict()
-    assert values["params"] == 79
-    assert values["macs"] == 116
-    assert values["layers"][0] == {
-        "name": "0",
-        "type": "QuadraticLinear",
-        "neuron": "eigen",
-        "output_shape": [2, 10],
-        "params": 59,
-        "macs": 116,
-        "quadratic_macs": 36,
-        "quadratic_share": 36 / 116,
-        "calls": 1,
-    }
-    file = tmp_path / "cost.json"
-    assert json.loads(report.to_json(file)) == values
-    assert json.loads(file.read_text()) == values
-
-
-def test_compare(report: CostReport) -> None:
-    other = cost(nn.Linear(4, 10), torch.zeros(2, 4))
-    compared = report.compare(other)
-    assert compared.to_dict() == {
-        "params": 79,
-        "other_params": 50,
-        "macs": 116,
-        "other_macs": 80,
-        "params_ratio": 79 / 50,
-        "macs_ratio": 116 / 80,
-    }
-    assert str(compared) == (
-        "parameters: 79 against 50, ratio 1.580, 58.0% more\n"
-        "MACs: 116 against 80, ratio 1.450, 45.0% more"
-    )
-    empty = cost(nn.ReLU(), torch.zeros(1))
-    assert report.compare(empty).to_dict()["macs_ratio"] is None
 
 
 # ------------------------------------------------------------------------------------------------

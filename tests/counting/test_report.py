@@ -1,0 +1,112 @@
+"""The cost report: totals, depth, comparison, and how it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quadric
+from quadric import CostReport, cost, models
+
+X32 = torch.zeros(1, 3, 32, 32)
+
+
+def test_savings_of_the_paper() -> None:
+    """The paper prints 29.3 and 28.3 percent, and about a half for the deeper pair."""
+    with torch.device("meta"):
+        eigen32 = cost(models.create("resnet32", neuron="eigen"), X32)
+        linear44 = cost(models.create("resnet44"), X32)
+        eigen56 = cost(models.create("resnet56", neuron="eigen"), X32)
+        linear110 = cost(models.create("resnet110"), X32)
+    saved = eigen32.compare(linear44)
+    assert round(100 * (1 - saved.params_ratio), 1) == 29.4
+    assert round(100 * (1 - saved.macs_ratio), 1) == 28.6
+    assert "29.4% fewer" in str(saved)
+    assert "28.6% fewer" in str(saved)
+    half = eigen56.compare(linear110)
+    assert half.params_ratio == pytest.approx(0.495, abs=5e-4)
+    assert half.macs_ratio == pytest.approx(0.500, abs=5e-4)
+
+
+def test_by_layer_at_a_depth() -> None:
+    report = cost(models.create("resnet8", neuron="eigen"), X32)
+    top = {row.name: row for row in report.by_layer(depth=1)}
+    assert list(top) == ["conv1", "bn1", "layer1", "layer2", "layer3", "fc"]
+    assert sum(row.macs for row in top.values()) == report.macs
+    assert sum(row.params for row in top.values()) == report.params
+    assert sum(row.quadratic_macs for row in top.values()) == report.quadratic_macs
+    with pytest.raises(ValueError, match="depth must be >= 1, got 0"):
+        report.by_layer(depth=0)
+
+
+@pytest.fixture
+def report() -> CostReport:
+    return cost(nn.Sequential(quadric.QuadraticLinear(4, 10), nn.LayerNorm(10)), torch.zeros(2, 4))
+
+
+def test_text(report: CostReport) -> None:
+    assert str(report) == "\n".join(
+        [
+            "Sequential, input 2x4",
+            "layer  type                     output  params  MACs  quadratic",
+            "-----  -----------------------  ------  ------  ----  ---------",
+            "0      QuadraticLinear (eigen)  2x10        59   116     31.03%",
+            "1      LayerNorm                            20     0",
+            "total                                       79   116     31.03%",
+            "not counted: normalization: native_layer_norm, 20 elements",
+        ]
+    )
+
+
+def test_markdown(report: CostReport) -> None:
+    lines = report.to_markdown().split("\n")
+    assert lines[2:7] == [
+        "| layer | type | output | params | MACs | quadratic |",
+        "|---|---|---|---:|---:|---:|",
+        "| 0 | QuadraticLinear (eigen) | 2x10 | 59 | 116 | 31.03% |",
+        "| 1 | LayerNorm |  | 20 | 0 |  |",
+        "| total |  |  | 79 | 116 | 31.03% |",
+    ]
+
+
+def test_dict_and_json(report: CostReport, tmp_path: Any) -> None:
+    values = report.to_dict()
+    assert values["params"] == 79
+    assert values["macs"] == 116
+    assert values["layers"][0] == {
+        "name": "0",
+        "type": "QuadraticLinear",
+        "neuron": "eigen",
+        "output_shape": [2, 10],
+        "params": 59,
+        "macs": 116,
+        "quadratic_macs": 36,
+        "quadratic_share": 36 / 116,
+        "calls": 1,
+    }
+    file = tmp_path / "cost.json"
+    assert json.loads(report.to_json(file)) == values
+    assert json.loads(file.read_text()) == values
+
+
+def test_compare(report: CostReport) -> None:
+    other = cost(nn.Linear(4, 10), torch.zeros(2, 4))
+    compared = report.compare(other)
+    assert compared.to_dict() == {
+        "params": 79,
+        "other_params": 50,
+        "macs": 116,
+        "other_macs": 80,
+        "params_ratio": 79 / 50,
+        "macs_ratio": 116 / 80,
+    }
+    assert str(compared) == (
+        "parameters: 79 against 50, ratio 1.580, 58.0% more\n"
+        "MACs: 116 against 80, ratio 1.450, 45.0% more"
+    )
+    empty = cost(nn.ReLU(), torch.zeros(1))
+    assert report.compare(empty).to_dict()["macs_ratio"] is None
