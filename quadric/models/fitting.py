@@ -131,18 +131,21 @@ def fit(
     while high - low > _RESOLUTION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    # Where the narrowest network does not fit, or the neuron has no room in a narrower one.
-    lowest = _cost_or_none(cost, low) or cost(high)
-    for what, limit in budget.items():
-        if lowest[what] > limit:
-            raise InputError(
-                f"{what} must be at least {lowest[what]:,}, the cost of {name!r} at its "
-                f"narrowest, got {limit:,}: raise the budget or choose a smaller network"
-            )
+    _check_narrowest(name, budget, _cost_or_none(cost, low) or cost(high))
     factor = _shortest(low, lambda f: cost(f) == cost(low))
     found = {**fixed, scaled: value(factor)}
     have = _cost(name, found, True)
     return Fit(name, found, factor, have["params"], have["macs"], budget)
+
+
+def _check_narrowest(name: str, budget: Mapping[str, int], cost: Mapping[str, int]) -> None:
+    """Refuses a budget below the cost of the narrowest network that the neuron has room in."""
+    for what, limit in budget.items():
+        if cost[what] > limit:
+            raise InputError(
+                f"{what} must be at least {cost[what]:,}, the cost of {name!r} at its narrowest, "
+                f"got {limit:,}: raise the budget or choose a smaller network"
+            )
 
 
 def _cost_or_none(cost: Callable[[float], dict[str, int]], factor: float) -> dict[str, int] | None:
