@@ -68,7 +68,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         >>> import numpy as np
         >>> X = np.random.default_rng(0).normal(size=(400, 2))
         >>> y = np.where((X**2).sum(1) < 1.4, "inside", "outside")
-        >>> model = QuadraticClassifier((16,), max_iter=100, random_state=0).fit(X, y)
+        >>> model = QuadraticClassifier((16,), max_iter=1000, random_state=0).fit(X, y)
         >>> [str(label) for label in model.classes_]
         ['inside', 'outside']
     """

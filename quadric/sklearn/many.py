@@ -44,7 +44,7 @@ def fit_many(
         >>> import numpy as np
         >>> from quadric.sklearn import QuadraticRegressor
         >>> X = np.random.default_rng(0).normal(size=(300, 3))
-        >>> models = [QuadraticRegressor((8,), max_iter=30, random_state=s) for s in range(4)]
+        >>> models = [QuadraticRegressor((8,), tol=0.1, random_state=s) for s in range(4)]
         >>> _ = fit_many(models, [(X, X[:, 0] ** 2)] * 4)
         >>> len({round(m.best_loss_, 6) for m in models})
         4

@@ -68,7 +68,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         >>> import numpy as np
         >>> X = np.random.default_rng(0).uniform(1, 3, (500, 2))
         >>> y = X[:, 0] * X[:, 1]
-        >>> model = QuadraticRegressor((16,), max_iter=100, random_state=0).fit(X, y)
+        >>> model = QuadraticRegressor((16,), max_iter=1000, random_state=0).fit(X, y)
         >>> bool(model.score(X, y) > 0.99)
         True
     """
