@@ -17,22 +17,19 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# A plain install has no numpy, which nothing here needs: torch's notice of that is silenced.
-_warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-
 # What type checkers see. tests/test_imports.py checks that it is what users get.
 if TYPE_CHECKING:
     from quadric import functional as functional
     from quadric import models as models
     from quadric import zoo as zoo
     from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadAttention
-    from quadric.conversion.convert import ConversionReport as ConversionReport
     from quadric.conversion.convert import convert_ as convert_
-    from quadric.conversion.convert import revert_ as revert_
+    from quadric.conversion.report import ConversionReport as ConversionReport
+    from quadric.conversion.revert import revert_ as revert_
     from quadric.conversion.sensitivity import Scores as Scores
     from quadric.conversion.sensitivity import sensitivity as sensitivity
-    from quadric.counting.cost import CostReport as CostReport
     from quadric.counting.cost import cost as cost
+    from quadric.counting.report import CostReport as CostReport
     from quadric.decomposition import Decomposition as Decomposition
     from quadric.decomposition import decompose as decompose
     from quadric.decomposition import reconstruct as reconstruct
@@ -46,17 +43,20 @@ if TYPE_CHECKING:
     from quadric.nn import QuadraticLinear as QuadraticLinear
     from quadric.ops.native import use_kernels as use_kernels
     from quadric.optim import param_groups as param_groups
-    from quadric.optim import quadratic_share as quadratic_share
     from quadric.saving import load_ as load_
     from quadric.saving import save as save
+    from quadric.share import quadratic_share as quadratic_share
     from quadric.zoo import make_layer as make_layer
     from quadric.zoo import neurons as neurons
 else:
     _NAMES = {
         "attention": ["QuadraticMultiheadAttention"],
-        "conversion.convert": ["ConversionReport", "convert_", "revert_"],
+        "conversion.convert": ["convert_"],
+        "conversion.report": ["ConversionReport"],
+        "conversion.revert": ["revert_"],
         "conversion.sensitivity": ["Scores", "sensitivity"],
-        "counting.cost": ["CostReport", "cost"],
+        "counting.cost": ["cost"],
+        "counting.report": ["CostReport"],
         "decomposition": ["Decomposition", "decompose", "reconstruct"],
         "exporting": ["export_onnx"],
         "nn": [
@@ -69,8 +69,9 @@ else:
             "QuadraticLinear",
         ],
         "ops.native": ["use_kernels"],
-        "optim": ["param_groups", "quadratic_share"],
+        "optim": ["param_groups"],
         "saving": ["load_", "save"],
+        "share": ["quadratic_share"],
         "zoo": ["make_layer", "neurons"],
     }
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
@@ -78,6 +79,10 @@ else:
     __all__ = [*_HOMES, "functional", "models", "zoo"]
 
     def __getattr__(name: str) -> object:
+        # A plain install has no numpy, which nothing here needs: torch's notice is silenced.
+        with _warnings.catch_warnings():
+            _warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+            _import_module("torch")
         if name in _MODULES:
             return _import_module(f"quadric.{name}")
         if name not in _HOMES:

@@ -126,7 +126,7 @@ def add_quadratic(
         eigenvalues: one for each feature channel, in channel order.
         rank: the number of features of a neuron.
         dim: the channel dimension.
-        groups: inside each group of channels the split into neurons starts anew.
+        groups: inside each group of channels the split into neurons starts again.
 
     Examples:
         >>> import torch
@@ -144,8 +144,9 @@ def add_quadratic(
 def add_shared(
     out: Tensor, eigenvalues: Tensor, rank: int, dim: int = 1, groups: int = 1
 ) -> Tensor:
-    """Adds to each output the weighted squares of all outputs of its group of `rank`. The argument
-    is never changed.
+    """Adds to each output the weighted squares of all outputs of its group.
+
+    The argument is never changed.
 
     Args:
         out: the output z of a linear map.
@@ -153,7 +154,7 @@ def add_shared(
             z_j^2`.
         rank: the number of outputs in a group; the last group takes what is left.
         dim: the channel dimension.
-        groups: inside each (convolution) group of channels the split starts anew.
+        groups: inside each (convolution) group of channels the split starts again.
 
     Examples:
         >>> import torch

@@ -1,9 +1,9 @@
 """Quadratic models as safetensors files that load into the plain model.
 
 The header says which layers are quadratic, with which neuron, rank and options, so that `load_` can
-convert a plain model before it fills it. A file of the quadratic parameters alone is an adapter: a
-few numbers a channel on top of weights that the model already has. Nothing is unpickled. A file is
-checked whole before a model is touched, and a failure after the conversion takes it back.
+convert a plain model before it fills it. A file of the quadratic parameters alone is an adapter:
+about one number per channel, on top of weights that the model already has. Nothing is unpickled. A
+file is checked whole before a model is touched, and a failure after the conversion undoes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,66 +23,20 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.convert import check_convertible, plan_conversion
+from quadric.conversion.description import LayerDescription, describe_layers
+from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
-from quadric.conversion.targets import walk
-from quadric.errors import FileError, InputError, InputTypeError
+from quadric.counting.network import check_model, unwrapped
+from quadric.errors import FileError, InputError
 from quadric.nn import QuadraticLayer
-from quadric.nn.eigen import EigenLayer
-from quadric.zoo import NeuronLayer, get_neuron
+from quadric.zoo import get_neuron
 
 KEY = "quadric"
 """The entry of a file's metadata that holds our header, as JSON."""
 
 FORMAT = 1
 """The version of the header; files of a later one are refused."""
-
-# Options that do not change what a layer computes: layers that differ in these agree.
-_INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")
-
-
-@dataclass(frozen=True)
-class SavedLayer:
-    """What a file says of one quadratic layer.
-
-    Attributes:
-        neuron: the registry name of its neuron.
-        rank: its rank, None for a neuron without one.
-        attention: whether it is an attention, whose four projections are such layers.
-        options: the neuron's further options, those that are not the default.
-    """
-
-    neuron: str
-    rank: int | None
-    attention: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values; what is empty is left out."""
-        entry: dict[str, Any] = {"neuron": self.neuron, "rank": self.rank}
-        if self.attention:
-            entry["attention"] = True
-        if self.options:
-            entry["options"] = dict(self.options)
-        return entry
-
-    def agrees(self, other: SavedLayer) -> bool:
-        """Whether both compute the same function of their parameters."""
-        mine, theirs = (
-            {k: v for k, v in layer.options.items() if k not in _INDIFFERENT}
-            for layer in (self, other)
-        )
-        return (self.neuron, self.rank, mine) == (other.neuron, other.rank, theirs)
-
-    def plan(self) -> dict[str, Any]:
-        """The entry of a conversion plan that makes this layer of a linear one."""
-        start = "linear" if get_neuron(self.neuron).can_be_linear else "published"
-        return {"neuron": self.neuron, "rank": self.rank, "init": start, **self.options}
-
-    def __str__(self) -> str:
-        words = [self.neuron] + ([] if self.rank is None else [f"rank {self.rank}"])
-        return ", ".join(words + [f"{k}={v!r}" for k, v in self.options.items()])
 
 
 @dataclass(frozen=True)
@@ -98,7 +52,7 @@ class Header:
 
     version: str
     content: str
-    layers: Mapping[str, SavedLayer]
+    layers: Mapping[str, LayerDescription]
     aliases: Mapping[str, str]
 
     def to_json(self) -> str:
@@ -110,7 +64,7 @@ class Header:
                 "format": FORMAT,
                 "version": self.version,
                 "content": self.content,
-                # For readers; None where the layers differ, which say it each for themselves.
+                # For people who read the file; None where the layers differ.
                 "neuron": neurons.pop() if len(neurons) == 1 else None,
                 "rank": ranks.pop() if len(ranks) == 1 else None,
                 "layers": {name: layer.to_dict() for name, layer in self.layers.items()},
@@ -127,11 +81,17 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     is complete.
 
     Args:
-        model: a model, quadratic or not; one wrapped by DistributedDataParallel, DataParallel or
-            torch.compile is saved as what is inside.
+        model: a model, quadratic or not. One that is wrapped by DistributedDataParallel,
+            DataParallel or torch.compile is saved without the wrapper.
         path: the file; one that exists is replaced.
         only: "quadratic" for the quadratic parameters alone: an adapter of a few KB, to be loaded
             onto a model that has the weights already.
+
+    Raises:
+        InputError: if the model holds something that the file format cannot, or has no quadratic
+            layers to make an adapter of.
+        InputTypeError: if `model` is not a module.
+        FileNotFoundError: if the folder does not exist.
 
     Examples:
         >>> import quadric, tempfile
@@ -143,23 +103,22 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         ...     load_(plain, f"{folder}/model.safetensors")
         ['0']
     """
-    _check_is_module(model)
+    from quadric import __version__
+
+    check_model(model)
     if only not in (None, "quadratic"):
         raise InputError(
             f"only must be None or 'quadratic', got {only!r}: leave it out to save everything"
         )
-    model = _unwrapped(model)
-    layers = dict(_first_names(model))
+    model = unwrapped(model)
+    layers = _layers_to_save(model)
     state = _tensors_of(model)
     if only == "quadratic":
         _check_adapter(model, layers)
         keys = quadratic_keys(model)
         state = {key: tensor for key, tensor in state.items() if key in keys}
     stored, aliases = _without_copies(state)
-    from quadric import __version__
-
-    content = "quadratic" if only else "model"
-    header = Header(__version__, content, layers, aliases)
+    header = Header(__version__, "quadratic" if only else "model", layers, aliases)
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
     path = os.path.realpath(path)
@@ -169,7 +128,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(unfinished, "wb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # the user's; save_file lets nobody else read
+            mode = os.fstat(file.fileno()).st_mode  # as the user's umask says; save_file uses 0600
         save_file(stored, unfinished, metadata)
         os.chmod(unfinished, mode)
         os.replace(unfinished, path)
@@ -185,21 +144,26 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
 
     The model may be the plain one, whose layers are then made quadratic as the file says, or one
     that has such layers already. It keeps its devices and dtypes. From an adapter file it takes the
-    quadratic parameters and keeps its own weights. If anything is wrong with the file or it does
-    not fit, the model stays as it was.
+    quadratic parameters and keeps its own weights. If the file is damaged or does not fit, the
+    model stays as it was.
 
     Args:
-        model: the model to fill. An optimizer or DistributedDataParallel must come after the
-            conversion.
+        model: the model to fill. Make the optimizer, or wrap it in DistributedDataParallel,
+            afterwards.
         path: the file.
 
     Returns:
         The names of the layers that were converted; empty if the model had them all.
+
+    Raises:
+        InputError: if the file is damaged, from a newer version, or does not fit the model.
+        InputTypeError: if `model` is not a module.
+        FileNotFoundError: if there is no such file.
     """
-    _check_is_module(model)
+    check_model(model)
     path = os.fspath(path)
     header, tensors = _read(path)
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     swap, names = _conversion(model, inner, header, path)
     swap.do()
     before: dict[str, Tensor] = {}
@@ -220,7 +184,17 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """What a file says of itself, without its tensors."""
+    """Reads what a file says of itself, without its tensors.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The header.
+
+    Raises:
+        InputError: if it is not a file that `save` wrote.
+    """
     path = os.fspath(path)
     with _opened(path) as file:
         return _parse(file.metadata(), set(file.keys()), path)
@@ -231,72 +205,11 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 # ------------------------------------------------------------------------------------------------
 
 
-def _check_is_module(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(
-            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
-        )
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers that put a prefix before all names."""
-    while True:
-        inner = model._modules.get("_orig_mod")
-        if type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-            inner = model._modules.get("module")
-        if inner is None:
-            return model
-        model = inner
-
-
-def describe_layer(layer: QuadraticLayer) -> SavedLayer:
-    """Neuron, rank and further options of a layer, as a file records them."""
-    if isinstance(layer, EigenLayer):
-        options: dict[str, Any] = {
-            "eigenvalue_init": layer.eigenvalue_init,
-            "normalize": layer.normalize,
-            "recompute": layer.recompute,
-        }
-    elif isinstance(layer, NeuronLayer):
-        options = layer.rule.options()
-        options.pop("rank", None)
-    else:
-        options = {}
-    if callable(options.get("eigenvalue_init")):
-        del options["eigenvalue_init"]  # only a fresh layer needs it
-    defaults = get_neuron(layer.neuron).options
-    options = {k: v for k, v in options.items() if k not in defaults or v != defaults[k]}
-    return SavedLayer(layer.neuron, layer.rank, options=options)
-
-
-def _quadratic_parts(model: nn.Module) -> Iterator[tuple[str, SavedLayer, int]]:
-    """Every place of every quadratic layer, an attention of one neuron as a whole: (name, what it
-    is, id of the module)."""
-    parts: set[int] = set()
-    if isinstance(model, QuadraticLayer):
-        yield "", describe_layer(model), id(model)
-        return
-    for name, _, _, module in walk(model):
-        if isinstance(module, QuadraticMultiheadAttention):
-            projections = list(module.children())
-            if all(isinstance(p, QuadraticLayer) for p in projections):
-                described = [describe_layer(p) for p in projections]  # type: ignore[arg-type]
-                if all(one == described[0] for one in described):
-                    parts.update(id(p) for p in projections)
-                    one = described[0]
-                    whole = SavedLayer(one.neuron, one.rank, True, one.options)
-                    yield name, whole, id(module)
-        elif isinstance(module, QuadraticLayer) and id(module) not in parts:
-            yield name, describe_layer(module), id(module)
-
-
-def _first_names(model: nn.Module) -> Iterator[tuple[str, SavedLayer]]:
+def _layers_to_save(model: nn.Module) -> dict[str, LayerDescription]:
     """The quadratic layers by their first name, checked to be what a file can record."""
-    seen: set[int] = set()
-    for name, layer, module in _quadratic_parts(model):
-        if module in seen:
-            continue
-        seen.add(module)
+    first_names: dict[int, tuple[str, LayerDescription]] = {}
+    for name, layer, module in describe_layers(model):
+        first_names.setdefault(module, (name, layer))
         for option, value in layer.options.items():
             try:
                 json.dumps(value, allow_nan=False)
@@ -305,7 +218,6 @@ def _first_names(model: nn.Module) -> Iterator[tuple[str, SavedLayer]]:
                     f"options of a neuron must be plain values to be saved, got {option}={value!r} "
                     f"(layer {name!r}): use a number or a string"
                 ) from None
-        yield name, layer
     for name, module in model.named_modules():
         if isinstance(module, QuadraticLayer) and parametrize.is_parametrized(module):
             raise InputError(
@@ -313,6 +225,7 @@ def _first_names(model: nn.Module) -> Iterator[tuple[str, SavedLayer]]:
                 f"parametrization in {name!r}: remove it with "
                 "torch.nn.utils.parametrize.remove_parametrizations first"
             )
+    return dict(first_names.values())
 
 
 def quadratic_keys(model: nn.Module) -> set[str]:
@@ -325,7 +238,7 @@ def quadratic_keys(model: nn.Module) -> set[str]:
     }
 
 
-def _check_adapter(model: nn.Module, layers: Mapping[str, SavedLayer]) -> None:
+def _check_adapter(model: nn.Module, layers: Mapping[str, LayerDescription]) -> None:
     if not layers:
         raise InputError(
             f"an adapter needs quadratic layers, got {type(model).__name__} without any: convert "
@@ -340,30 +253,21 @@ def _check_adapter(model: nn.Module, layers: Mapping[str, SavedLayer]) -> None:
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = {}
-    for key, value in model.state_dict().items():
+    """The state dict, checked to be plain tensors with values."""
+    state: dict[str, Any] = model.state_dict()
+    for key, value in state.items():
         if not isinstance(value, Tensor):
-            raise InputError(
-                f"a state dict must hold tensors alone to be saved, got {key!r} of type "
-                f"{type(value).__name__}: use torch.save for a module with a state of its own"
-            )
-        if is_lazy(value):
-            raise InputError(
-                f"every parameter must have values to be saved, got the lazy {key!r}: run one "
-                "forward pass first"
-            )
-        if value.is_meta:
-            raise InputError(
-                f"every tensor must have values to be saved, got {key!r} on the meta device: fill "
-                "the model first"
-            )
-        if type(value.data) is not Tensor or value.layout is not torch.strided:
-            kind = type(value.data).__name__
-            raise InputError(
-                f"every tensor must be a plain dense one to be saved, got {key!r}, a {kind} with "
-                f"layout {value.layout}: gather, densify or dequantize it first"
-            )
-        state[key] = value
+            fault = f"of type {type(value).__name__}: use torch.save for this module"
+        elif is_lazy(value):
+            fault = "without a shape (lazy): run one forward pass first"
+        elif value.is_meta:
+            fault = "on the meta device: fill the model first"
+        elif type(value.data) is not Tensor or value.layout is not torch.strided:
+            kind = f"a {type(value.data).__name__} with layout {value.layout}"
+            fault = f"as {kind}: gather, densify or dequantize it first"
+        else:
+            continue
+        raise InputError(f"only plain dense tensors with values can be saved, got {key!r} {fault}")
     return state
 
 
@@ -373,18 +277,17 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, on the CPU and contiguous; and for the others' names the one it has."""
+    """Each tensor once, on the CPU and contiguous; and for other names of it the one it has."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     names: dict[tuple[Any, ...], str] = {}
     for key, tensor in state.items():
         first = names.setdefault(_identity(tensor), key)
         if first == key:
-            # A copy where only a part of a storage is meant: safetensors refuses shared ones.
-            whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
             plain = tensor.detach().cpu().contiguous()
-            same = plain.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-            stored[key] = plain.clone() if same and not whole else plain
+            # safetensors refuses tensors that are only a part of their storage.
+            whole = plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
+            stored[key] = plain if whole else plain.clone()
         else:
             aliases[key] = first
     return stored, aliases
@@ -396,11 +299,9 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 
 def _opened(path: str) -> Any:
-    """The file, opened; what is not a whole safetensors file gets one error that names it."""
-    if not os.path.exists(path):
-        raise FileError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if os.path.isdir(path):
-        raise FileError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    """The file, opened."""
+    with open(path, "rb"):
+        pass  # Python's own error, with the path, for a file that cannot be opened
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError, RuntimeError) as error:
@@ -429,15 +330,13 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
         )
     try:
         raw = json.loads(metadata[KEY])
-        if not isinstance(raw["format"], int):
-            raise InputTypeError("format is not a number")
-        if raw["format"] > FORMAT:
+        if _expect(int, raw["format"]) > FORMAT:
             raise InputError(
                 f"{path} was written by Quadric {raw.get('version')} in format {raw['format']}, "
                 f"but this version reads formats up to {FORMAT}: update quadric"
             )
         layers = {
-            str(name): SavedLayer(
+            str(name): LayerDescription(
                 _expect(str, entry["neuron"]),
                 None if entry["rank"] is None else _expect(int, entry["rank"]),
                 _expect(bool, entry.get("attention", False)),
@@ -445,10 +344,9 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
             )
             for name, entry in _expect(dict, raw["layers"]).items()
         }
-        aliases = _expect(dict, raw["aliases"])
-        content = raw["content"]
+        content, aliases = raw["content"], _expect(dict, raw["aliases"])
         if content not in ("model", "quadratic") or not set(aliases.values()) <= names:
-            raise InputTypeError("its parts do not go together")
+            raise TypeError("its parts do not go together")
         return Header(_expect(str, raw["version"]), content, layers, aliases)
     except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
         raise InputError(
@@ -459,7 +357,7 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
 
 def _expect(kind: type, value: Any) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputTypeError(f"{value!r} is not a {kind.__name__}")
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
     return value
 
 
@@ -467,40 +365,24 @@ def _conversion(
     model: nn.Module, inner: nn.Module, header: Header, path: str
 ) -> tuple[Swap, list[str]]:
     """The swap that makes the layers of the file which the model does not have yet."""
-    present: dict[str, tuple[SavedLayer, int]] = {}
-    for name, layer, module in _quadratic_parts(inner):
-        present[name] = (layer, module)
-    for name, (layer, _) in present.items():
+    present = {name: (layer, module) for name, layer, module in describe_layers(inner)}
+    known = {module for name, (_, module) in present.items() if name in header.layers}
+    for name, (layer, module) in present.items():
         wanted = header.layers.get(name)
-        if wanted is not None and not wanted.agrees(layer):
+        if module not in known or (wanted is not None and not wanted.agrees(layer)):
             raise InputError(
                 f"the layers of the model and of {path} must agree, but {name!r} is {layer} in the "
-                f"model and {wanted} in the file: load the file into the plain model"
+                f"model and {wanted or 'linear'} in the file: load the file into the plain model"
             )
-    known = {present[name][1] for name in header.layers if name in present}
-    extra = [name for name, (_, module) in present.items() if module not in known]
-    if extra:
-        raise InputError(
-            f"the layers of the model and of {path} must agree, but {extra[0]!r} is "
-            f"{present[extra[0]][0]} in the model and linear in the file"
-            + (f", as are {len(extra) - 1} more" if len(extra) > 1 else "")
-            + ": load the file into the plain model"
-        )
-    plan = {}
-    for name, layer in header.layers.items():
-        if name in present:
-            continue
-        try:
-            plan[name] = layer.plan()
-        except ValueError as error:
-            raise InputError(f"{path} cannot be loaded: {error} (layer {name!r})") from None
-    if not plan:
+    names = [name for name in header.layers if name not in present]
+    if not names:
         return Swap(inner, []), []
     check_convertible(model)
     try:
         # What a start draws is overwritten: the user's random numbers stay as they were.
         with torch.random.fork_rng(devices=[]):
-            return plan_conversion(inner, plan), list(plan)
+            plan = {name: header.layers[name].plan() for name in names}
+            return plan_conversion(inner, plan), names
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} does not fit the model: {error}") from None
 
@@ -511,52 +393,35 @@ def _fitting(
     """The tensors of the file by all their names, once they are known to fit the model."""
     values = dict(tensors) | {key: tensors[first] for key, first in header.aliases.items()}
     state = model.state_dict()
-    adapter = header.content == "quadratic"
-    keys = quadratic_keys(model) if adapter else set(state)
-    missing = [key for key in state if key in keys and key not in values]
-    unexpected = [key for key in values if key not in keys]
-    if missing or unexpected:
-        found = [f"{_some(missing)} missing"] if missing else []
-        found += [f"{_some(unexpected)} unknown to the model"] if unexpected else []
-        raise InputError(
-            f"the tensors of {path} must be those of the model, got {' and '.join(found)}: load it "
-            "into a model of the same architecture"
-        )
+    keys = quadratic_keys(model) if header.content == "quadratic" else set(state)
+    missing = [repr(key) for key in state if key in keys and key not in values]
+    unexpected = [repr(key) for key in values if key not in keys]
+    faults = [f"{some(missing, 3)} missing"] if missing else []
+    faults += [f"{some(unexpected, 3)} unknown to the model"] if unexpected else []
     sources: dict[tuple[Any, ...], str] = {}
-    for key, value in values.items():
+    for key, value in values.items() if not faults else ():
         own = state[key]
         if not isinstance(own, Tensor) or own.is_meta:
             raise InputError(
                 f"the model must have storage to be loaded into, got {key!r} on the meta device: "
                 "call model.to_empty(device='cpu') first"
             )
-        if own.shape != value.shape:
-            raise InputError(
-                f"the tensors of {path} must have the shapes of the model, got {key!r} of shape "
-                f"{tuple(value.shape)}, not {tuple(own.shape)}: load it into a model of the same "
-                "architecture"
-            )
-        if _number_kind(own.dtype) != _number_kind(value.dtype):
-            raise InputError(
-                f"the tensors of {path} must be of the model's kind of number, got {key!r} as "
-                f"{value.dtype} for {own.dtype}: load it into a model of the same architecture"
-            )
         first = sources.setdefault(_identity(own), key)
-        same = torch.allclose(values[first], value, rtol=0, atol=0, equal_nan=True)
-        if first != key and not same:
-            raise InputError(
-                f"tensors that the model shares must be equal in {path}, but {first!r} and {key!r} "
-                "differ: load it into a model that does not share them"
-            )
+        if own.shape != value.shape:
+            faults.append(f"{key!r} of shape {tuple(value.shape)}, not {tuple(own.shape)}")
+        elif _number_kind(own.dtype) != _number_kind(value.dtype):
+            faults.append(f"{key!r} as {value.dtype} for {own.dtype}")
+        elif not torch.allclose(values[first], value, rtol=0, atol=0, equal_nan=True):
+            faults.append(f"different values for {first!r} and {key!r}, which the model shares")
+        if faults:
+            break
+    if faults:
+        raise InputError(
+            f"the tensors of {path} must be those of the model, got {' and '.join(faults)}: load "
+            "it into a model of the same architecture"
+        )
     return values
 
 
-def _number_kind(dtype: torch.dtype) -> str:
-    if dtype.is_floating_point:
-        return "real"
-    return "complex" if dtype.is_complex else "bool" if dtype == torch.bool else "integer"
-
-
-def _some(names: list[str], at_most: int = 3) -> str:
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(map(repr, names[:at_most])) + more
+def _number_kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:
+    return dtype.is_floating_point, dtype.is_complex, dtype == torch.bool

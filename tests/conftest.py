@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
-import tempfile
 
 # torch keeps the backward passes of compiled graphs on disk and finds them without a look at the
 # code they came from: a test of a gradient would hold the code of another day to be right.
@@ -17,7 +14,6 @@ from hypothesis import settings
 from torch import Tensor
 
 import quadric
-from quadric.ops import native as kernels
 
 torch.set_num_threads(1)
 
@@ -54,40 +50,6 @@ def need_kernels() -> None:
     if reason.startswith("no C++ compiler"):
         pytest.skip(f"no kernels on this machine: {reason}")
     pytest.fail(f"the kernels must be active where there is a compiler: {reason}")
-
-
-SWITCHES: dict[str, tuple[str, int] | None] = {"this machine's": None}
-"""Libraries of kernels, by what a compiler leaves out of this machine's instructions, and the bits
-of the vectors that are left.
-"""
-capability = torch.backends.cpu.get_cpu_capability()
-if capability.startswith("AVX"):
-    SWITCHES["no vectors"] = "-mno-avx2", 0
-if capability.startswith("AVX512"):
-    SWITCHES["narrower vectors"] = "-mno-avx512f", 256
-
-
-@functools.cache
-def _library_without(switch: str) -> ctypes.CDLL:
-    """The kernels as a processor without some instructions gets them."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setenv("QUADRIC_CACHE", folder)
-        patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, switch))
-        return kernels._load(kernels._build())
-
-
-@pytest.fixture(params=SWITCHES)
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test that has the kernels switched on with each library."""
-    switch = SWITCHES[request.param]
-    if switch is None:
-        return
-    found = _library_without(switch[0])
-    # A build that fails is tried again without the machine's instructions: that is not what was
-    # to be tested.
-    assert found.quadric_vectors() == switch[1]
-    monkeypatch.setattr(kernels._state, "library", found)
-    monkeypatch.setattr(kernels._state, "has_norm", found.quadric_vectors() > 0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,7 +29,8 @@ def test_defaults_in_the_table_are_those_of_the_estimator() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_code_runs() -> None:
+def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
     X = draw.normal(size=(60, 3))
     names: dict[str, Any] = {"X": X, "y": X[:, 0] * X[:, 1], "X_new": X[:5]}
@@ -39,6 +40,7 @@ def test_code_runs() -> None:
         exec(block, names)
     assert names["model"].predict(names["X_new"]).shape == (5,)
     assert all(hasattr(model, "module_") for model in names["models"])
+    assert (tmp_path / "runs" / "diabetes" / "compare.json").is_file()
 
 
 def test_options_and_examples_exist() -> None:

@@ -172,7 +172,6 @@ ORDER: dict[str, list[str]] = {
         "allocator",
         "timing",
         "memory",
-        "straightforward",
         "cases",
         "run",
         "suite",

@@ -21,21 +21,15 @@ from typing import Any
 import torch
 
 from quadric import cost, models
-from quadric.bench.cases import BARE_PASS, make_transformer
+from quadric.bench.cases import NEURONS
 from quadric.bench.onnx import latency_summary
-from quadric.bench.suite import (
-    NEURONS,
-    memory_summary,
-    rank_summary,
-    summary,
-    turns_summary,
-)
+from quadric.bench.suite import memory_summary, rank_summary, summary
 from quadric.demo.table import demo_table
-from quadric.nn import QuadraticLayer
 from quadric.texttable import markdown_table
 from quadric.zoo.table import neuron_table
 
 MINUS = "\N{MINUS SIGN}"
+RATIOS = "medians, in brackets the best,"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -128,7 +122,7 @@ def _bench(
         rounds = f" in {data['rounds']} rounds" if data["rounds"] > 1 else ""
         note = (
             f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; {times} of "
-            f"{min(counts)} runs{more}{rounds}, taken in turn: `{data['command']}`."
+            f"{min(counts)} runs{more}{rounds}, interleaved: `{data['command']}`."
         )
         return f"{table(data['rows'], markdown=True)}\n\n{note}"
 
@@ -139,17 +133,19 @@ def _networks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return summary([r for r in rows if not r["group"].startswith("conv")], markdown)
 
 
+def _short(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    """The three rows of the README."""
+    wanted = (("resnet20, ", "plain"), ("resnet20, ", "kernels"), ("transformer, ", "kernels"))
+    found = [r for r in rows if any(r["group"].startswith(g) and r["path"] == p for g, p in wanted)]
+    return summary([r for r in found if r["neuron"] in NEURONS], markdown)
+
+
 def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return memory_summary([r for r in rows if not r["group"].startswith("conv")], markdown)
 
 
-def _turns(results: Path) -> str:
-    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
-    return turns_summary(data["rows"], markdown=True)
-
-
 def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    """A few cases: the best of many, and the medians within a turn."""
+    """A few cases: the best of many, and the medians of the ratios within a turn."""
     lines = []
     for row in rows:
         if row["neuron"] != "linear":
@@ -164,87 +160,14 @@ def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return summary([r for r in rows if r["group"].startswith("conv")], markdown)
 
 
-def _maps(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    """Neurons of several maps: our layer's time over that of the formula written straight."""
-    table = []
-    for row in rows:
-        if row["path"] != "straightforward":
-            continue
-        keys = ("group", "neuron", "format")
-        ours = next(r for r in rows if r["path"] == "plain" and all(r[k] == row[k] for k in keys))
-        ratios = [ours[f"{k}_seconds"] / row[f"{k}_seconds"] for k in ("training", "inference")]
-        table.append([row["group"], row["neuron"], row["format"], *(f"{r:.2f}" for r in ratios)])
-    header = ["layer", "neuron", "format", "training", "inference"]
-    return markdown_table(header, table, "lllrr")
-
-
-def _outputs(model: torch.nn.Module, *inputs: torch.Tensor) -> int:
-    """The bytes of the outputs of all linear layers and convolutions of a float32 network."""
-    sizes: list[int] = []
-    for module in model.modules():
-        if isinstance(module, (torch.nn.Conv2d, QuadraticLayer)):
-            module.register_forward_hook(lambda _, inputs, out: sizes.append(4 * out.numel()))
-    model(*inputs)
-    return sum(sizes)
-
-
-def _bound(results: Path) -> str:
-    """What the squares add beside the least that a pass over all outputs adds."""
-    with torch.device("meta"):
-        images = _outputs(models.create("resnet20"), torch.zeros(128, 3, 32, 32))
-        # Converted, so that its attention calls its projections as layers.
-        sequences = _outputs(
-            make_transformer("eigen", {}, 0.0), *(torch.zeros(25, 64, 512) for _ in range(2))
-        )
-    lines, notes = [], []
-    data = json.loads((results / "bench" / "suite.json").read_text(encoding="utf-8"))
-    kept = [r for r in data["rows"] if r["path"] in ("plain", "kernels")]
-    for name, group, size, layout in (
-        ("resnet20", "resnet20, batch 128", images, "channels_last"),
-        ("transformer", "transformer, batch 64", sequences, ""),
-    ):
-        mine = [r for r in kept if r["group"] == group]
-        rows = [r for r in mine if r["format"] == layout]
-        linear = {  # in its better format, as in the ratios
-            kind: min((r for r in mine if r["neuron"] == "linear"), key=lambda r: r[kind])
-            for kind in ("inference", "training")
-        }
-        for row in rows:
-            if row["neuron"] not in (BARE_PASS, *NEURONS):
-                continue
-            bare = row["neuron"] == BARE_PASS
-            cells = [name, row["neuron"] if bare else f"{row['neuron']}, {row['path']}"]
-            # Read and write; backward the gradient in and out, and of a square what was squared.
-            for kind, touched in (("inference", 2), ("training", 4 if bare else 5)):
-                # By medians within a turn: the best of each may come from different moments.
-                more = (row[f"{kind}_turns"] - 1) * linear[kind][f"{kind}_median_seconds"]
-                speed = f"{touched * size / more / 1e9:.0f}" if more > 0 else ""
-                cells += [f"{1e3 * more:.1f}", speed]
-            lines.append(cells)
-        medians = [linear[kind][f"{kind}_median_seconds"] for kind in linear]
-        seconds = [f"{1e3 * median:.0f}" for median in medians]
-        notes.append(f"{name}'s {size / 1e6:.0f} MB ({' and '.join(seconds)} ms)")
-    kinds = [
-        title for kind in ("inference", "training") for title in (f"{kind}: added, ms", "GB/s")
-    ]
-    table = markdown_table(["network", "path", *kinds], lines, "llrrrr")
-    note = (
-        "An inference reads and writes the outputs of all layers once more, a training step also "
-        "reads the gradients and what was squared, and writes new gradients. These outputs, and "
-        f"the median times of the linear network: {', '.join(notes)}. What is added are medians of "
-        "the ratios within a turn, times these."
-    )
-    return f"{table}\n\n{note}"
-
-
 def _onnx(results: Path) -> str:
     """Latency in ONNX Runtime."""
     data = json.loads((results / "bench" / "onnx.json").read_text(encoding="utf-8"))
     machine, threads = data["machine"], data["threads"]
     note = (
         f"{machine['cpu']}, {machine['cores']} cores, {threads} of them used, ONNX Runtime "
-        f"{data['versions']['onnxruntime']}; best of many runs in {data['rounds']} rounds, taken "
-        f"in turn, as ratios to linear, in brackets those of the rounds: `{data['command']}`."
+        f"{data['versions']['onnxruntime']}; best of many runs in {data['rounds']} rounds, "
+        f"interleaved, as ratios to linear, in brackets those of the rounds: `{data['command']}`."
     )
     return f"{latency_summary(data['rows'], markdown=True)}\n\n{note}"
 
@@ -255,14 +178,12 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "savings": _savings,
     "compared": _compared,
     "table-fits": _table_fits,
-    "speed": _bench("suite.json", _networks),
-    "turns": _turns,
+    "speed": _bench("suite.json", _short, RATIOS),
+    "networks": _bench("suite.json", _networks, RATIOS),
     "bf16": _bench("bf16.json", _each_way),
-    "layers": _bench("suite.json", _layers),
+    "layers": _bench("suite.json", _layers, RATIOS),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", rank_summary, "medians"),
-    "maps": _bench("maps.json", _maps),
-    "bound": _bound,
     "onnx": _onnx,
 }
 PAGES = (
@@ -278,7 +199,7 @@ _MARKER = re.compile(r"<!-- (?:table: \S+|/table) -->")
 
 
 def fill(page: str, results: Path) -> str:
-    """The page with each table made anew."""
+    """The page with each table made from the results."""
 
     def replace(block: re.Match[str]) -> str:
         name = block.group(2)

@@ -11,8 +11,11 @@ from quadric.errors import InputError
 from quadric.models.named import build_network
 from quadric.ops import native
 
-DEAR = 64
-"""A neuron that needs this many times the MACs of linear is timed only if it is named."""
+EXPENSIVE = 64
+"""Times the MACs of linear above which a neuron is timed only if it is named."""
+
+REPEATS = {False: 5, True: 12}
+"""Timed runs by default, of a single comparison and of the suite."""
 
 
 def chosen(what: str, names: Sequence[str], known: Collection[str]) -> list[str]:
@@ -83,12 +86,12 @@ def affordable(n: int) -> tuple[list[str], list[str]]:
         The neurons, and a note on those that are left out.
     """
     names = list(zoo.neurons())
-    dear = [name for name in names if _layer_ratio(name, n) > DEAR]
+    expensive = [name for name in names if _layer_ratio(name, n) > EXPENSIVE]
     note = (
-        f"left out, for more than {DEAR} times the MACs of linear: {', '.join(dear)}; to time "
-        "them nevertheless, name them with --neurons"
+        f"left out, for more than {EXPENSIVE} times the MACs of linear: {', '.join(expensive)}; "
+        "to time them nevertheless, name them with --neurons"
     )
-    return [name for name in names if name not in dear], [note] if dear else []
+    return [name for name in names if name not in expensive], [note] if expensive else []
 
 
 def _layer_ratio(neuron: str, n: int) -> float:

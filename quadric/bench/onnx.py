@@ -1,6 +1,4 @@
-"""Latency of exported networks in ONNX Runtime, beside the linear one's, and beside the least that
-their additional nodes could cost.
-"""
+"""Latency of exported networks in ONNX Runtime, beside the linear one's."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class LatencyReport:
     """Latencies by network, batch size and file; prints as a table.
 
     Attributes:
-        rows: one dictionary a file: network, batch, neuron, seconds, and its ratio to linear.
+        rows: one dictionary per file: network, batch, neuron, seconds, and its ratio to linear.
         rounds: how often everything was measured.
         threads: of one run.
     """
@@ -94,14 +92,22 @@ class LatencyReport:
     def __str__(self) -> str:
         return (
             f"{latency_summary(self.rows)}\n\nLatency in ONNX Runtime with {self.threads} "
-            f"thread{'s' if self.threads > 1 else ''}, best of many runs in turn, as a ratio to "
-            "the linear network's; in brackets those of the rounds."
+            f"thread{'s' if self.threads > 1 else ''}, best of many interleaved runs, as a ratio "
+            "to the linear network's; in brackets those of the rounds."
         )
 
 
 def latency_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """A line for each network and batch size."""
-    names = list(dict.fromkeys(row["neuron"] for row in rows if row["neuron"] != "linear"))
+    """A line for each network and batch size.
+
+    Args:
+        rows: of a report.
+        markdown: whether the table is for a page.
+
+    Returns:
+        Linear's time, and the ratios of the others to it.
+    """
+    names = [name for name in NEURONS if name != "linear"]
     lines = []
     for key in dict.fromkeys((row["network"], row["batch"]) for row in rows):
         own = {r["neuron"]: r for r in rows if (r["network"], r["batch"]) == key}
@@ -135,14 +141,17 @@ def bench_onnx(
     threads: int = 1,
     tick: Callable[[], object] = lambda: None,
 ) -> LatencyReport:
-    """Exports each network with linear, eigen and shared neurons, and times the files in turn.
+    """Exports each network with linear, eigen and shared neurons, and times the files, interleaved.
 
     Args:
         networks: which ones.
-        rounds: measure everything so often.
+        rounds: how often to measure everything.
         seconds: for each network and batch size.
         threads: of one run.
         tick: is called after each network and batch size of a round.
+
+    Returns:
+        The report.
     """
     found: dict[tuple[str, int, str], list[float]] = {}
     ratios: dict[tuple[str, int, str], list[float]] = {}

@@ -68,8 +68,7 @@ def plot(report: BenchReport, path: Path) -> None:
         figure, axis = pyplot.subplots(figsize=(8.5, height), layout="constrained")
         for offset, kind, color in ((-0.2, "training", "#0072B2"), (0.2, "inference", "#E69F00")):
             places = [i + offset for i in range(len(rows))]
-            lengths = [r[kind] or 0.0 for r in rows]  # no bar for a training that nobody does
-            axis.barh(places, lengths, height=0.38, color=color, label=kind)
+            axis.barh(places, [r[kind] for r in rows], height=0.38, color=color, label=kind)
         labels = [
             " ".join(filter(None, (r["group"], r["neuron"], r["path"], r["format"], r["dtype"])))
             for r in rows

@@ -1,47 +1,28 @@
-"""The comparison by which the speed of the library is judged, in one command: `quadric bench
---suite`.
+"""The comparison that fills docs/speed.md: `quadric bench --suite`, and its tables.
 
-ResNet-20 on every path, with joined layers, and for inference with BatchNorm folded and activations
-fused; a Transformer with and without dropout; and single convolutions on the kernels. The summary
-takes each neuron in its better memory format (joined and fused: channels_last) and compares it with
-the linear network in its own better one. A linear network with one bare pass over each
-convolution's output stands beside them: what the squares would cost at least if all they did was to
-touch the output once more. So do, for their memory, neurons that compute their linear map again
-instead of keeping an output: the shared one, and in a Transformer, where little else keeps it, the
-eigen one too.
+ResNet-20 on every path; a Transformer, small networks and single convolutions on the paths without
+torch.compile; and, for their memory, neurons that compute their linear map again in backward.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from torch import nn
 
 from quadric.bench.cases import (
     ANCHOR_SHAPES,
-    BARE_PASS,
-    FUSED,
-    JOINED,
+    NEURONS,
+    PATHS,
+    RECOMPUTED,
     Case,
     layer_cases,
-    make_cases,
-    make_transformer,
     network_cases,
-    transformer_cases,
-    with_bare_passes,
+    small_cases,
 )
-from quadric.conversion.convert import convert_
 from quadric.errors import InputError
-from quadric.models.named import build_network
 from quadric.texttable import markdown_table, text_table
 
-NEURONS = ("eigen", "shared")
-RECOMPUTED = ", recompute"
-"""What the name of a neuron that recomputes ends with."""
-_HEADER = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
+Rows = Sequence[dict[str, Any]]
 
 
 def suite_cases(
@@ -51,14 +32,20 @@ def suite_cases(
     sentences: int | None = None,
     shapes: Sequence[tuple[int, int, int]] = ANCHOR_SHAPES,
 ) -> list[Case]:
-    """All cases: the network, the Transformer, and layers.
+    """All cases of the suite.
 
     Args:
         paths: which paths the network is timed on.
         network: the image network.
         batch: its batch size, 128 by default.
-        sentences: the Transformer's, 64 by default.
+        sentences: the batch size of the Transformer, 64 by default.
         shapes: channels, size and batch of the layers.
+
+    Returns:
+        The cases.
+
+    Raises:
+        InputError: if there is no path besides compiled.
     """
     eager = [path for path in paths if path != "compiled"]
     if not eager:
@@ -66,142 +53,100 @@ def suite_cases(
             f"paths must hold plain or kernels beside compiled, got {', '.join(paths)}: the "
             "Transformer and the layers are timed on these"
         )
-    images = network_cases(network, NEURONS, paths, batch=batch)
-    fused = [f"{path}{FUSED}" for path in paths]
-    images += network_cases(network, NEURONS, fused, ("channels_last",), batch=batch)
-    joined = [f"{path}{JOINED}" for path in paths if path in ("kernels", "compiled")]
-    if joined:
-        more = network_cases(network, NEURONS, joined, ("channels_last",), batch=batch)
-        images += [case for case in more if case.neuron != "linear"]  # which is there already
-
-    def with_passes(neuron: str, options: dict[str, Any]) -> nn.Module:
-        return with_bare_passes(build_network(network, "linear", None))
-
-    def images_again(neuron: str, options: dict[str, Any]) -> nn.Module:
-        model = build_network(network, "linear", None)
-        convert_(model, "shared", recompute=True)
-        return model
-
-    images.append(_one_more(images, BARE_PASS, with_passes, eager[-1]))
-    images.append(_one_more(images, f"shared{RECOMPUTED}", images_again, eager[-1]))
-    cases = list(images)
-    for dropout in (0.1, 0.0):
-        sequences = transformer_cases(NEURONS, eager, batch=sentences, dropout=dropout)
-        for neuron in NEURONS:
-            again = functools.partial(_transformer_again, neuron=neuron, dropout=dropout)
-            sequences.append(_one_more(sequences, f"{neuron}{RECOMPUTED}", again, eager[-1]))
-        cases += sequences
-    return cases + layer_cases(NEURONS, shapes, eager[-1:])
+    again: dict[str, Any] = {"paths": eager[-1:], "options": {"recompute": True}}
+    images = network_cases(network, ("shared",), formats=("channels_last",), batch=batch, **again)
+    sequences = network_cases("transformer", batch=sentences, **again)
+    return [
+        *network_cases(network, paths=paths, batch=batch),
+        *images[1:],  # without another linear one
+        *network_cases("transformer", paths=eager, batch=sentences),
+        *sequences[1:],
+        *small_cases(eager),
+        *layer_cases(shapes=shapes, paths=eager[-1:]),
+    ]
 
 
-def _transformer_again(
-    _: str, options: dict[str, Any], *, neuron: str, dropout: float
-) -> nn.Module:
-    return make_transformer(neuron, {"recompute": True}, dropout)
+def _table(header: Sequence[str], lines: Sequence[Sequence[object]], right: str, md: bool) -> str:
+    return (markdown_table if md else text_table)(header, lines, right)
 
 
-def _one_more(
-    cases: Sequence[Case], name: str, build: Callable[[str, dict[str, Any]], nn.Module], path: str
-) -> Case:
-    """A case of another network on the inputs of these, in the format that is best on CPUs."""
-    like = cases[0]
-    layout = "channels_last" if like.format else ""
-    (made,) = make_cases(like.group, build, like.inputs, (), (path,), (layout,), ("float32",))
-    made.neuron, made.path = name, path
-    return made
-
-
-def summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """One line a network and path: training / inference ratios of each neuron in its better memory
-    format, with the spread over rounds behind.
-    """
-    lines = []
-    for group in dict.fromkeys(row["group"] for row in rows):
-        mine = [row for row in rows if row["group"] == group]
-        for path in dict.fromkeys(row["path"] for row in mine):
-            of = {n: [r for r in mine if (r["neuron"], r["path"]) == (n, path)] for n in NEURONS}
-            cells = [_cell(of[neuron]) for neuron in NEURONS]
-            if any(cells):
-                lines.append([group, path, *cells])
-            formats = list(dict.fromkeys(r["format"] for rows in of.values() for r in rows))
-            if path == "kernels" and len(formats) > 1:
-                # They must be good in both formats, each beside the linear network in the same one.
-                for layout in formats:
-                    own = {n: [r for r in of[n] if r["format"] == layout] for n in NEURONS}
-                    cells = [_cell(own[neuron], "_own") for neuron in NEURONS]
-                    lines.append([group, f"{path}, both in {layout}", *cells])
-        bare = [row for row in mine if row["neuron"] == BARE_PASS]
-        if bare:
-            lines.append([group, BARE_PASS, _cell(bare), ""])
-        again = {n: [r for r in mine if r["neuron"] == f"{n}{RECOMPUTED}"] for n in NEURONS}
-        for path in dict.fromkeys(row["path"] for rows in again.values() for row in rows):
-            lines.append([group, f"{path}{RECOMPUTED}", *(_cell(again[n]) for n in NEURONS)])
-    return (markdown_table if markdown else text_table)(_HEADER, lines, "llrr")
-
-
-def _cell(rows: Sequence[dict[str, Any]], against: str = "") -> str:
-    """Training and inference, each in the format that is better for it.
+def current(rows: Rows) -> list[dict[str, Any]]:
+    """The rows of paths that exist; older files have others.
 
     Args:
-        rows: of one neuron, in some formats.
-        against: "_own" for ratios to the linear network in the same format.
+        rows: of a report.
+
+    Returns:
+        Those of `PATHS`.
     """
+    return [row for row in rows if row["path"] in PATHS]
+
+
+def summary(rows: Rows, markdown: bool = False) -> str:
+    """The times of each network and path, as ratios to the linear network.
+
+    Args:
+        rows: of a report.
+        markdown: whether the table is for a page.
+
+    Returns:
+        Per neuron training / inference: medians of the ratios within one turn, and in brackets the
+        ratios of the best times, each in the better memory format.
+    """
+    lines = []
+    for group, path in dict.fromkeys((row["group"], row["path"]) for row in current(rows)):
+        mine = [row for row in rows if (row["group"], row["path"]) == (group, path)]
+        for suffix in ("", RECOMPUTED):
+            cells = [_cell([r for r in mine if r["neuron"] == n + suffix]) for n in NEURONS]
+            if any(cells):
+                lines.append([group, path + suffix, *cells])
+    header = ["network", "path", *(f"{neuron}, training / inference" for neuron in NEURONS)]
+    return _table(header, lines, "llrr", markdown)
+
+
+def _cell(rows: Rows) -> str:
     if not rows:
         return ""
     texts = []
-    for kind in (f"training{against}", f"inference{against}"):
-        timed = [row for row in rows if row[kind] is not None]
-        if not timed:
-            texts.append("-")
-            continue
-        best = min(timed, key=lambda row: row[kind])
-        low, high = min(best[f"{kind}_rounds"]), max(best[f"{kind}_rounds"])
-        texts.append(f"{best[kind]:.2f} ({low:.2f}-{high:.2f})")
-    return " / ".join(texts)
+    for ending in ("_turns", ""):
+        best = [min(row[kind + ending] for row in rows) for kind in ("training", "inference")]
+        texts.append(" / ".join(f"{ratio:.2f}" for ratio in best))
+    return f"{texts[0]} ({texts[1]})"
 
 
-def turns_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """The same comparison by the medians of the ratios within one turn, training / inference."""
+def memory_summary(rows: Rows, markdown: bool = False) -> str:
+    """The peak memory of a training step: each network's least.
+
+    Args:
+        rows: of a report.
+        markdown: whether the table is for a page.
+
+    Returns:
+        The peak, and its ratio to the linear network's.
+    """
     lines = []
-    for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
-        cells = []
-        for neuron in NEURONS:
-            found = [
-                r for r in rows if (r["group"], r["path"], r["neuron"]) == (group, path, neuron)
-            ]
-            ratios = [
-                [row[f"{kind}_turns"] for row in found if row[f"{kind}_turns"] is not None]
-                for kind in ("training", "inference")
-            ]
-            cells.append(" / ".join(f"{min(r):.2f}" if r else "-" for r in ratios if found))
-        if any(cells):
-            lines.append([group, path, *cells])
-    return (markdown_table if markdown else text_table)(_HEADER, lines, "llrr")
-
-
-def memory_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """Peak memory of a training step: each network's least, as a ratio to the linear one."""
-    lines = []
-    for group in dict.fromkeys(row["group"] for row in rows):
-        mine = [r for r in rows if r["group"] == group and r["peak_memory_bytes"]]
-        eager = [r for r in mine if not r["path"].startswith("compiled")]
-        names = ("linear", *NEURONS, *(f"{n}{RECOMPUTED}" for n in NEURONS))
-        for neuron, joined in itertools.product(names, (False, True)):
-            own = [r for r in eager if r["neuron"] == neuron]
-            found = [r for r in own if r["path"].endswith(JOINED) == joined]
+    known = [r for r in current(rows) if r["peak_memory_bytes"] and r["path"] != "compiled"]
+    names = ("linear", *NEURONS, *(n + RECOMPUTED for n in NEURONS))
+    for group in dict.fromkeys(row["group"] for row in known):
+        for neuron in names:
+            found = [r for r in known if (r["group"], r["neuron"]) == (group, neuron)]
             if found:
                 # Of equal ratios the least memory: formats differ a little.
                 best = min(found, key=lambda r: (round(r["memory"], 3), r["peak_memory_bytes"]))
                 size = f"{best['peak_memory_bytes'] / 2**20:,.1f}"
-                name = f"{neuron}, joined" if joined else neuron
-                lines.append([group, name, size, f"{best['memory']:.3f}"])
-    header = ["network", "neuron", "peak, MiB", "of linear's"]
-    return (markdown_table if markdown else text_table)(header, lines, "llrr")
+                lines.append([group, neuron, size, f"{best['memory']:.3f}"])
+    return _table(["network", "neuron", "peak, MiB", "of linear's"], lines, "llrr", markdown)
 
 
-def rank_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """Cost against rank, as ratios to the linear layer: medians within one turn, because what
-    counts here is small differences.
+def rank_summary(rows: Rows, markdown: bool = False) -> str:
+    """Cost against rank, as ratios to the linear layer; times are medians within one turn.
+
+    Args:
+        rows: of a report of `rank_cases`.
+        markdown: whether the table is for a page.
+
+    Returns:
+        Training, inference and memory of each neuron by rank.
     """
     lines = []
     for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
@@ -212,4 +157,4 @@ def rank_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
         lines.append(cells)
     kinds = ("training", "inference", "memory")
     header = ["rank", *(f"{neuron}: {kind}" for neuron in NEURONS for kind in kinds)]
-    return (markdown_table if markdown else text_table)(header, lines, "rrrrrrr")
+    return _table(header, lines, "r" * len(header), markdown)

@@ -24,8 +24,6 @@ _BESIDE: dict[str, tuple[str, set[str]]] = {
     "model": ("--model is a network of its own", {*_TIMING, *_CHOICE, "batch", "input"}),
     "shapes": ("single layers have --shapes", {*_TIMING, *_CHOICE}),
 }
-# Paths that not everything can take.
-_ONLY = {"straightforward": ("shapes", "single layers"), "bare-pass": ("model", "a --model")}
 
 
 def _kind(context: typer.Context) -> str:
@@ -46,9 +44,7 @@ def bench(
         None, help="A network, transformer, or module:factory; else single layers."
     ),
     neurons: str = Option("eigen,shared", help="Neurons to compare with linear, or all."),
-    paths: str = Option(
-        "plain,kernels", help="Of plain, kernels, compiled, straightforward, bare-pass."
-    ),
+    paths: str = Option("plain,kernels", help="Of plain, kernels, compiled."),
     formats: str = Option("nchw,channels_last", help="Of nchw, channels_last."),
     dtypes: str = Option("float32", help="Of float32, bf16."),
     shapes: str | None = Option(
@@ -57,11 +53,11 @@ def bench(
     ranks: str | None = Option(None, help="Cost against rank instead: 1,3,7,15,31,63."),
     batch: int | None = Option(None, help="Batch size of a network.", min=1),
     input: options.Inputs = None,
-    repeats: int = Option(20, help="Timed runs (of tables at most 5).", min=1),
-    rounds: int = Option(1, help="How often to repeat the comparison, for its spread.", min=1),
-    suite: bool = Option(
-        False, "--suite", help="ResNet-20, a Transformer, layers: the whole table."
+    repeats: int | None = Option(
+        None, help="Timed runs: 5 (of tables at most), or 12 of --suite.", min=1
     ),
+    rounds: int = Option(1, help="How often to repeat the comparison, for its spread.", min=1),
+    suite: bool = Option(False, "--suite", help="Every row of docs/speed.md: takes long."),
     threads: int | None = Option(None, help="Threads of torch.", min=1),
     memory: bool = Option(True, help="Measure peak memory too."),
     tables: bool = Option(False, "--tables", help="Time fits of tables instead: quadric.sklearn."),
@@ -77,9 +73,9 @@ def bench(
     kind = _kind(context)
     if tables:
         require("tables", "quadric bench --tables")
-        from quadric.sklearn.bench import bench_tables
+        from quadric.bench.tables import bench_tables
 
-        fits = bench_tables(rows=rows, repeats=min(repeats, 5))
+        fits = bench_tables(rows=rows, repeats=min(repeats or 5, 5))
         return options.show(fits, fits.to_dict(), json_file)
     if onnx:
         require("onnx", "quadric bench --onnx")
@@ -100,17 +96,14 @@ def bench(
 
     from quadric import zoo
     from quadric.bench import cases as known
-    from quadric.bench.allocator import keep_freed_memory
-    from quadric.bench.command import affordable, chosen, usable_paths, widest
-    from quadric.bench.run import AT_LEAST, run, timed_runs
+    from quadric.bench.command import REPEATS, affordable, chosen, usable_paths, widest
+    from quadric.bench.run import AT_LEAST, expected_seconds, run, timed_runs
     from quadric.bench.suite import suite_cases, summary
+    from quadric.process import keep_freed_memory
 
     if threads is not None:
         torch.set_num_threads(threads)
     ways = chosen("paths", options.words(paths), known.PATHS)
-    for way, (place, what) in _ONLY.items():
-        if way in ways and kind != place:
-            raise InputError(f"paths may hold {way} for {what} only: leave it out")
     layouts = chosen("formats", options.words(formats), known.FORMATS)
     types = chosen("dtypes", options.words(dtypes), known.DTYPES)
     named = list(zoo.neurons()) if neurons == "all" else options.words(neurons)
@@ -138,9 +131,12 @@ def bench(
         cases = known.network_cases(model, compared, ways, layouts, types, batch, input)
     else:
         cases = known.layer_cases(compared, sizes, ways, layouts, types)
-    for note in notes + more:
-        print(note, file=sys.stderr)
+    repeats = repeats or REPEATS[suite]
     keeps = keep_freed_memory()
+    minutes = expected_seconds(cases, repeats, rounds) / 60
+    about = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{60 * minutes:.0f} seconds"
+    for note in [*notes, *more, f"this takes about {about}"]:
+        print(note, file=sys.stderr)
     with options.progress_bar(timed_runs(cases, repeats, rounds), "timing") as tick:
         report = run(cases, repeats, memory, tick, rounds, AT_LEAST)
     report = replace(report, keeps_memory=keeps)

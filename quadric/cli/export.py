@@ -47,7 +47,7 @@ def export(
         )
     if source.is_dir():
         require("train", "quadric export of a run")
-        from quadric.train.deployment import from_run
+        from quadric.train.exported_run import from_run
 
         if model is not None or input or set_:
             raise InputError(

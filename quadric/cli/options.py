@@ -124,15 +124,15 @@ def show(text: object, data: Any, json_file: str | None) -> None:
 
 
 @contextmanager
-def progress_bar(total: int, what: str) -> Iterator[Callable[..., None]]:
+def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr, where that is a terminal.
 
     Args:
-        total: the number of steps.
+        total: the number of steps, or None if the first step says it.
         what: what is being done.
 
     Yields:
-        A function of the number of steps that were done, by default 1, and what is done next.
+        A function of the steps that were done, by default 1, what is done next, and the total.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -140,4 +140,8 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[..., None]]:
     hidden = not sys.stderr.isatty()
     with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done=1, now="": bar.update(task, advance=done, description=now or what)
+
+        def advance(done: int = 1, now: str = "", total: int | None = total) -> None:
+            bar.update(task, advance=done, description=now or what, total=total)
+
+        yield advance

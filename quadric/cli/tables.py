@@ -52,12 +52,9 @@ def compare(
     """
     require("tables", "quadric compare")
     from quadric.provenance import finite
-    from quadric.sklearn.compare.command import compare_and_write
-    from quadric.sklearn.compare.deploy import check_path
-    from quadric.sklearn.compare.models import Plan, parse_neurons
-    from quadric.sklearn.compare.run import Options, check_table
-    from quadric.sklearn.compare.sources import list_sources, load_source, source_facts
-    from quadric.sklearn.networks import ACTIVATIONS
+    from quadric.sklearn import compare as compare_table
+    from quadric.sklearn.comparison.saving import check_path
+    from quadric.sklearn.comparison.sources import list_sources, source_facts
 
     if list_:
         return options.show(list_sources(data_dir), source_facts(), json_file)
@@ -66,35 +63,38 @@ def compare(
             "name a table: quadric compare FILE --target COLUMN, law:NAME, uci:NAME or a data set "
             "(quadric compare --list)"
         )
-    contenders, widths = tuple(parse_neurons(neurons)), tuple(options.numbers("hidden", hidden))
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     if save is not None:
         check_path(save, json_file)
         if save.suffix == ".onnx":
             require("onnx", "quadric compare --save model.onnx")
-    table = load_source(
-        source,
-        target=target,
-        task=task,
-        data_dir=data_dir,
-        rows=rows,
-        delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
-        drop=options.words(drop),
-        categories=options.words(categories),
-        seed=seed,
-    )
-    table = check_table(table, folds)
-    plan = Plan(table.task, widths, activation, epochs)
-    wanted = Options(contenders, plan, folds, seeds, seed, baselines)
     try:
-        with options.progress_bar(wanted.fits(), "comparing") as advance:
-            found, written = compare_and_write(
-                table, wanted, directory=run_dir, save=save, progress=advance
+        with options.progress_bar(None, "comparing") as advance:
+            found = compare_table(
+                source,
+                target=target,
+                task=task,
+                neurons=neurons,
+                hidden=options.numbers("hidden", hidden),
+                activation=activation,
+                folds=folds,
+                seeds=seeds,
+                seed=seed,
+                epochs=epochs,
+                rows=rows,
+                delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+                drop=options.words(drop),
+                categories=options.words(categories),
+                data_dir=data_dir,
+                run_dir=run_dir,
+                baselines=baselines,
+                save=save,
+                progress=advance,
             )
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)
         raise typer.Exit(130) from None
     line = found.python_line()
     python = [] if line is None else [f"In Python: {line}"]
-    options.show("\n".join([str(found), *python, *written]), finite(found.to_dict()), json_file)
+    options.show(
+        "\n".join([str(found), *python, *found.written]), finite(found.to_dict()), json_file
+    )

@@ -1,23 +1,109 @@
-"""Choosing layers by name: the include, exclude and rank arguments of the converter."""
+"""Choosing the layers to convert: by name, by their order in the forward pass, all but the head."""
 
 from __future__ import annotations
 
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from quadric.conversion.report import Skipped
+from quadric.conversion.targets import (
+    Target,
+    look_around,
+    naming_layer,
+    obstacle,
+    run_examples,
+    tensors_of,
+)
+from quadric.counting.network import check_initialized, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
+from quadric.nn import QuadraticLayer
+from quadric.zoo import Neuron, get_neuron
 
 Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
 Rank = int | Mapping[str, int] | Callable[..., int | None]
+
+HEAD_NAMES = ("fc", "classifier", "head", "lm_head", "score", "output")
+"""Names under which a last linear layer counts as the head."""
+
+SHORTCUT_NAMES = ("downsample", "shortcut", "skip", "identity", "residual")
+"""Starts of name parts under which a 1x1 convolution counts as a shortcut."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `convert_`, as documented there."""
+
+    neuron: str = "eigen"
+    rank: Rank | None = None
+    include: Selection | None = None
+    exclude: Selection | None = None
+    first: int | None = None
+    head: bool = False
+    init: str = "linear"
+    example_inputs: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def row(self) -> Neuron:
+        """The neuron."""
+        return get_neuron(self.neuron)
+
+    @property
+    def start(self) -> str:
+        """The start of the new layers: `init`, or "published" if the neuron cannot be linear."""
+        cannot = self.init == "linear" and not self.row.can_be_linear
+        return "published" if cannot else self.init
+
+    def check(self) -> None:
+        """Checks everything that does not depend on the model.
+
+        Raises:
+            InputError: if an argument has a value that does not fit.
+            InputTypeError: if an argument has the wrong type.
+        """
+        row, rank, first = self.row, self.rank, self.first
+        if self.neuron == "linear":
+            raise InputError(
+                "neuron must be a quadratic one, got 'linear': use quadric.revert_ to make a model "
+                "linear again"
+            )
+        if not (rank is None or isinstance(rank, (int, Mapping)) or callable(rank)):
+            raise InputTypeError(
+                "rank must be an integer, a mapping from layer names, or a callable of the name, "
+                f"got {rank!r} of type {type(rank).__name__}: give one of these"
+            )
+        if self.start not in row.starts:
+            raise InputError(
+                f"init of the neuron {self.neuron!r} must be one of {', '.join(row.starts)}, got "
+                f"{self.init!r}: choose one of these"
+            )
+        eigenvalue_init = self.options.get("eigenvalue_init", "zeros")
+        if self.start == "linear" and eigenvalue_init != "zeros":
+            raise InputError(
+                "eigenvalue_init must be 'zeros' with init='linear', got "
+                f"{eigenvalue_init!r}: give init='published' for another start"
+            )
+        if first is not None and (
+            isinstance(first, bool) or not isinstance(first, int) or first < 1
+        ):
+            raise InputError(
+                f"first must be an integer >= 1, got {first!r}: leave it out to convert all layers"
+            )
+        # A mapping or a function gives ranks layer by layer. The neuron must have a rank at all.
+        common = rank if rank is None or isinstance(rank, int) else None if row.has_rank else 1
+        row.make_rule(common, **self.options)
 
 
 class ExactNames(list[str]):
     """A list of layer names that are meant exactly, never as suffixes.
 
-    In an ordinary list `conv1` also means `layer1.0.conv1`; names that were read off a model must
+    In an ordinary list `conv1` also means `layer1.0.conv1`. Names that were read off a model must
     not.
     """
 
@@ -26,75 +112,65 @@ class Selector:
     """A compiled `include` or `exclude`.
 
     A string is a regular expression that must match the whole name, a list holds exact names or
-    suffixes (after a dot), a callable gets the name and the module.
+    suffixes (after a dot), a callable gets the name and the module. None matches nothing.
+
+    Args:
+        argument: the name of the argument, for messages.
+        selection: its value.
+
+    Raises:
+        InputError: if the expression is not valid.
+        InputTypeError: if the selection is of another type.
     """
 
-    def __init__(self, argument: str, selection: Selection) -> None:
+    def __init__(self, argument: str, selection: Selection | None) -> None:
         self.argument = argument
-        self.selection = selection
-        self._exact = isinstance(selection, ExactNames)
-        self._pattern: re.Pattern[str] | None = None
+        self._tests: dict[str, Callable[[str, nn.Module], object]] = {}
+        self._used: set[str] = set()
+        if selection is None:
+            return
         if isinstance(selection, str):
             try:
-                self._pattern = re.compile(selection)
+                pattern = re.compile(selection)
             except re.error as error:
                 raise InputError(
                     f"{argument} must be a valid regular expression, got {selection!r} ({error}): "
-                    "mend it, or give a list of names"
+                    "correct it, or give a list of names"
                 ) from None
-        elif not callable(selection):
-            if not isinstance(selection, Iterable):
-                raise InputTypeError(
-                    f"{argument} must be a regular expression, a list of names or a callable, got "
-                    f"{type(selection).__name__}: give one of these"
-                )
-            self.selection = list(selection)
-            for entry in self.selection:
+            self._tests[selection] = lambda name, module: pattern.fullmatch(name)
+        elif callable(selection):
+            self._tests[getattr(selection, "__name__", "callable")] = selection
+        elif isinstance(selection, Iterable):
+            for entry in selection:
                 if not isinstance(entry, str):
                     raise InputTypeError(
                         f"{argument} must be a list of names, got the entry {entry!r} of type "
                         f"{type(entry).__name__}: give strings"
                     )
-        self._used: set[str] = set()
+                self._tests[entry] = _name_test(entry, isinstance(selection, ExactNames))
+        else:
+            raise InputTypeError(
+                f"{argument} must be a regular expression, a list of names or a callable, got "
+                f"{type(selection).__name__}: give one of these"
+            )
 
     def matches(self, names: Sequence[str], module: nn.Module) -> bool:
-        """Whether a layer known under these names is chosen."""
-        if self._pattern is not None:
-            hit = any(self._pattern.fullmatch(name) for name in names)
-            self._used.update([self._pattern.pattern] if hit else [])
-            return hit
-        if callable(self.selection):
-            hit = any(self.selection(name, module) for name in names)
-            self._used.update(["callable"] if hit else [])
-            return hit
-        found = [entry for entry in self.selection if any(self._means(entry, n) for n in names)]
-        self._used.update(found)
+        """Whether a layer with these names is chosen."""
+        found = {key for key, test in self._tests.items() if any(test(n, module) for n in names)}
+        self._used |= found
         return bool(found)
-
-    def _means(self, entry: str, name: str) -> bool:
-        return name == entry or (not self._exact and name.endswith("." + entry))
 
     def unused(self) -> list[str]:
         """What chose nothing: entries of a list, or the expression or callable as a whole."""
-        if self._pattern is not None:
-            return [] if self._used else [self._pattern.pattern]
-        if callable(self.selection):
-            return [] if self._used else [getattr(self.selection, "__name__", "callable")]
-        return [entry for entry in self.selection if entry not in self._used]
+        return [key for key in self._tests if key not in self._used]
 
 
-def check_rank_argument(rank: Any) -> None:
-    """Raises unless `rank` is None, a number, a mapping or a callable."""
-    if rank is None or isinstance(rank, (int, Mapping)) or callable(rank):
-        return
-    raise InputTypeError(
-        "rank must be an integer, a mapping from layer names, or a callable of the name, got "
-        f"{rank!r} of type {type(rank).__name__}: give one of these"
-    )
+def _name_test(entry: str, exact: bool) -> Callable[[str, nn.Module], bool]:
+    return lambda name, module: name == entry or (not exact and name.endswith("." + entry))
 
 
 def rank_of(rank: Rank | None, names: Sequence[str]) -> int | None:
-    """The rank of the layer known under these names; None for the neuron's default."""
+    """The rank of the layer with these names; None for the neuron's default."""
     if isinstance(rank, Mapping):
         return next((rank[name] for name in names if name in rank), None)
     if callable(rank):
@@ -102,13 +178,221 @@ def rank_of(rank: Rank | None, names: Sequence[str]) -> int | None:
     return rank
 
 
-def check_mapping(rank: Rank | None, names: Iterable[str]) -> None:
-    """Raises if a rank mapping names a layer that is not there."""
-    if isinstance(rank, Mapping):
-        known = list(names)
-        for name in rank:
-            if name not in known:
-                raise InputError(
-                    f"rank must name layers that can be converted, got {name!r}; they are: "
-                    f"{', '.join(known) or 'none'}"
-                )
+def some(names: Sequence[str], at_most: int = 20) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return (", ".join(names[:at_most]) or "none") + more
+
+
+def keeps_weights(row: Neuron, start: str) -> bool:
+    """Whether a layer with this start keeps the weight and bias of the linear layer."""
+    return start == "linear" or row.name == "eigen"
+
+
+def choose(
+    model: nn.Module, request: Request, targets: list[Target], traced: Trace | None
+) -> tuple[list[Target], list[Skipped]]:
+    """Chooses the layers to convert, and warns of names that match none.
+
+    Args:
+        model: the network.
+        request: the arguments of the conversion, checked.
+        targets: the candidates.
+        traced: what a forward pass showed, if there was one.
+
+    Returns:
+        The layers to convert, in forward order, and the others with their reasons.
+
+    Raises:
+        InputError: if no layer is left, or an argument does not fit the model.
+    """
+    include, exclude = Selector("include", request.include), Selector("exclude", request.exclude)
+    known = [name for target in targets for name in target.names]
+    for name in request.rank if isinstance(request.rank, Mapping) else ():
+        if name not in known:
+            raise InputError(
+                f"rank must name layers that can be converted, got {name!r}; they are: "
+                f"{', '.join(known) or 'none'}"
+            )
+    around, row, first = look_around(model), request.row, request.first
+    keeps = keeps_weights(row, request.start)
+    head = find_head(model, targets, traced)
+    pointwise = traced.shortcuts if traced is not None else set()
+    chosen: list[Target] = []
+    skipped: list[Skipped] = []
+
+    def reason_to_skip(target: Target) -> str | None:
+        included = request.include is None or include.matches(target.names, target.module)
+        if exclude.matches(target.names, target.module):
+            return "excluded"
+        if not included:
+            return "not included"
+        if target is head and not request.head and request.include is None:
+            return "the head stays linear (head=True converts it)"
+        with naming_layer(target.name):
+            rule = row.make_rule(rank_of(request.rank, target.names), **request.options)
+        reason = obstacle(target, row, rule, around, keeps)
+        is_side = is_shortcut(target) or id(target.module) in pointwise
+        if reason is None and first is not None and is_side:
+            return "a shortcut, which `first` does not count"
+        return reason
+
+    def skip(target: Target, reason: str) -> None:
+        skipped.append(Skipped(target.name, type(target.module).__name__, reason))
+
+    for target in traced.order if traced is not None else targets:
+        reason = reason_to_skip(target)
+        if reason is None:
+            chosen.append(target)
+        else:
+            skip(target, reason)
+    if not chosen:
+        raise _nothing_chosen(model, request, skipped)
+    if first is not None:
+        if first > len(chosen):
+            raise InputError(
+                "first must be at most the number of layers that can be converted, "
+                f"{len(chosen)}, got {first}: give a smaller number or leave it out"
+            )
+        for target in chosen[first:]:
+            skip(target, f"not among the first {first}")
+    for selector in (include, exclude):
+        if selector.unused():
+            warnings.warn(
+                f"{selector.argument} names {', '.join(map(repr, selector.unused()))}, which "
+                "matched no layer: check the spelling",
+                UserWarning,
+                stacklevel=4,
+            )
+    return chosen[:first], skipped
+
+
+def _nothing_chosen(model: nn.Module, request: Request, skipped: list[Skipped]) -> InputError:
+    kinds = Counter(type(m).__name__ for m in model.modules() if not m._modules)
+    present = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
+    if all(s.reason in ("excluded", "not included") for s in skipped):
+        asked = f" by include={request.include!r}" if request.include is not None else ""
+        names = [s.name + (" (excluded)" if s.reason == "excluded" else "") for s in skipped]
+        return InputError(
+            f"at least one layer must match, got none{asked}; the model's layers are: {present}; "
+            f"those that can be converted: {some(names)}: choose other names"
+        )
+    reasons = [f"{s.name} ({s.kind}): {s.reason}" for s in skipped if s.reason != "not included"]
+    return InputError(
+        "at least one layer must be convertible, but every layer that matched was skipped; the "
+        f"model's layers are: {present}; the reasons: {'; '.join(reasons)}"
+    )
+
+
+@dataclass
+class Trace:
+    """What one forward pass showed.
+
+    Attributes:
+        order: the targets in the order of their first calls, then those that were never called.
+        uncalled: the ids of modules that were never called.
+        makes_output: the ids of the modules whose result is an output of the model.
+        shortcuts: the ids of 1x1 convolutions that run in parallel to a larger one.
+    """
+
+    order: list[Target]
+    uncalled: set[int]
+    makes_output: set[int]
+    shortcuts: set[int]
+
+
+def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace:
+    """Runs the model once and watches the targets.
+
+    Args:
+        model: the network.
+        targets: the layers to watch.
+        example_inputs: a tensor, a tuple or a mapping.
+
+    Returns:
+        What the pass showed.
+
+    Raises:
+        InputError: if the model does not take the inputs, or has lazy layers.
+    """
+    check_initialized(model)  # a forward pass would make its parameters
+    inputs: dict[int, list[Tensor]] = {}
+    outputs: dict[int, list[Tensor]] = {}
+
+    def watch(module: nn.Module, args: Any, output: Any) -> None:
+        inputs.setdefault(id(module), []).extend(t for t in args if isinstance(t, Tensor))
+        outputs.setdefault(id(module), []).extend(tensors_of(output))
+
+    handles = [target.module.register_forward_hook(watch) for target in targets]
+    try:
+        with unfused():
+            result = {_storage(t) for t in tensors_of(run_examples(model, example_inputs))}
+    finally:
+        for handle in handles:
+            handle.remove()
+    by_id = {id(target.module): target for target in targets}
+    uncalled = [target for target in targets if id(target.module) not in inputs]
+    # A 1x1 convolution that reads the same tensor as a larger one is a shortcut, whatever its name.
+    kernels = {key: getattr(by_id[key].module, "kernel_size", None) for key in inputs}
+    larger = {id(t) for key, k in kernels.items() if k and max(k) > 1 for t in inputs[key]}
+    return Trace(
+        order=[*(by_id[key] for key in inputs), *uncalled],
+        uncalled={id(target.module) for target in uncalled},
+        makes_output={k for k, made in outputs.items() if any(_storage(t) in result for t in made)},
+        shortcuts={
+            key
+            for key, k in kernels.items()
+            if k and max(k) == 1 and any(id(t) in larger for t in inputs[key])
+        },
+    )
+
+
+def _storage(tensor: Tensor) -> Any:
+    if tensor.is_meta:  # no addresses there: views share the storage object
+        return tensor.untyped_storage()._cdata
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def is_shortcut(target: Target) -> bool:
+    """Whether a layer is a 1x1 convolution on a shortcut, by its name."""
+    kernel = getattr(target.module, "kernel_size", None)
+    if kernel is None or max(kernel) > 1:
+        return False
+    parts = [part for name in target.names for part in name.split(".")]
+    return any(part.startswith(SHORTCUT_NAMES) for part in parts)
+
+
+def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> Target | None:
+    """Finds the head of a network.
+
+    Args:
+        model: the network.
+        targets: its candidates.
+        traced: what a forward pass showed, if there was one.
+
+    Returns:
+        The last linear layer, if it makes the model's output, has the name of a head, or ends a
+        Sequential; None for a model without a head.
+    """
+    order = targets
+    if traced is not None:
+        order = [t for t in traced.order if id(t.module) not in traced.uncalled]
+        called = [t for t in order if isinstance(t.module, (nn.Linear, QuadraticLayer))]
+        # The last one called: a cache of keys and values returns results of earlier layers, too.
+        if called and id(called[-1].module) in traced.makes_output:
+            return called[-1] if isinstance(called[-1].module, nn.Linear) else None
+    linear = [t for t in order if isinstance(t.module, nn.Linear)]
+    if not linear:
+        return None
+    last = linear[-1]
+    for name in last.names:
+        # Trailing numbers are places in a Sequential, not names: classifier.6 is a classifier.
+        parts = name.split(".")
+        while len(parts) > 1 and parts[-1].isdigit():
+            parts.pop()
+        if parts[-1] in HEAD_NAMES:
+            return last
+    end = unwrapped(model)
+    while isinstance(end, nn.Sequential) and len(end):
+        end = end[-1]
+    return last if end is last.module else None

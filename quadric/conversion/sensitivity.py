@@ -2,17 +2,18 @@
 
 Converted with eigenvalues zero, a model computes what it computed before, but its eigenvalues
 receive a gradient. For the eigenvalue that weighs the square of feature f in output y it is
-`sum g_y f^2`, with g_y the gradient of the loss at y. That number alone cannot be compared between
-layers: it depends on the units of f and y. So it is measured against a curvature of natural size:
+`sum g_y f^2`, where g_y is the gradient of the loss at y. That number depends on the units of f and
+y, so it cannot be compared between layers. It is therefore taken relative to a curvature of natural
+size:
 
     s = std(y) / std(f^2) * sum g_y (f^2 - mean(f^2)),
 
 the derivative of the loss by a relative eigenvalue, which is 1 where the square varies as much as
 the linear output does. It does not change if features or outputs are rescaled (a normalization
-behind the layer does that), and the mean, which a bias can do, is taken out. The score of a layer
-is the root of the sum of s^2 over its eigenvalues: to first order, by how much the loss falls for a
-step of length 1 in its relative eigenvalues. A step of that length is far outside of the first
-order; what counts is the order of the layers, not the numbers.
+after the layer does that). The mean of the square is taken out, because a bias can replace it. The
+score of a layer is the root of the sum of s^2 over its eigenvalues: to first order, by how much the
+loss falls for a step of length 1 in its relative eigenvalues. The first order does not hold for so
+long a step: use the order of the layers, not the numbers.
 
 Means run over all elements of all batches that reach the layer; the gradient is that of the mean
 loss over the batches.
@@ -21,14 +22,14 @@ loss over the batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quadric.conversion.convert import prepare_conversion
-from quadric.conversion.selection import ExactNames, Rank, Selection
+from quadric.conversion.selection import ExactNames, Rank, Request, Selection
 from quadric.conversion.targets import undisturbed
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
@@ -38,8 +39,11 @@ NEURONS = ("eigen", "shared", "square")
 """The neurons whose squares are those of the layer's own outputs, so that one pass is enough."""
 
 
-class Scores(Mapping[str, float]):
+class Scores(dict[str, float]):
     """The score of each layer, highest first. Prints as a table.
+
+    Args:
+        scores: the scores by layer name, in any order.
 
     Examples:
         >>> scores = Scores({"conv1": 0.5, "conv2": 2.0})
@@ -48,22 +52,21 @@ class Scores(Mapping[str, float]):
     """
 
     def __init__(self, scores: Mapping[str, float]) -> None:
-        ordered = sorted(scores.items(), key=lambda item: -item[1])
-        self._scores = dict(ordered)
-
-    def __getitem__(self, name: str) -> float:
-        return self._scores[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._scores)
-
-    def __len__(self) -> int:
-        return len(self._scores)
+        super().__init__(sorted(scores.items(), key=lambda item: -item[1]))
 
     def top(self, n: int) -> list[str]:
-        """The names of the n layers with the highest scores, for `convert_(include=...)`.
+        """The names of the layers with the highest scores, for `convert_(include=...)`.
 
         As `include` they mean these layers alone, not others whose names end in the same way.
+
+        Args:
+            n: how many.
+
+        Returns:
+            The names, the highest score first.
+
+        Raises:
+            InputError: if `n` is not an integer >= 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"n must be an integer >= 1, got {n!r}: give a number of layers")
@@ -71,18 +74,18 @@ class Scores(Mapping[str, float]):
 
     def to_dict(self) -> dict[str, float]:
         """The scores as a plain dictionary, highest first."""
-        return dict(self._scores)
+        return dict(self)
 
     def __str__(self) -> str:
-        total = math.fsum(self._scores.values())
+        total = math.fsum(self.values())
         rows = [
             (name, f"{score:.3g}", f"{score / total:.1%}" if total else "")
-            for name, score in self._scores.items()
+            for name, score in self.items()
         ]
         return text_table(("layer", "score", "share"), rows, "lrr")
 
     def __repr__(self) -> str:
-        return f"Scores({self._scores!r})"
+        return f"Scores({super().__repr__()})"
 
 
 def sensitivity(
@@ -108,11 +111,16 @@ def sensitivity(
         neuron: "eigen", "shared" or "square".
         rank: its rank, as in `quadric.convert_`.
         include: the layers to score, as in `quadric.convert_`.
-        exclude: the layers to leave out, likewise.
+        exclude: the layers to leave out, as in `quadric.convert_`.
         head: score the head too.
 
     Returns:
         The scores by layer name, highest first.
+
+    Raises:
+        InputError: if no layer can be scored, there is no batch, or the loss is not one finite
+            number with a gradient.
+        InputTypeError: if an argument has the wrong type.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -132,30 +140,26 @@ def sensitivity(
             f"loss_fn must be a function of (model, batch), got {type(loss_fn).__name__}: write "
             "lambda model, batch: ..."
         )
-    swap = prepare_conversion(
-        model, neuron=neuron, rank=rank, include=include, exclude=exclude, head=head
-    ).swap
-    probes = [
-        (target.name, [_Probe(m) for m in new.modules() if isinstance(m, QuadraticLayer)])
+    request = Request(neuron, rank, include, exclude, head=head)
+    swap, _ = prepare_conversion(model, request)
+    by_layer = {
+        target.name: [_Probe(m) for m in new.modules() if isinstance(m, QuadraticLayer)]
         for target, new in swap.built
-    ]
-    handles = [probe.watch() for _, group in probes for probe in group]
+    }
+    probes = [probe for group in by_layer.values() for probe in group]
+    handles = [probe.layer.register_forward_hook(probe.see) for probe in probes]
     try:
         with undisturbed(model):
             swap.do()
-            model.eval()  # the new layers came as the old ones were before
-            count = _run(model, loss_fn, batches, [probe for _, group in probes for probe in group])
+            model.eval()  # the new layers have the training flags of the old ones
+            count = _run(model, loss_fn, batches, probes)
     finally:
         swap.undo()
         # The new layers share their hooks with the old ones.
         for handle in handles:
             handle.remove()
-    return Scores(
-        {
-            name: math.sqrt(sum(probe.squared_norm(count) for probe in group))
-            for name, group in probes
-        }
-    )
+    scores = {name: sum(p.squared_norm(count) for p in group) for name, group in by_layer.items()}
+    return Scores({name: math.sqrt(score) for name, score in scores.items()})
 
 
 def _run(
@@ -171,28 +175,26 @@ def _run(
         count += 1
         with torch.enable_grad():
             loss = loss_fn(model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise InputError(
-                f"loss_fn must return a tensor with one number, got {shape}: take the mean over "
-                "the batch"
-            )
-        if not loss.requires_grad:
-            raise InputError(
-                "loss_fn must return a loss that depends on the layers to be scored, got one "
-                "without a gradient: call the model that it is given, without torch.no_grad"
-            )
-        if not bool(torch.isfinite(loss)):
-            raise InputError(
-                f"the loss must be finite, got {float(loss.detach())} in batch {count}: check the "
-                "data and the model"
-            )
+        _check_loss(loss, count)
         gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         for i, probe in enumerate(probes):
             probe.add(gradients[2 * i], gradients[2 * i + 1])
     if count == 0:
         raise InputError("batches must hold at least one batch, got none: give some data")
     return count
+
+
+def _check_loss(loss: Any, batch: int) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        fault = f"{shape}: return one number, the mean over the batch"
+    elif not loss.requires_grad:
+        fault = "one without a gradient: call the model that is given, without torch.no_grad"
+    elif not bool(torch.isfinite(loss)):
+        fault = f"{float(loss.detach())} in batch {batch}: check the data and the model"
+    else:
+        return
+    raise InputError(f"loss_fn must return a finite loss that depends on the model, got {fault}")
 
 
 class _Probe:
@@ -202,29 +204,22 @@ class _Probe:
         self.layer = layer
         weight = layer.weight
         # Added to the output, so that its gradient is the sum of g at every channel.
-        self.shift = torch.zeros(
-            layer.num_outputs, device=weight.device, dtype=weight.dtype, requires_grad=True
-        )
+        self.shift = weight.new_zeros(layer.num_outputs, requires_grad=True)
         layer.eigenvalues.requires_grad_(True)
-        zeros = torch.zeros(layer.num_outputs, device=weight.device, dtype=torch.float64)
         self.elements = 0
-        self.moments = [zeros.clone() for _ in range(3)]  # of z, z^2 and z^4
+        self.moments = torch.zeros_like(self.shift, dtype=torch.float64).repeat(3, 1)
         self.eigenvalue_gradient = torch.zeros_like(layer.eigenvalues, dtype=torch.float64)
-        self.output_gradient = zeros.clone()
+        self.output_gradient = torch.zeros_like(self.shift, dtype=torch.float64)
 
-    def watch(self) -> Any:
-        """Hooks the probe to its layer."""
-        return self.layer.register_forward_hook(self._see)
-
-    def _see(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def see(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """A forward hook that adds up moments of the output, and adds the shift to it."""
         dim = self.layer.linear_map.channel_dim
         with torch.no_grad():
             z = output.detach().movedim(dim, -1).flatten(0, -2).double()
             self.elements += z.shape[0]
-            squares = z * z
-            for moment, values in zip(self.moments, (z, squares, squares * squares), strict=True):
-                moment += values.sum(0)
-        return output + self.shift.reshape(-1, *(1,) * (-1 - dim)).to(output.dtype)
+            self.moments += torch.stack([z.pow(power).sum(0) for power in (1, 2, 4)])
+        shifted: Tensor = output + self.shift.reshape(-1, *(1,) * (-1 - dim)).to(output.dtype)
+        return shifted
 
     def add(self, eigenvalue_gradient: Tensor | None, output_gradient: Tensor | None) -> None:
         """Adds the gradients of one batch; None where the loss does not depend on the layer."""
@@ -236,14 +231,14 @@ class _Probe:
         """The sum of the squared derivatives by the relative eigenvalues."""
         if self.elements == 0:
             return 0.0
-        mean, second, fourth = (moment / self.elements for moment in self.moments)
+        mean, second, fourth = self.moments / self.elements
         output_scale = (second - mean * mean).clamp_min(0).sqrt()
         variance = fourth - second * second
         # A feature that does not vary has no curvature to offer; rounding must not give it one.
         varies = variance > 1e-12 * fourth
         square_scale = torch.where(varies, variance, torch.inf).sqrt()
         device = self.eigenvalue_gradient.device
-        y, f = (torch.tensor(place, device=device) for place in self.layer.blocks.places)
+        y, f = self.layer.blocks.places(device)
         gradient = self.eigenvalue_gradient - second[f] * self.output_gradient[y]
         relative = gradient / batches * output_scale[y] / square_scale[f]
         return float((relative * relative).sum())

@@ -13,15 +13,19 @@ import torch
 from torch import nn
 
 from quadric.attention import QuadraticMultiheadAttention
-from quadric.conversion.targets import Target, is_attention, is_transposed_linear
-from quadric.errors import InputError
+from quadric.conversion.targets import (
+    Target,
+    is_attention,
+    is_transposed_linear,
+    naming_layer,
+)
 from quadric.nn import QuadraticLayer
 from quadric.zoo import make_layer
 
 QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
 
-# Attributes of torch's Transformer modules that switch on paths which read weights behind a layer's
-# back, and the value that switches them off. The old value is kept under the same name with a
+# Attributes of torch's Transformer modules that switch on paths which read weights without calling
+# the layer, and the value that switches them off. The old value is kept under the same name with a
 # prefix, for the way back.
 _FUSED: dict[type[nn.Module], tuple[str, Any]] = {
     nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
@@ -31,7 +35,12 @@ _KEPT = "_quadric_kept_"
 
 
 class Swap:
-    """New layers for old ones in a model."""
+    """New layers for old ones in a model.
+
+    Args:
+        model: the network.
+        built: the old layers, each with its new one.
+    """
 
     def __init__(self, model: nn.Module, built: list[tuple[Target, nn.Module]]) -> None:
         self.model = model
@@ -39,24 +48,27 @@ class Swap:
 
     def do(self) -> None:
         """Puts every new layer in all the places of its old one."""
-        for target, new in self.built:
-            for parent, key in target.places:
-                parent._modules[key] = new
-        set_fused_paths(self.model)
+        self._place([new for _, new in self.built])
 
     def undo(self) -> None:
         """Puts the old layers back."""
-        for target, _ in self.built:
+        self._place([target.module for target, _ in self.built])
+
+    def _place(self, modules: list[nn.Module]) -> None:
+        for (target, _), module in zip(self.built, modules, strict=True):
             for parent, key in target.places:
-                parent._modules[key] = target.module
+                parent._modules[key] = module
         set_fused_paths(self.model)
 
 
 def set_fused_paths(model: nn.Module) -> None:
     """Switches torch's fused paths off around quadratic layers, and on again where none are left.
 
-    In eval mode `nn.TransformerEncoderLayer` hands the weights of its layers to one kernel, which
-    would pass the squares by without a word.
+    In eval mode `nn.TransformerEncoderLayer` gives the weights of its layers to one kernel, which
+    would leave out the squares without an error.
+
+    Args:
+        model: the network.
     """
     for module in model.modules():
         for kind, (attribute, off) in _FUSED.items():
@@ -73,67 +85,68 @@ def set_fused_paths(model: nn.Module) -> None:
 
 
 def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
-    """The quadratic layer for a linear one, with everything the old one carried.
+    """Builds the quadratic layer for a linear one, with everything the old one carried.
 
     Args:
         target: the old layer.
         options: `neuron`, `rank`, `init` and the neuron's further options.
+
+    Returns:
+        The new layer.
+
+    Raises:
+        InputError: if the neuron refuses the layer.
     """
-    module = target.module
+    module: Any = target.module
     chosen = {key: value for key, value in options.items() if key != "rank" or value is not None}
-    try:
+    with naming_layer(target.name):
         if is_attention(module):
-            attention: Any = module
-            new: nn.Module = QuadraticMultiheadAttention.from_mha(attention, **chosen)
+            new: nn.Module = QuadraticMultiheadAttention.from_mha(module, **chosen)
             vars(new)["_origin"] = type(module)
         elif is_transposed_linear(module):
             new = make_layer(_as_linear(module), **chosen)
             vars(new)["transposed_checkpoint"], vars(new)["_origin"] = True, type(module)
         else:
             new = make_layer(module, **chosen)
-    except ValueError as error:
-        raise InputError(
-            f"{error} (layer {target.name!r}); or leave the layer linear with "
-            f"exclude=[{target.name!r}]"
-        ) from None
     for name in ("weight", "bias"):
         # A start that draws new parameters keeps frozen ones frozen.
         old, drawn = module._parameters.get(name), new._parameters.get(name)
         if old is not None and drawn is not None and drawn is not old:
             drawn.requires_grad_(old.requires_grad)
-    _carry_over(module, new)
-    return new
+    return _carry_over(module, new)
 
 
 def build_linear(target: Target) -> nn.Module:
-    """The linear layer for a quadratic one: the way back."""
-    layer = target.module
-    try:
+    """Builds the linear layer for a quadratic one: the inverse of `build_quadratic`.
+
+    Args:
+        target: the quadratic layer, or an attention of such layers.
+
+    Returns:
+        The new layer.
+
+    Raises:
+        InputError: if the layer has no linear part.
+    """
+    layer: Any = target.module
+    with naming_layer(target.name):
         if isinstance(layer, QuadraticMultiheadAttention):
             return _carry_over(layer, layer.to_mha())
-        assert isinstance(layer, QuadraticLayer)
-        new = layer.to_linear()
-    except ValueError as error:
-        raise InputError(f"{error} (layer {target.name!r})") from None
-    origin = getattr(layer, "_origin", None)
-    if origin is not None:
-        linear: Any = new
+        new: Any = layer.to_linear()
+    if hasattr(layer, "_origin"):
+        linear = new
         with torch.device("meta"):
-            transposed = origin(linear.out_features, linear.in_features)
-        transposed.weight = _transposed(linear.weight)
-        transposed.bias = linear.bias
-        new = transposed
+            new = layer._origin(linear.out_features, linear.in_features)
+        new.weight, new.bias = _transposed(linear.weight), linear.bias
     return _carry_over(layer, new)
 
 
 def _as_linear(module: nn.Module) -> nn.Linear:
-    """transformers' Conv1D as a linear layer; its weight is the transposed view, not a copy."""
+    """A `Conv1D` of transformers as a linear layer, whose weight is a transposed view."""
     own: Any = module
-    weight, bias = own.weight, own.bias
-    linear = nn.Linear(weight.shape[0], weight.shape[1], bias is not None, device="meta")
-    linear.weight = _transposed(weight)
-    if bias is not None:
-        linear.bias = bias
+    inputs, outputs = own.weight.shape
+    linear = nn.Linear(inputs, outputs, own.bias is not None, device="meta")
+    linear.weight, linear.bias = _transposed(own.weight), own.bias
     return linear.train(module.training)
 
 
@@ -141,20 +154,8 @@ def _transposed(weight: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(weight.detach().T, requires_grad=weight.requires_grad)
 
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_is_full_backward_hook",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+# The tables of hooks of every module, and whether its backward hooks are full ones.
+_HOOKS = [name for name in vars(nn.Module()) if "hook" in name]
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
@@ -164,8 +165,10 @@ _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 
 
 def _carry_over(old: nn.Module, new: nn.Module) -> nn.Module:
-    """Gives `new` the hooks of `old` (the same dictionaries, so that their handles still work) and
-    the attributes that users have set."""
+    """Gives `new` the hooks of `old` and the attributes that users have set.
+
+    The dictionaries of hooks are the same ones, so that the handles still work.
+    """
     for name in _HOOKS:
         setattr(new, name, getattr(old, name))
     for name, value in vars(old).items():

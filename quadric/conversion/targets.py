@@ -1,4 +1,4 @@
-"""Finding the layers of a network that can become quadratic, and what stands against each.
+"""Finding the layers of a network that can become quadratic, and what prevents each of them.
 
 Modules are walked by `parent._modules`, not by `named_modules()`: the latter yields a layer that
 stands in several places only once, and all places must be replaced together. A layer that must stay
@@ -11,25 +11,18 @@ import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from quadric.errors import InputError
+from quadric.counting.network import check_initialized, random_state_kept
+from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
-
-HEAD_NAMES = ("fc", "classifier", "head", "lm_head", "score", "output")
-"""Names under which a last linear layer counts as the head."""
-
-SHORTCUT_NAMES = ("downsample", "shortcut", "skip", "identity", "residual")
-"""Name parts under which a 1x1 convolution counts as a shortcut, not as a layer of the main
-path."""
 
 
 @dataclass
@@ -47,8 +40,10 @@ class Target:
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module is torch's attention, which is replaced as a whole: its out_proj is never
-    called."""
+    """Whether a module is torch's attention, which is replaced as a whole.
+
+    It never calls its out_proj, so that this layer cannot be replaced alone.
+    """
     return isinstance(module, nn.MultiheadAttention)
 
 
@@ -63,8 +58,7 @@ def is_transposed_linear(module: nn.Module) -> bool:
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Whether a module is one of torch's quantized layers, which are not subclasses of the plain
-    ones."""
+    """Whether a module is a quantized layer of torch, which is no subclass of the plain one."""
     kind = type(module)
     named = kind.__name__ == "Linear" or kind.__name__.startswith("Conv")
     return named and kind.__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized"))
@@ -76,8 +70,14 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """Every place of every module: (full name, parent, key, module). Each parent is entered
-    once."""
+    """Visits every place of every module, and enters each parent once.
+
+    Args:
+        model: the network.
+
+    Yields:
+        Full name, parent, key in the parent, module.
+    """
     entered: set[int] = set()
 
     def enter(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
@@ -95,25 +95,39 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
     yield from enter("", model)
 
 
-def find_targets(model: nn.Module) -> list[Target]:
-    """The candidates in registration order, and the layers that are quadratic or quantized
-    already."""
+def collect(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[Target]:
+    """The modules of a model for which `wanted` is true, each with all its places.
+
+    Args:
+        model: the network.
+        wanted: decides on each module.
+
+    Returns:
+        The modules in registration order.
+    """
     found: dict[int, Target] = {}
     for name, parent, key, module in walk(model):
-        if is_candidate(module) or isinstance(module, QuadraticLayer) or is_quantized(module):
+        if wanted(module):
             target = found.setdefault(id(module), Target(module))
             target.places.append((parent, key))
             target.names.append(name)
     return list(found.values())
 
 
+def find_targets(model: nn.Module) -> list[Target]:
+    """The candidates in registration order, with the layers that are quadratic or quantized."""
+    return collect(
+        model, lambda m: is_candidate(m) or isinstance(m, QuadraticLayer) or is_quantized(m)
+    )
+
+
 @dataclass(frozen=True)
 class Surroundings:
-    """What the rest of a model has to do with its layers.
+    """How the rest of a model depends on its layers.
 
     Attributes:
         tied: the ids of parameters that more than one module holds.
-        held: for the id of a module, who else holds it outside of its submodules.
+        held: for the id of a module, where it is held outside of the submodules.
     """
 
     tied: set[int]
@@ -133,8 +147,7 @@ def look_around(model: nn.Module) -> Surroundings:
                 continue
             for inner in _modules_in(value):
                 if inner is not module:
-                    where = f"{name}.{attribute}" if name else attribute
-                    held.setdefault(id(inner), where)
+                    held.setdefault(id(inner), f"{name}.{attribute}" if name else attribute)
     return Surroundings(tied, held)
 
 
@@ -157,28 +170,42 @@ def _modules_in(value: Any, depth: int = 3) -> Iterator[nn.Module]:
             yield from _modules_in(inner, depth - 1)
 
 
+@contextlib.contextmanager
+def naming_layer(name: str) -> Iterator[None]:
+    """A context whose errors say which layer they are about, and how to leave it out."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        kind = InputError if isinstance(error, ValueError) else InputTypeError
+        raise kind(
+            f"{error} (layer {name!r}): leave the layer linear with exclude=[{name!r}]"
+        ) from None
+
+
 def obstacle(
     target: Target, row: Neuron, rule: Rule, around: Surroundings, keeps: bool
 ) -> str | None:
-    """Why a layer must stay linear, or None. Raises for a layer that has no parameters yet.
+    """Why a layer must stay linear.
 
     Args:
         target: the layer.
         row: the neuron it is to become.
         rule: that neuron with its options.
-        around: what the rest of the model has to do with it.
+        around: how the rest of the model depends on its layers.
         keeps: whether the new layer keeps the parameters.
+
+    Returns:
+        The reason, or None for a layer that can be converted.
+
+    Raises:
+        InputError: if the layer has no parameters yet.
     """
     module = target.module
     if isinstance(module, QuadraticLayer):
         return f"already quadratic ({module.neuron})"
     if is_quantized(module):
         return "it is quantized"
-    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-        raise InputError(
-            f"the layer {target.name!r} must have its parameters, got an uninitialized "
-            f"{type(module).__name__}: run one forward pass first"
-        )
+    check_initialized(module, target.name)
     if "forward" in vars(module):
         return "its forward was replaced on the instance"
     if id(module) in around.held:
@@ -188,24 +215,20 @@ def obstacle(
         return "it has a load_state_dict pre-hook, which is bound to it"
     if is_attention(module):
         return _attention_obstacle(module, row, around.tied, keeps)
-    kind: Any = type(module) if is_transposed_linear(module) else layer_kind(module)
-    changed = [
-        name for name in _COMPUTING if _method(type(module), name) is not _method(kind, name)
-    ]
-    if changed:
-        return f"{type(module).__name__} is a subclass with a {changed[0]} of its own"
+    transposed = is_transposed_linear(module)
+    kind: Any = type(module) if transposed else layer_kind(module)
     if kind.__name__.startswith("ConvTranspose") and row.name != "eigen":
         return f"transposed convolutions exist for the neuron eigen alone, not for {row.name}"
     if parametrize.is_parametrized(module) or "weight" not in module._parameters:
         return "its weight is computed (a parametrization, weight or spectral norm)"
     added = _added_by_subclass(module, kind)
     if added:
-        return f"{type(module).__name__} is a subclass with {added[0]} of its own"
+        return f"{type(module).__name__} is a subclass with its own {added[0]}"
     own = set(module._parameters) - {"weight", "bias"} | set(module._buffers) | set(module._modules)
     if own:
-        return f"it has parameters, buffers or modules of its own ({', '.join(sorted(own))})"
+        return f"it has its own parameters, buffers or modules ({', '.join(sorted(own))})"
     weight: Any = module.weight
-    special = _special("weight", weight) or _special("bias", module._parameters.get("bias"))
+    special = _special(module)
     if special:
         return special
     expected = _weight_shape(module, kind)
@@ -214,35 +237,32 @@ def obstacle(
     for name, parameter in module._parameters.items():
         if id(parameter) in around.tied and not keeps:
             return f"its {name} is shared with another layer, and this start would replace it"
-    if id(weight) in around.tied and is_transposed_linear(module):
+    if id(weight) in around.tied and transposed:
         return "its weight is shared with another layer, and is stored transposed"
     return _room(module, row, rule)
 
 
 def _added_by_subclass(module: nn.Module, kind: type) -> list[str]:
-    """What a subclass of a torch layer brings that a layer of neurons would not have."""
+    """What a subclass of a torch layer adds or changes, which a layer of neurons would not have."""
     harmless = {"reset_parameters", "extra_repr", "_is_hf_initialized"}
     between = type(module).__mro__[: type(module).__mro__.index(kind)]
-    names = {name for cls in between for name in vars(cls)}
-    return sorted(n for n in names - harmless if not n.startswith("__"))
+    names = {name for cls in between for name in vars(cls)} - harmless
+    changing = ("__call__", "__getattr__")
+    # What changes the layer's function comes first.
+    found = [n for n in names if not n.startswith("__") or n in changing]
+    return sorted(found, key=lambda n: (n not in (*changing, "forward", "_conv_forward"), n))
 
 
-# What decides on a layer's output; a subclass that changes one of these computes something else.
-_COMPUTING = ("forward", "_conv_forward", "_output_padding", "__call__", "__getattr__")
-
-
-def _method(kind: type, name: str) -> Any:
-    return getattr(kind, name, None)
-
-
-def _special(name: str, parameter: Any) -> str | None:
-    if parameter is None:
-        return None
-    if type(parameter) is not nn.Parameter or type(parameter.data) is not Tensor:
-        kind = type(parameter if type(parameter) is not nn.Parameter else parameter.data).__name__
-        return f"its {name} is a {kind}, quantized or otherwise special"
-    if not parameter.is_floating_point() or parameter.dtype.itemsize < 2:
-        return f"its {name} has the dtype {parameter.dtype}"
+def _special(module: nn.Module, prefix: str = "") -> str | None:
+    """Which parameter of a module is not a plain tensor of real numbers, in words."""
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        for kind, plain in ((type(parameter), nn.Parameter), (type(parameter.data), Tensor)):
+            if kind is not plain:
+                return f"its {prefix}{name} is a special tensor ({kind.__name__}), maybe quantized"
+        if not parameter.is_floating_point() or parameter.dtype.itemsize < 2:
+            return f"its {prefix}{name} has the dtype {parameter.dtype}"
     return None
 
 
@@ -277,44 +297,33 @@ def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
 
 def _attention_obstacle(module: Any, row: Neuron, tied: set[int], keeps: bool) -> str | None:
     if type(module).forward is not nn.MultiheadAttention.forward:
-        return f"{type(module).__name__} is a subclass with a forward of its own"
+        return f"{type(module).__name__} is a subclass with its own forward"
     if not row.can_be_linear:
         return f"attention is converted where the neuron can represent it, and {row.name} cannot"
     if any(parametrize.is_parametrized(m) for m in module.modules()):
         return "its weight is computed (a parametrization)"
-    for name, parameter in module._parameters.items():
-        special = _special(name, parameter)
-        if special:
-            return special
-    for name, parameter in module.out_proj._parameters.items():
-        special = _special(f"out_proj.{name}", parameter)
-        if special:
-            return special
-    # The packed projections are taken apart, so that they become parameters of their own; another
-    # start than the linear one replaces all of them.
-    names = ("in_proj_weight", "in_proj_bias") if keeps else tuple(module._parameters)
-    shared = [name for name in names if id(module._parameters.get(name)) in tied]
-    if not keeps:
-        out = module.out_proj._parameters.items()
-        shared += [f"out_proj.{name}" for name, parameter in out if id(parameter) in tied]
-    if shared:
-        return f"its {shared[0]} is shared with another layer"
+    special = _special(module) or _special(module.out_proj, "out_proj.")
+    if special:
+        return special
+    # The packed projections are taken apart and become new parameters. A start that is not linear
+    # replaces all parameters.
+    for name, parameter in module.named_parameters():
+        if id(parameter) in tied and (not keeps or name.startswith("in_proj")):
+            return f"its {name} is shared with another layer"
     if type(module.out_proj) not in (nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear):
         return f"its out_proj is a {type(module.out_proj).__name__}"
     return None
 
 
-def is_shortcut(target: Target) -> bool:
-    """Whether a layer is a 1x1 convolution on a shortcut, by its name."""
-    kernel = getattr(target.module, "kernel_size", None)
-    if kernel is None or any(k != 1 for k in kernel):
-        return False
-    parts = [part for name in target.names for part in name.split(".")]
-    return any(part.startswith(SHORTCUT_NAMES) for part in parts)
-
-
 def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as positional and keyword arguments: a tensor, a tuple or a mapping."""
+    """Example inputs as positional and keyword arguments.
+
+    Args:
+        example_inputs: a tensor, a tuple or a mapping.
+
+    Returns:
+        The positional and the keyword arguments.
+    """
     if isinstance(example_inputs, (tuple, list)):
         return tuple(example_inputs), {}
     if hasattr(example_inputs, "keys"):
@@ -328,13 +337,19 @@ def run_examples(
     watching: contextlib.AbstractContextManager[Any] | None = None,
     training: bool = False,
 ) -> Any:
-    """What the model returns for example inputs; it stays as it is.
+    """Runs a model once and leaves it as it was.
 
     Args:
         model: the network.
         example_inputs: a tensor, a tuple or a mapping.
-        watching: entered around the forward pass.
+        watching: a context that is entered around the forward pass.
         training: whether it runs in train mode.
+
+    Returns:
+        The output of the model.
+
+    Raises:
+        InputError: if the model does not take the inputs.
     """
     args, kwargs = example_arguments(example_inputs)
     try:
@@ -349,9 +364,7 @@ def run_examples(
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
-    """Eval or train mode; afterwards training flags, buffers and the random state are as they
-    were.
-    """
+    """Eval or train mode, after which flags, buffers and the random state are as they were."""
     flags = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -359,10 +372,9 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
         model.train(training)
-        with torch.random.fork_rng(devices=sorted(d or 0 for d in devices)):
+        with random_state_kept(model):
             yield
     finally:
         for module, training in flags:
@@ -374,131 +386,15 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-@dataclass
-class Trace:
-    """What one forward pass showed.
-
-    Attributes:
-        order: the targets in the order of their first calls; behind them those never called.
-        uncalled: the ids of the latter.
-        makes_output: the ids of the modules whose result is an output of the model.
-        shortcuts: the ids of 1x1 convolutions beside the main path.
-    """
-
-    order: list[Target]
-    uncalled: set[int]
-    makes_output: set[int]
-    shortcuts: set[int]
-
-
-def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace:
-    """Runs the model once and watches the targets."""
-    for name, module in model.named_modules():
-        # A forward pass would make its parameters: the model must stay as it is.
-        lazy: Any = module
-        if isinstance(module, LazyModuleMixin) and lazy.has_uninitialized_params():
-            raise InputError(
-                f"the layer {name!r} must have its parameters, got an uninitialized "
-                f"{type(module).__name__}: run one forward pass first"
-            )
-    calls: dict[int, tuple[list[Any], list[Any]]] = {}
-    order: list[int] = []
-
-    def watch(module: nn.Module, inputs: Any, output: Any) -> None:
-        key = id(module)
-        if key not in calls:
-            order.append(key)
-        seen = calls.setdefault(key, ([], []))
-        seen[0].extend(t for t in inputs if isinstance(t, Tensor))
-        seen[1].extend(tensors_of(output))
-
-    handles = [target.module.register_forward_hook(watch) for target in targets]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # the fused path calls no submodule
-    try:
-        result = run_examples(model, example_inputs)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for handle in handles:
-            handle.remove()
-    outputs = {_storage(t) for t in tensors_of(result)}
-    by_id = {id(target.module): target for target in targets}
-    makes = {key for key, (_, made) in calls.items() if any(_storage(t) in outputs for t in made)}
-    called = [by_id[key] for key in order]
-    uncalled = [target for target in targets if id(target.module) not in calls]
-    ids = {id(target.module) for target in uncalled}
-    return Trace(called + uncalled, ids, makes, _parallel_pointwise(called, calls))
-
-
-def _parallel_pointwise(
-    called: list[Target], calls: dict[int, tuple[list[Any], list[Any]]]
-) -> set[int]:
-    """1x1 convolutions that read the same tensor as a larger one: shortcuts, whatever their
-    name."""
-    larger: set[int] = set()
-    for target in called:
-        kernel = getattr(target.module, "kernel_size", None)
-        if kernel is not None and any(k != 1 for k in kernel):
-            larger.update(id(t) for t in calls[id(target.module)][0])
-    found = set()
-    for target in called:
-        kernel = getattr(target.module, "kernel_size", None)
-        if kernel is not None and all(k == 1 for k in kernel):
-            inputs = calls[id(target.module)][0]
-            if any(id(t) in larger for t in inputs):
-                found.add(id(target.module))
-    return found
-
-
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in what a module returned: in sequences, mappings and dataclasses, too."""
     if isinstance(value, Tensor):
         return [value]
+    inner: Any = ()
     if isinstance(value, (tuple, list)):
-        return [t for v in value for t in tensors_of(v)]
-    if isinstance(value, Mapping):
-        return [t for v in value.values() for t in tensors_of(v)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [t for v in vars(value).values() for t in tensors_of(v)]
-    return []
-
-
-def _storage(tensor: Tensor) -> Any:
-    if tensor.is_meta:  # no addresses there: views share the storage object
-        return tensor.untyped_storage()._cdata
-    return tensor.untyped_storage().data_ptr() or id(tensor)
-
-
-def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> Target | None:
-    """The head: the last linear layer, if it makes the model's output, has a head's name, or ends a
-    Sequential."""
-    order = targets
-    if traced is not None:
-        order = [t for t in traced.order if id(t.module) not in traced.uncalled]
-        called = [t for t in order if isinstance(t.module, (nn.Linear, QuadraticLayer))]
-        # The last one called: a cache of keys and values hands out results of earlier layers too.
-        if called and id(called[-1].module) in traced.makes_output:
-            return called[-1] if isinstance(called[-1].module, nn.Linear) else None
-    linear = [t for t in order if isinstance(t.module, nn.Linear)]
-    if not linear:
-        return None
-    last = linear[-1]
-    for name in last.names:
-        # Trailing numbers are places in a Sequential, not names: classifier.6 is a classifier.
-        parts = name.split(".")
-        while len(parts) > 1 and parts[-1].isdigit():
-            parts.pop()
-        if parts[-1] in HEAD_NAMES:
-            return last
-    return last if _ends_in(model, last.module) else None
-
-
-def _ends_in(model: nn.Module, layer: nn.Module) -> bool:
-    """Whether a model is a Sequential (of Sequentials) that ends in the layer."""
-    while type(model).__name__ in ("OptimizedModule", "DataParallel"):  # compiled, or replicated
-        model = next(model.children())
-    while isinstance(model, nn.Sequential) and len(model):
-        model = list(model._modules.values())[-1]  # type: ignore[assignment]
-        if model is layer:
-            return True
-    return False
+        inner = value
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = vars(value).values()
+    return [tensor for item in inner for tensor in tensors_of(item)]

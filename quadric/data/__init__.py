@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from quadric.data import cifar, digits, folders, laws, uci
+from quadric.data.batches import Batches as Batches
+from quadric.data.batches import TensorBatches as TensorBatches
 from quadric.data.folders import FolderBatches as FolderBatches
 from quadric.data.folders import FolderData as FolderData
-from quadric.data.images import Batches as Batches
 from quadric.data.images import CropFlip as CropFlip
 from quadric.data.images import ImageData as ImageData
 from quadric.data.images import Normalization as Normalization
-from quadric.data.images import TensorBatches as TensorBatches
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
 from quadric.errors import InputError

@@ -8,7 +8,6 @@ nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import io
 import os
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadric.data._files import check_md5, directory, read_bytes
+from quadric.data.files import check_md5, directory, read_bytes
 from quadric.data.images import CropFlip, ImageData
 from quadric.errors import InputError
 from quadric.extras import load_extra
@@ -40,6 +39,7 @@ class Archive:
 
     @property
     def file(self) -> str:
+        """The archive's file name."""
         return self.url.rpartition("/")[2]
 
 
@@ -65,9 +65,9 @@ class Source:
         test: the file with test pictures.
         label_key: of the labels in a pickle.
         label_bytes: before the pixels of a record; the last of them is the label.
-        mean: of the training pixels, one a channel.
-        std: likewise.
-        class_names: one a class.
+        mean: of the training pixels, one per channel.
+        std: their standard deviation, one per channel.
+        class_names: one per class.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Source:
 
     @property
     def parts(self) -> tuple[Part, ...]:
+        """All files, those for training first."""
         return (*self.train, self.test)
 
 
@@ -175,7 +176,7 @@ def load(
         data_dir: directory with the archive, with the folder that it unpacks to, or that folder
             itself. None downloads the archive, once, to the directory that the environment variable
             QUADRIC_CACHE names, or else to the user's cache.
-        resize: average the pictures down to so many pixels a side, a divisor of 32.
+        resize: average the pictures down to this many pixels per side, a divisor of 32.
         augment: crop from four black pixels around the picture (fewer if resized), and flip.
         progress: show the download.
     """
@@ -200,11 +201,11 @@ def load(
 
 
 def average_down(images: Tensor, factor: int) -> Tensor:
-    """Averages squares of `factor` pixels a side, rounded to the nearest byte.
+    """Averages squares of `factor` pixels per side, rounded to the nearest byte.
 
     Args:
         images: (N, C, H, W) uint8, H and W multiples of `factor`.
-        factor: pixels a side.
+        factor: pixels per side.
     """
     if factor == 1:
         return images
@@ -294,18 +295,7 @@ def _read_archive(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Reads the parts straight from the archive; nothing is unpacked to the disk."""
     remedy = _remedy(archive)
-    try:
-        with path.open("rb") as file:
-            md5 = hashlib.md5(usedforsecurity=False)
-            for block in iter(lambda: file.read(1 << 20), b""):
-                md5.update(block)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
-    if md5.hexdigest() != archive.md5:
-        raise InputError(
-            f"{path} is truncated or not the published archive: md5 {md5.hexdigest()} of "
-            f"{path.stat().st_size:,} bytes, expected {archive.md5}: get it from {archive.url}"
-        )
+    check_md5(path, archive.md5, remedy)
     suffix = ".bin" if archive is source.binary else ""
     wanted = {f"{archive.folder}/{part.name}{suffix}": part for part in source.parts}
     found: dict[str, tuple[Tensor, Tensor]] = {}
@@ -344,7 +334,7 @@ def _read_records(source: Source, part: Part, name: str, data: bytes) -> tuple[T
 def _read_pickle(source: Source, part: Part, name: str, data: bytes) -> tuple[Tensor, Tensor]:
     """Reads a file of the Python version, after its checksum."""
     remedy = _remedy(source.python)
-    check_md5(name, data, part.md5, remedy)
+    check_md5(name, part.md5, remedy, data)
     try:
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
         images = torch.from_numpy(batch[b"data"])

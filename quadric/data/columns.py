@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 NUMBER, CATEGORY, DATE = "number", "category", "date"
 TASKS = ("regression", "classification")
 
-# A text column is meant as numbers if so many of its cells are numbers.
+# A text column is meant as numbers if at least this share of its cells are numbers.
 _MOSTLY_NUMBERS = 0.8
-# A text column names rows instead of describing them if so many of its cells differ.
+# A text column names rows instead of describing them if at least this share of its cells differ.
 _MOSTLY_DISTINCT = 0.9
 _FEW_ROWS = 20
-# A whole-number target with so few values, and so many rows of each, is taken for classes.
+# A whole-number target with at most this many values, and this many rows for each, is taken for
+# classes.
 _FEW_CLASSES = 10
 _ROWS_A_CLASS = 5
 _LISTED = 50

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from quadric.data.images import CropFlip, ImageData, stratified_split
+from quadric.data.batches import stratified_split
+from quadric.data.images import CropFlip, ImageData
 from quadric.extras import load_extra
 
 TEST_FRACTION = 0.2

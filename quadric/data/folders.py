@@ -3,8 +3,8 @@
 Pillow decodes in worker processes, which hand over bytes; the main process normalizes whole
 batches. Training takes a random part of each picture (8 to 100 % of the area, sides from 3:4 to
 4:3) and flips half of them, testing takes the middle of the picture resized to 8/7 of the size,
-both as in Szegedy et al. 2015 and as everybody has done since. A crop depends on (seed, epoch,
-picture) alone: the number of workers changes nothing.
+both as in Szegedy et al. 2015. A crop depends on (seed, epoch, picture) alone: the number of
+workers changes nothing.
 """
 
 from __future__ import annotations
@@ -14,22 +14,17 @@ import os
 import random
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
-from quadric.data._files import directory
-from quadric.data.images import (
-    Normalization,
-    check_batching,
-    epoch_order,
-    make_generator,
-    stratified_split,
-)
+from quadric.data.batches import Batching, Parts, make_generator
+from quadric.data.files import directory
+from quadric.data.images import Normalization
 from quadric.errors import InputError
 from quadric.extras import load_extra
 
@@ -53,8 +48,7 @@ class Files:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def take(self, index: Tensor) -> Files:
-        """The files of these indices."""
+    def __getitem__(self, index: Tensor) -> Files:
         chosen = index.tolist()
         return Files(tuple(self.paths[i] for i in chosen), tuple(self.labels[i] for i in chosen))
 
@@ -68,11 +62,11 @@ class Broken:
 
 
 def random_resized_crop(image: Image, size: int, draw: random.Random) -> Image:
-    """Takes a random part of a picture, resized to `size` pixels a side.
+    """Takes a random part of a picture, resized to `size` pixels per side.
 
     Args:
         image: opened, not yet decoded.
-        size: pixels a side.
+        size: pixels per side.
         draw: where the random numbers come from.
     """
     from PIL.Image import Resampling
@@ -98,14 +92,14 @@ def _random_box(width: int, height: int, draw: random.Random) -> tuple[float, fl
         if 0 < w <= width and 0 < h <= height:
             left, top = draw.randint(0, width - w), draw.randint(0, height - h)
             return left, top, left + w, top + h
-    # A very long or very high picture: the middle, with the nearest allowed ratio.
+    # A very wide or very high picture: the middle, with the nearest allowed ratio.
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
 
 def center_crop(image: Image, size: int, resize: int) -> Image:
-    """Resizes the shorter side to `resize` pixels and takes the middle of `size` pixels a side."""
+    """Resizes the shorter side to `resize` pixels and takes `size` x `size` in the middle."""
     from PIL.Image import Resampling
 
     image = image.convert("RGB")
@@ -122,7 +116,7 @@ class FolderDataset(Dataset[Any]):
 
     Args:
         files: the pictures.
-        size: pixels a side.
+        size: pixels per side.
         resize: shorter side before the crop in the middle.
         random_crop: take random parts and flip, instead of the middle.
         seed: of the random parts.
@@ -162,29 +156,17 @@ class FolderDataset(Dataset[Any]):
         return picture.contiguous(), self.files.labels[index]
 
 
-class _EpochSampler(Sampler[tuple[int, int]]):
-    """Yields (epoch, index) in the order of the epoch."""
+class _Keys:
+    """The keys of the samples of each batch: (epoch, index)."""
 
-    def __init__(
-        self, count: int, seed: int, shuffle: bool, rank: int, world_size: int, pad: bool
-    ) -> None:
-        self.arguments = (shuffle, rank, world_size, pad)
+    def __init__(self, count: int, batching: Batching) -> None:
         self.count = count
-        self.seed = seed
+        self.batching = batching
         self.epoch = 0
 
-    def _order(self) -> Tensor:
-        return epoch_order(self.count, self.seed, self.epoch, *self.arguments)
-
-    def __len__(self) -> int:
-        _, rank, world_size, pad = self.arguments
-        return (
-            math.ceil(self.count / world_size) if pad else len(range(rank, self.count, world_size))
-        )
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        for index in self._order().tolist():
-            yield self.epoch, index
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for index in self.batching.indices(self.count, self.epoch):
+            yield [(self.epoch, i) for i in index.tolist()]
 
 
 def _collate(
@@ -199,6 +181,13 @@ def _collate(
 class FolderBatches:
     """Batches of pictures decoded by worker processes.
 
+    Args:
+        dataset: decodes the pictures.
+        batching: how they become batches.
+        normalization: applied to each batch.
+        on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
+        workers: processes that decode; 0 decodes in the main process.
+
     Attributes:
         broken: reason of each picture that could not be decoded so far, by path.
     """
@@ -206,28 +195,20 @@ class FolderBatches:
     def __init__(
         self,
         dataset: FolderDataset,
-        batch_size: int,
+        batching: Batching,
         normalization: Normalization,
         *,
         on_broken: str,
         workers: int,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-        pad: bool = False,
     ) -> None:
-        check_batching(batch_size, rank, world_size)
         self.normalization = normalization
         self.on_broken = on_broken
         self.broken: dict[str, str] = {}
-        self._equal_batches = pad and world_size > 1
-        self._sampler = _EpochSampler(len(dataset), dataset.seed, shuffle, rank, world_size, pad)
+        self._equal_batches = batching.pad and batching.world_size > 1
+        self._keys = _Keys(len(dataset), batching)
         self._loader = DataLoader(
             dataset,
-            batch_size=batch_size,
-            sampler=self._sampler,
-            drop_last=drop_last,
+            batch_sampler=self._keys,
             num_workers=workers,
             persistent_workers=workers > 0,
             collate_fn=_collate,
@@ -237,10 +218,11 @@ class FolderBatches:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        self._sampler.epoch = epoch
+        """Chooses the epoch that the next iteration gives."""
+        self._keys.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._keys.batching.length(self._keys.count)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         good = 0
@@ -278,21 +260,23 @@ class FolderBatches:
 
 
 @dataclass(frozen=True)
-class FolderData:
+class FolderData(Parts):
     """A data set of pictures in class folders; the methods are those of `ImageData`.
 
     Attributes:
         name: of the data set.
-        train_files: pictures to learn from; `test_files` and `val_files` likewise.
+        train_files: pictures to learn from; `test_files` and `val_files` to test on.
         class_names: the folders' names, sorted.
-        size: pixels a side of what the network gets.
+        size: pixels per side of what the network gets.
         resize: shorter side before the crop in the middle.
-        mean: of the pixels divided by 255, one a channel.
-        std: likewise.
+        mean: of the pixels divided by 255, one per channel.
+        std: their standard deviation, one per channel.
         on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
         workers: processes that decode; 0 decodes in the main process.
         augment: random parts and flips for training, or the middle.
     """
+
+    columns: ClassVar[tuple[str, ...]] = ("files",)
 
     name: str
     train_files: Files
@@ -309,6 +293,7 @@ class FolderData:
 
     @property
     def num_classes(self) -> int:
+        """Number of classes."""
         return len(self.class_names)
 
     @property
@@ -317,86 +302,24 @@ class FolderData:
         return (3, self.size, self.size)
 
     @property
-    def train_size(self) -> int:
-        return len(self.train_files)
-
-    @property
     def normalization(self) -> Normalization:
+        """From the bytes of a picture to what a network gets."""
         return Normalization(self.mean, self.std)
 
-    def hold_out(self, fraction: float, seed: int = 0) -> FolderData:
-        """Takes a validation part from the training pictures, the same share of every class.
+    def classes(self) -> Sequence[int]:
+        """The training labels."""
+        return self.train_files.labels
 
-        Args:
-            fraction: of the training pictures.
-            seed: of the choice.
-        """
-        held, kept = stratified_split(self.train_files.labels, fraction, seed)
-        return replace(
-            self, train_files=self.train_files.take(kept), val_files=self.train_files.take(held)
-        )
-
-    def train_batches(
-        self,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        augment: bool = True,
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> FolderBatches:
-        """Batches for training: shuffled, augmented, equally many in every process.
-
-        Args:
-            batch_size: pictures a batch and process.
-            seed: of order and augmentation.
-            shuffle: new order each epoch.
-            augment: random parts and flips, if the data set has them on.
-            drop_last: leave out the last batch if it is smaller.
-            rank: of this process.
-            world_size: number of processes.
-        """
-        dataset = FolderDataset(
-            self.train_files,
-            self.size,
-            self.resize,
-            random_crop=augment and self.augment,
-            seed=seed,
-        )
+    def batches(self, part: str, batching: Batching, augment: bool) -> FolderBatches:
+        """Batches of a part: random parts and flips, or the middle of each picture."""
+        (files,) = self.part(part)
+        crop = augment and self.augment
         return FolderBatches(
-            dataset,
-            batch_size,
+            FolderDataset(files, self.size, self.resize, random_crop=crop, seed=batching.seed),
+            batching,
             self.normalization,
             on_broken=self.on_broken,
             workers=self.workers,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            rank=rank,
-            world_size=world_size,
-            pad=True,
-        )
-
-    def test_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> FolderBatches:
-        """Every test picture once, in order, over all processes together."""
-        return self._middle(self.test_files, batch_size, rank, world_size)
-
-    def val_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> FolderBatches:
-        """Every validation picture once, in order, over all processes together."""
-        if self.val_files is None:
-            raise InputError(f"{self.name} has no validation part: make one with hold_out()")
-        return self._middle(self.val_files, batch_size, rank, world_size)
-
-    def _middle(self, files: Files, batch_size: int, rank: int, world_size: int) -> FolderBatches:
-        return FolderBatches(
-            FolderDataset(files, self.size, self.resize, random_crop=False),
-            batch_size,
-            self.normalization,
-            on_broken=self.on_broken,
-            workers=self.workers,
-            rank=rank,
-            world_size=world_size,
         )
 
 
@@ -413,8 +336,8 @@ def load(
     """Finds the pictures below a directory; nothing is decoded yet.
 
     Args:
-        data_dir: holds `train` and `val` (or `test`), each with one folder a class.
-        size: pixels a side of what the network gets.
+        data_dir: holds `train` and `val` (or `test`), each with one folder per class.
+        size: pixels per side of what the network gets.
         resize: shorter side before the crop in the middle; None for 8/7 of `size`.
         augment: random parts and flips for training, or the middle.
         on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.

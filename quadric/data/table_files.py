@@ -49,7 +49,7 @@ def read_table(
     Args:
         path: a text file with one row a line, or a Parquet file.
         delimiter: what separates the cells; None finds it.
-        rows: read only the first so many.
+        rows: read only this many, from the first on.
     """
     path = Path(path).expanduser()
     if path.is_dir():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from quadric.data.batches import Batching, Parts, TensorBatches
 from quadric.errors import InputError
 
 
@@ -15,10 +17,11 @@ class Standardization:
     """Means and standard deviations of the training part, to give columns mean 0 and deviation 1.
 
     Attributes:
-        input_mean: one a column of the inputs.
-        input_std: likewise; 1 where a column is constant.
-        target_mean: one a column of the targets.
-        target_std: likewise; an error on standardized targets times this is in the target's unit.
+        input_mean: one per column of the inputs.
+        input_std: one per column of the inputs; 1 where a column is constant.
+        target_mean: one per column of the targets.
+        target_std: one per column of the targets. An error on standardized targets times this is
+            in the target's unit.
     """
 
     input_mean: Tensor
@@ -44,16 +47,19 @@ class Standardization:
 
 
 @dataclass(frozen=True)
-class TableData:
+class TableData(Parts):
     """A regression table.
 
     Attributes:
         name: of the table.
-        train_inputs: (N, columns) floats; `test_inputs` likewise.
-        train_targets: (N, 1) floats; `test_targets` likewise.
-        input_names: one a column.
+        train_inputs: (N, columns) floats, as are `test_inputs` and `val_inputs`.
+        train_targets: (N, 1) floats, as are `test_targets` and `val_targets`.
+        input_names: one per column.
         target_name: what is predicted.
+        val_inputs: the part that `hold_out` took from the training rows, or None.
     """
+
+    columns: ClassVar[tuple[str, ...]] = ("inputs", "targets")
 
     name: str
     train_inputs: Tensor
@@ -62,6 +68,8 @@ class TableData:
     test_targets: Tensor
     input_names: tuple[str, ...]
     target_name: str
+    val_inputs: Tensor | None = None
+    val_targets: Tensor | None = None
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -81,16 +89,31 @@ class TableData:
 
     @property
     def num_inputs(self) -> int:
+        """Number of input columns."""
         return len(self.input_names)
-
-    @property
-    def train_size(self) -> int:
-        return len(self.train_inputs)
 
     def standardization(self) -> Standardization:
         """Statistics of the training part alone."""
         x, y = self.train_inputs, self.train_targets
         return Standardization(x.mean(0), _deviation(x), y.mean(0), _deviation(y))
+
+    def standardized(self) -> TableData:
+        """The table with the columns of all parts standardized by the training part."""
+        table, scale = self, self.standardization()
+        for part in ("train", "test", "val"):
+            inputs, targets = self.part(part)
+            if inputs is not None:
+                table = table.with_part(part, [scale.inputs(inputs), scale.targets(targets)])
+        return table
+
+    def classes(self) -> Tensor:
+        """One class of all training rows: `hold_out` is then a plain random split."""
+        return torch.zeros(self.train_size, dtype=torch.int64)
+
+    def batches(self, part: str, batching: Batching, augment: bool) -> TensorBatches:
+        """Batches of the rows of a part; there is nothing to augment."""
+        inputs, targets = self.part(part)
+        return TensorBatches(inputs, targets, batching)
 
 
 def _deviation(x: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """UCI regression tables with the fixed splits that the literature on Bayesian networks uses.
 
-One folder a table: `data.txt` (numbers separated by blanks, one row a line), `index_features.txt`
-and `index_target.txt` (columns), `index_train_<i>.txt` and `index_test_<i>.txt` (rows of split i)
-and `n_splits.txt`, after Hernandez-Lobato and Adams 2015 and Gal and Ghahramani 2016.
+One folder per table: `data.txt` (numbers separated by blanks, one row per line),
+`index_features.txt` and `index_target.txt` (columns), `index_train_<i>.txt` and
+`index_test_<i>.txt` (rows of split i) and `n_splits.txt`, after Hernandez-Lobato and Adams 2015
+and Gal and Ghahramani 2016.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from quadric.data._files import directory, read_text
+from quadric.data.files import directory, read_text
 from quadric.data.tables import TableData
 from quadric.errors import InputError
 

@@ -1,4 +1,4 @@
-"""What a quadratic neuron is good for, in three scenes of under two minutes together.
+"""What a quadratic neuron is good for, in three scenes that take under a minute together.
 
 Two networks of the same widths, one of linear and one of eigen neurons, learn (1) data in the
 plane that no line separates, (2) physical laws from samples, (3) handwritten digits, with ReLU and
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, Progress
 
 from quadric import provenance
 from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
-from quadric.threads import one_thread
+from quadric.process import one_thread
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
-    """Run the three scenes, print their table and write everything into a folder.
+    """Runs the three scenes, prints their table and writes everything into a folder.
 
     Args:
         out: the folder; made if it does not exist. Files of an earlier demo are overwritten.
@@ -34,6 +34,9 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
 
     Returns:
         What demo.json holds.
+
+    Raises:
+        InputError: if the seed is too large or negative, or `out` is a file.
     """
     if not 0 <= seed < 2**31:
         raise InputError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")
@@ -74,16 +77,10 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
 
 
 def _run_all(tasks: list[Task], seed: int, seeds: int) -> list[Outcome]:
-    columns = (
-        TextColumn("{task.description:<34}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeElapsedColumn(),
-    )
     total = sum(task.steps for task in tasks) * seeds * len(NEURONS)
     outcomes = []
     # On stderr, so that what is piped or kept holds only the results.
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=total)
         for task in tasks:

@@ -37,18 +37,9 @@ def draw_boundaries(outcomes: Outcomes, path: Path) -> None:
             outcome = outcomes[name, activation, neuron]
             panel = axes[row][column]
             _draw_plane(panel, outcome)
-            panel.set_title(f"{100 * outcome.values[0]:.1f} % right", fontsize=11)
-            if row == 0:
-                suffix = "no activation" if activation == "none" else activation
-                title = f"{name} ({suffix})"
-                panel.annotate(
-                    title,
-                    (0.5, 1.12),
-                    xycoords="axes fraction",
-                    ha="center",
-                    fontsize=13,
-                    fontweight="bold",
-                )
+            suffix = "no activation" if activation == "none" else activation
+            heading = f"{name} ({suffix})\n" if row == 0 else ""
+            panel.set_title(f"{heading}{100 * outcome.values[0]:.1f} % right", fontsize=12)
         axes[row][0].set_ylabel(
             f"{neuron} neurons", fontsize=13, fontweight="bold", color=NEURON_COLORS[neuron]
         )
@@ -95,12 +86,10 @@ def draw_laws(outcomes: Outcomes, path: Path) -> None:
             top, bottom = axes[0][column], axes[1][column]
             ends = [true.min().item(), true.max().item()]
             top.plot(ends, ends, color="black", linewidth=1)
-            top.scatter(true.tolist(), predicted.tolist(), s=5, c=color, alpha=0.5, linewidths=0)
+            for panel, values in ((top, predicted), (bottom, residuals[neuron])):
+                panel.scatter(true.tolist(), values.tolist(), s=5, c=color, alpha=0.5, linewidths=0)
             top.set_title(
                 f"{name}\n{neuron}: error {outcome.values[0]:.4f}", fontsize=11, color=color
-            )
-            bottom.scatter(
-                true.tolist(), residuals[neuron].tolist(), s=5, c=color, alpha=0.5, linewidths=0
             )
             bottom.axhline(0, color="black", linewidth=1)
             bottom.set_xlabel("true")
@@ -129,21 +118,12 @@ def draw_digits(outcomes: Outcomes, path: Path) -> None:
             center, color = group + 0.36 * (offset - 0.5), NEURON_COLORS[neuron]
             values = [100 * value for value in outcome.values]
             places = [center + 0.03 * (i - (len(values) - 1) / 2) for i in range(len(values))]
-            axis.scatter(
-                places, values, s=42, c=color, marker="os"[offset], alpha=0.8, linewidths=0
-            )
+            label = f"{neuron} neurons" if group == 0 else None
+            axis.scatter(places, values, s=42, c=color, marker="os"[offset], alpha=0.8, label=label)
             mean = 100 * outcome.mean
             axis.hlines(mean, center - 0.1, center + 0.1, color=color, linewidth=2.5)
-            axis.annotate(
-                f"{mean:.1f}",
-                (center + (0.115 if offset else -0.115), mean),
-                color=color,
-                va="center",
-                ha="left" if offset else "right",
-                fontsize=11,
-            )
-            if group == 0:
-                axis.scatter([], [], s=42, c=color, marker="os"[offset], label=f"{neuron} neurons")
+            place, side = center + (0.115 if offset else -0.115), "left" if offset else "right"
+            axis.text(place, mean, f"{mean:.1f}", color=color, va="center", ha=side, fontsize=11)
     axis.set_xticks([0, 1], ["ReLU", "no activation function"], fontsize=11)
     axis.set_xlim(-0.5, 1.5)
     axis.set_ylabel("test accuracy, %")
@@ -156,7 +136,15 @@ def draw_digits(outcomes: Outcomes, path: Path) -> None:
 
 
 def draw_all(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
-    """Draw the three pictures into a folder."""
+    """Draws the three pictures into a folder.
+
+    Args:
+        outcomes: of all tasks and neurons.
+        folder: an existing one.
+
+    Returns:
+        The files.
+    """
     by_name = {(o.task.name, o.task.activation, o.neuron): o for o in outcomes}
     paths = [folder / name for name in ("boundaries.png", "laws.png", "digits.png")]
     for draw, path in zip((draw_boundaries, draw_laws, draw_digits), paths, strict=True):

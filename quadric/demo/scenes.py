@@ -2,7 +2,7 @@
 
 In each scene a network of linear neurons and one of eigen neurons have the same widths, the same
 first weights (a fresh eigen layer computes what the linear layer computes), the same batches and
-the same optimizer. Only the layer class differs: that line is `_layers` below.
+the same optimizer. Only the layer class differs: that line is in `Task.network` below.
 
 The settings are the same for both neurons. They were chosen after a few short trials, so that the
 whole demo fits into two minutes on two cores and each picture shows its point.
@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost
 from quadric.data import digits, laws
-from quadric.nn import QuadraticConv2d, QuadraticLinear
 from quadric.optim import param_groups
 
 NEURONS = ("linear", "eigen")
 SEEDS = 3
+ACTIVATIONS = {"none": nn.Identity, "tanh": nn.Tanh, "ReLU": nn.ReLU}
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,8 @@ class Task:
         scene: "plane", "laws" or "digits".
         name: of the data set.
         activation: of the hidden layers, as it is shown.
-        metric: "accuracy", or "error": root mean square error / standard deviation of the target.
         load: makes the data from a seed.
-        build: makes the network of a neuron.
+        build: makes the network of linear neurons.
         lr: peak of the one-cycle schedule of Adam.
         steps: training steps.
         batch: samples in a step.
@@ -58,18 +58,32 @@ class Task:
     scene: str
     name: str
     activation: str
-    metric: str
     load: Callable[[int], Split]
-    build: Callable[[str, int], nn.Module]
+    build: Callable[[], nn.Module]
     lr: float
     steps: int
     batch: int
     rank: int
 
+    @property
+    def metric(self) -> str:
+        """What the networks are judged by.
+
+        It is "accuracy", or for laws "error": root mean square error / standard deviation.
+        """
+        return "error" if self.scene == "laws" else "accuracy"
+
+    def network(self, neuron: str) -> nn.Module:
+        """A fresh network of linear or eigen neurons: the only difference is this conversion."""
+        model = self.build()
+        if neuron == "eigen":
+            convert_(model, rank=self.rank)
+        return model
+
 
 @dataclass
 class Outcome:
-    """What the networks of one task and one neuron did, one entry a seed.
+    """What the networks of one task and one neuron did, one entry per seed.
 
     Attributes:
         models: the trained networks, in eval mode.
@@ -86,6 +100,7 @@ class Outcome:
 
     @property
     def mean(self) -> float:
+        """The mean over the seeds."""
         return math.fsum(self.values) / len(self.values)
 
     @property
@@ -112,16 +127,6 @@ class Outcome:
             "seconds": math.fsum(self.seconds) / len(self.seconds),
             "steps": self.task.steps,
         }
-
-
-def _layers(neuron: str, rank: int) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
-    """The dense and the convolutional layer of a neuron: the only difference of two networks."""
-    if neuron == "linear":
-        return nn.Linear, nn.Conv2d
-    return (
-        lambda *sizes, **options: QuadraticLinear(*sizes, rank=rank, **options),
-        lambda *sizes, **options: QuadraticConv2d(*sizes, rank=rank, **options),
-    )
 
 
 # ---------------------------------------------------------------- scene 1: data in the plane
@@ -151,154 +156,85 @@ def spirals(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return arm * (1 - 2 * labels).unsqueeze(1) + noise, labels
 
 
-def _plane_split(
-    points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]], seed: int
-) -> Split:
-    generator = torch.Generator().manual_seed(seed)
-    return Split(*points(1000, generator), *points(2000, generator))
+def _plane_task(
+    points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]],
+    name: str,
+    activation: str,
+    width: int,
+    lr: float,
+    steps: int,
+) -> Task:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, width), ACTIVATIONS[activation](), nn.Linear(width, 2))
 
+    def load(seed: int) -> Split:
+        generator = torch.Generator().manual_seed(seed)
+        return Split(*points(1000, generator), *points(2000, generator))
 
-def _plane_network(neuron: str, rank: int, width: int, activation: type[nn.Module]) -> nn.Module:
-    dense, _ = _layers(neuron, rank)
-    return nn.Sequential(dense(2, width), activation(), nn.Linear(width, 2))
+    return Task("plane", name, activation, load, build, lr, steps, batch=128, rank=2)
 
 
 # ---------------------------------------------------------------- scene 2: physical laws
 
 
-def _law_split(law: str, seed: int) -> Split:
-    table = laws.table(law, train_size=10_000, test_size=2_000, seed=seed)
-    scale = table.standardization()
-    return Split(
-        scale.inputs(table.train_inputs),
-        scale.targets(table.train_targets),
-        scale.inputs(table.test_inputs),
-        scale.targets(table.test_targets),
-    )
+def _law_task(law: str, name: str, inputs: int) -> Task:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(inputs, 32), nn.SiLU(), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 1)
+        )
 
+    def load(seed: int) -> Split:
+        table = laws.table(law, train_size=10_000, test_size=2_000, seed=seed)
+        scale = table.standardization()
+        return Split(
+            scale.inputs(table.train_inputs),
+            scale.targets(table.train_targets),
+            scale.inputs(table.test_inputs),
+            scale.targets(table.test_targets),
+        )
 
-def _law_network(neuron: str, rank: int, inputs: int, width: int) -> nn.Module:
-    dense, _ = _layers(neuron, rank)
-    return nn.Sequential(
-        dense(inputs, width), nn.SiLU(), dense(width, width), nn.SiLU(), nn.Linear(width, 1)
-    )
+    return Task("laws", name, "SiLU", load, build, lr=0.03, steps=1200, batch=256, rank=3)
 
 
 # ---------------------------------------------------------------- scene 3: handwritten digits
 
 
-def _digits_split(seed: int) -> Split:
-    # The digits have one split into train and test for everybody, whatever the seed.
-    data = digits.load()
-    scale = data.normalization
-    return Split(
-        scale(data.train_images), data.train_labels, scale(data.test_images), data.test_labels
-    )
+def _digits_task(activation: str) -> Task:
+    def build() -> nn.Module:
+        kind = ACTIVATIONS[activation]
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            kind(),
+            nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            kind(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+        )
 
+    def load(seed: int) -> Split:
+        # The digits have one split into training and test data, for any seed.
+        data = digits.load()
+        scale = data.normalization
+        return Split(
+            scale(data.train_images), data.train_labels, scale(data.test_images), data.test_labels
+        )
 
-def _digits_network(neuron: str, rank: int, activation: type[nn.Module]) -> nn.Module:
-    _, conv = _layers(neuron, rank)
-    return nn.Sequential(
-        conv(1, 8, 3, padding=1, bias=False),
-        nn.BatchNorm2d(8),
-        activation(),
-        conv(8, 16, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        activation(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 10),
-    )
+    return Task("digits", "digits", activation, load, build, lr=0.01, steps=264, batch=64, rank=3)
 
 
 def all_tasks() -> list[Task]:
-    """Every task of the demo, in order."""
-    accuracy, error = "accuracy", "error"
+    """Lists every task of the demo, in order."""
     return [
-        Task(
-            "plane",
-            "rings",
-            "none",
-            accuracy,
-            lambda seed: _plane_split(rings, seed),
-            lambda neuron, rank: _plane_network(neuron, rank, 6, nn.Identity),
-            lr=0.1,
-            steps=500,
-            batch=128,
-            rank=2,
-        ),
-        Task(
-            "plane",
-            "XOR",
-            "none",
-            accuracy,
-            lambda seed: _plane_split(xor, seed),
-            lambda neuron, rank: _plane_network(neuron, rank, 6, nn.Identity),
-            lr=0.1,
-            steps=500,
-            batch=128,
-            rank=2,
-        ),
-        Task(
-            "plane",
-            "spirals",
-            "tanh",
-            accuracy,
-            lambda seed: _plane_split(spirals, seed),
-            lambda neuron, rank: _plane_network(neuron, rank, 9, nn.Tanh),
-            lr=0.03,
-            steps=1000,
-            batch=128,
-            rank=2,
-        ),
-        Task(
-            "laws",
-            "Lorentz force",
-            "SiLU",
-            error,
-            lambda seed: _law_split("lorentz", seed),
-            lambda neuron, rank: _law_network(neuron, rank, 5, 32),
-            lr=0.03,
-            steps=1200,
-            batch=256,
-            rank=3,
-        ),
-        Task(
-            "laws",
-            "oscillator energy",
-            "SiLU",
-            error,
-            lambda seed: _law_split("oscillator", seed),
-            lambda neuron, rank: _law_network(neuron, rank, 4, 32),
-            lr=0.03,
-            steps=1200,
-            batch=256,
-            rank=3,
-        ),
-        Task(
-            "digits",
-            "digits",
-            "ReLU",
-            accuracy,
-            _digits_split,
-            lambda neuron, rank: _digits_network(neuron, rank, nn.ReLU),
-            lr=0.01,
-            steps=264,
-            batch=64,
-            rank=3,
-        ),
-        Task(
-            "digits",
-            "digits",
-            "none",
-            accuracy,
-            _digits_split,
-            lambda neuron, rank: _digits_network(neuron, rank, nn.Identity),
-            lr=0.01,
-            steps=264,
-            batch=64,
-            rank=3,
-        ),
+        _plane_task(rings, "rings", "none", width=6, lr=0.1, steps=500),
+        _plane_task(xor, "XOR", "none", width=6, lr=0.1, steps=500),
+        _plane_task(spirals, "spirals", "tanh", width=9, lr=0.03, steps=1000),
+        _law_task("lorentz", "Lorentz force", inputs=5),
+        _law_task("oscillator", "oscillator energy", inputs=4),
+        _digits_task("ReLU"),
+        _digits_task("none"),
     ]
 
 
@@ -308,7 +244,7 @@ def all_tasks() -> list[Task]:
 def run_task(
     task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
 ) -> Outcome:
-    """Train the networks of one neuron from several seeds and judge them on the test data.
+    """Trains the networks of one neuron from several seeds and judges them on the test data.
 
     Args:
         task: what to learn.
@@ -316,12 +252,15 @@ def run_task(
         seed: of the data and of the first network; the next networks take the next seeds.
         seeds: how many networks.
         on_steps: called with the number of steps done since it was last called.
+
+    Returns:
+        The trained networks and how good they are.
     """
     outcome = Outcome(task, neuron, task.load(seed))
     for network_seed in range(seed, seed + seeds):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(network_seed)
-            model = task.build(neuron, task.rank)
+            model = task.network(neuron)
         started = time.process_time()
         _train(model, task, outcome.split, network_seed, on_steps)
         outcome.seconds.append(time.process_time() - started)

@@ -35,7 +35,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
-    """The table with its caption.
+    """Makes the table with its caption.
 
     Args:
         report: what a demo.json holds.

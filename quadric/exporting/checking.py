@@ -75,9 +75,10 @@ def batch_of(
 
 
 def _noise(value: Tensor, shape: torch.Size, dim: int, generator: torch.Generator) -> Tensor:
-    """Noise for a tensor of numbers, zero for any other. Its spread is that of each place over the
-    examples, as the columns of a table differ in scale; of all places if the examples are one or
-    all alike.
+    """Noise for a tensor of numbers, zero for any other.
+
+    Its spread is that of each place over the examples, because the columns of a table differ in
+    scale. With one example, or equal ones, it is the spread of all places.
     """
     if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
         return torch.zeros((), dtype=value.dtype)
@@ -96,8 +97,15 @@ def tensors_in(result: Any) -> list[Tensor]:
 
 
 def difference(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
-    """The largest difference, relative to the largest output; inf for results that do not
-    match."""
+    """The largest difference of two results.
+
+    Args:
+        expected: outputs of the model.
+        got: outputs of the file.
+
+    Returns:
+        The difference relative to the largest output; inf for results that do not match.
+    """
     if len(expected) != len(got):
         return float("inf")
     worst = 0.0
@@ -117,9 +125,7 @@ def difference(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
 
 
 def has_numbers(outputs: Sequence[Tensor]) -> bool:
-    """Whether there is no NaN among the outputs, and something finite in each: else nothing could
-    be compared.
-    """
+    """Whether no output holds NaN and each holds a finite number, so that they can be compared."""
     real = [v for v in outputs if v.numel() and (v.is_floating_point() or v.is_complex())]
     return all(not bool(v.isnan().any()) and bool(v.isfinite().any()) for v in real)
 

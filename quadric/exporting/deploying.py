@@ -1,4 +1,8 @@
-"""A network and its linear twin as files, side by side: what `quadric export` measures."""
+"""A network and its linear twin as files, side by side: what `quadric export` does.
+
+How to get a `Deployable` from a file, a run or a comparison is said where these are read:
+`models/weights_file.py`, `train/exported_run.py`, `sklearn/compare/saving.py`.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +37,12 @@ class Deployable:
         network: the network with its weights.
         linear: the same network with linear neurons and any weights, or None if it is that itself.
         inputs: example inputs.
-        calibration: gives batches of at least so many training inputs, where there are data.
-        test: gives batches of test inputs and labels, where the network classifies.
+        calibration: gives batches of training inputs, together as many as asked for, if there are
+            data.
+        test: gives batches of test inputs and labels, if the network classifies.
         units: what the network takes and gives, in words and numbers.
         tolerance: the largest difference that a file may have, or None for that of its dtype.
+        names: names of the file's inputs and outputs, or None for those of torch.
     """
 
     name: str
@@ -48,6 +54,36 @@ class Deployable:
     test: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
     units: dict[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
+    names: tuple[list[str], list[str]] | None = None
+
+
+def write_network(
+    what: Deployable, out: Path, network: nn.Module | None = None, opset: int = OPSET
+) -> ExportReport:
+    """Writes a network as a checked file.
+
+    Args:
+        what: the network, and what its export needs.
+        out: the file; its suffix is the format.
+        network: another network to write in its place, such as the linear one.
+        opset: of an ONNX file.
+
+    Returns:
+        What was written, and how it was checked.
+    """
+    network = what.network if network is None else network
+    if out.suffix == ".pt2":
+        return export_torch(network, out, *what.inputs, tolerance=what.tolerance)
+    inputs, outputs = what.names or (None, None)
+    return export_onnx(
+        network,
+        out,
+        *what.inputs,
+        opset=opset,
+        tolerance=what.tolerance,
+        input_names=inputs,
+        output_names=outputs,
+    )
 
 
 def deploy(
@@ -66,8 +102,8 @@ def deploy(
     Args:
         what: the network.
         out: the file; its suffix is the format.
-        int8: quantize it.
-        calibrate_on: so many training inputs.
+        int8: whether to quantize it.
+        calibrate_on: the number of training inputs that set the ranges of int8.
         max_drop: the loss of accuracy in int8 above which nothing is written.
         opset: of an ONNX file.
         threads: used while latency is measured.
@@ -76,66 +112,37 @@ def deploy(
     Returns:
         The report, and under "networks" a row for each file: its size in bytes and its latencies in
         seconds by batch size. Everything is plain values.
+
+    Raises:
+        InputError: if the file's suffix or an option does not fit the network.
     """
     check_format(out, int8)
-    if int8 and what.calibration is None:
-        raise InputError(
-            f"int8 needs inputs to calibrate on, and {what.name} brings none: name the run "
-            "directory of quadric train, whose training data is taken"
-        )
-    if calibrate_on < 1:
-        raise InputError(f"calibration must be >= 1, got {calibrate_on}: give some hundred inputs")
-    batches = what.calibration(calibrate_on) if int8 and what.calibration else []
-    test = list(what.test()) if int8 and what.test is not None else None
-    report: ExportReport | Int8Report
+    quantized = _quantization(what, calibrate_on) if int8 else {}
+    networks = {what.neuron: what.network}
+    if what.linear is not None:
+        networks["linear"] = what.linear
+    # The wanted file first; the others are only measured.
+    wanted = [(name, False) for name in networks]
+    if int8:
+        wanted = [(what.neuron, True), *wanted, *((n, True) for n in networks if n != what.neuron)]
+    reports: dict[str, ExportReport | Int8Report] = {}
     with tempfile.TemporaryDirectory() as folder:
-        beside = Path(folder)
-        files: dict[str, Path] = {}
-        sizes: dict[str, int] = {}
-        if int8:
-            report = export_int8(
-                what.network,
-                out,
-                *what.inputs,
-                calibration=batches,
-                test=test,
-                max_drop=max_drop,
-                opset=opset,
-                tolerance=what.tolerance,
-            )
-            files[f"{what.neuron}, int8"], sizes[f"{what.neuron}, int8"] = out, report.size
-        else:
-            report = _export(what.network, what, out, opset)
-            files[what.neuron], sizes[what.neuron] = out, report.size
-        plain = [("linear", what.linear)] if what.linear is not None else []
-        if int8:
-            plain = [(what.neuron, what.network), *plain]
-        for name, network in plain:
-            file = beside / f"{len(files)}{out.suffix}"
-            if network is not None:
-                sizes[name] = _export(network, what, file, opset).size
-                files[name] = file
-        if int8 and what.linear is not None:
-            file = beside / "linear-int8.onnx"
-            made = export_int8(what.linear, file, *what.inputs, calibration=batches, opset=opset)
-            files["linear, int8"], sizes["linear, int8"] = file, made.size
-        times = {
-            size: latencies(
-                files,
-                [value[:1].expand(size, *value.shape[1:]).contiguous() for value in what.inputs],
-                threads=threads,
-                seconds=seconds,
-            )
-            for size in LATENCY_BATCHES
-        }
-    rows = [
-        {
-            "network": name,
-            "size": sizes[name],
-            "latency": {str(size): times[size][name] for size in times},
-        }
-        for name in files
-    ]
+        for name, small in wanted:
+            file = Path(folder) / f"{len(reports)}{out.suffix}" if reports else out
+            if small:
+                # Only the wanted file has accuracies: the linear network is not trained.
+                tested = {"max_drop": max_drop} if not reports else {"test": None}
+                options = quantized | tested | {"opset": opset, "tolerance": what.tolerance}
+                made = export_int8(networks[name], file, *what.inputs, **options)
+                reports[f"{name}, int8"] = made
+            else:
+                reports[name] = write_network(what, file, networks[name], opset)
+        files = {name: report.path for name, report in reports.items()}
+        times = {}
+        for size in LATENCY_BATCHES:
+            inputs = [x[:1].expand(size, *x.shape[1:]).contiguous() for x in what.inputs]
+            times[str(size)] = latencies(files, inputs, threads=threads, seconds=seconds)
+    report = next(iter(reports.values()))
     return report.to_dict() | {
         "source": what.name,
         "neuron": what.neuron,
@@ -143,12 +150,40 @@ def deploy(
         "threads": threads,
         "units": what.units,
         "text": "\n".join([str(report), *filter(None, [what.units.get("text")])]),
-        "networks": rows,
+        "networks": [
+            {
+                "network": name,
+                "size": made.size,
+                "latency": {size: found[name] for size, found in times.items()},
+            }
+            for name, made in reports.items()
+        ],
     }
 
 
+def _quantization(what: Deployable, calibrate_on: int) -> dict[str, Any]:
+    """What int8 needs of the data."""
+    if what.calibration is None:
+        raise InputError(
+            f"int8 needs inputs to calibrate on, and {what.name} brings none: name the run "
+            "directory of quadric train, whose training data is taken"
+        )
+    if calibrate_on < 1:
+        raise InputError(f"calibration must be >= 1, got {calibrate_on}: give some hundred inputs")
+    test = None if what.test is None else list(what.test())
+    return {"calibration": what.calibration(calibrate_on), "test": test}
+
+
 def check_format(out: Path, int8: bool) -> None:
-    """Refuses a file whose suffix says no format, and int8 in another format than ONNX."""
+    """Refuses a file whose suffix is no format, and int8 in another format than ONNX.
+
+    Args:
+        out: the file.
+        int8: whether it is to be quantized.
+
+    Raises:
+        InputError: if the suffix does not fit.
+    """
     if out.suffix not in FORMATS:
         raise InputError(
             f"out must end in {' or '.join(FORMATS)}, got {str(out)!r}: the suffix is the format"
@@ -157,14 +192,15 @@ def check_format(out: Path, int8: bool) -> None:
         raise InputError(f"int8 is written as .onnx, got {str(out)!r}: choose another suffix")
 
 
-def _export(network: nn.Module, what: Deployable, out: Path, opset: int) -> ExportReport:
-    if out.suffix == ".pt2":
-        return export_torch(network, out, *what.inputs, tolerance=what.tolerance)
-    return export_onnx(network, out, *what.inputs, opset=opset, tolerance=what.tolerance)
-
-
 def deployment_table(result: dict[str, Any]) -> str:
-    """What `deploy` found, as text: the report, and the networks side by side."""
+    """What `deploy` found, as text: the report, and the networks side by side.
+
+    Args:
+        result: of `deploy`.
+
+    Returns:
+        Lines to print.
+    """
     rows = result["networks"]
     base = next((row for row in rows if row["network"] == "linear"), rows[0])
     header = ["network", "size"]

@@ -1,4 +1,4 @@
-"""Which module alone reads the output of which layer: a BatchNorm behind a convolution, a ReLU.
+"""Which BatchNorm alone reads the output of which layer.
 
 torch.fx says so for every input that takes the traced path. Where it cannot trace a network, one
 run with example inputs does: every operation that reads the storage of a layer's output is noted.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -21,21 +22,10 @@ from quadric.conversion.targets import look_around, run_examples, tensors_of, wa
 from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
 
-Types = tuple[type[nn.Module], ...]
+LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
+"""Whose outputs are followed; their subclasses, too."""
 
-# Not looked into, whatever is asked for: a model that can be traced once can be traced again.
-_LEAVES: Types = (
-    QuadraticLayer,
-    _BatchNorm,
-    nn.Linear,
-    nn.modules.conv._ConvNd,
-    nn.Identity,
-    nn.ReLU,
-)
-
-
-class Leaf(nn.Module):
-    """A module of our own that is not looked into either."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass
@@ -48,40 +38,27 @@ class Place:
     module: nn.Module
 
     def put(self, module: nn.Module) -> None:
-        """Puts another module there."""
+        """Puts another module there.
+
+        Args:
+            module: the new module.
+        """
         self.parent._modules[self.key] = module
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A layer and the module that alone reads its output.
+    """A layer and the BatchNorm that alone reads its output.
 
     Attributes:
-        layer: the one.
-        reader: the other.
+        layer: the layer.
+        norm: the BatchNorm.
         dims: the number of dimensions of the output, if known.
-        between: what changes the output on the way.
     """
 
     layer: Place
-    reader: Place
+    norm: Place
     dims: int | None = None
-    between: tuple[nn.Module, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What is looked for; the fields are those of `find_pairs`."""
-
-    places: Mapping[int, Place]
-    layers: Types
-    readers: Types
-    through: Types
-    training: bool
-
-    def passes(self, module: nn.Module) -> bool:
-        """Whether a module may stand between the two."""
-        return type(module) in self.through and not is_touched(module)
 
 
 def places_of(model: nn.Module) -> dict[int, Place]:
@@ -93,79 +70,48 @@ def places_of(model: nn.Module) -> dict[int, Place]:
 
 
 def several_places(model: nn.Module) -> set[int]:
-    """The ids of modules that stand in several places, or that something else holds, too."""
+    """The ids of modules that stand in several places, or that an attribute also holds."""
     count = Counter(id(child) for _, _, _, child in walk(model))
     return {key for key, times in count.items() if times != 1} | set(look_around(model).held)
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 def is_touched(module: nn.Module) -> bool:
-    """Whether something listens to a module, or its forward was replaced."""
+    """Whether a module has hooks, or its forward was replaced."""
     return "forward" in vars(module) or any(len(getattr(module, name)) for name in _HOOKS)
 
 
-def is_ours(module: nn.Module) -> bool:
-    """Whether its class is one of this library, and not a subclass that may compute more."""
-    return type(module).__module__.split(".")[0] == "quadric"
-
-
-def check_eval(model: nn.Module, purpose: str) -> None:
-    """Raises unless all of a model is in eval mode.
-
-    Args:
-        model: the network.
-        purpose: what it must be in eval mode for.
-    """
-    training = next((name for name, module in model.named_modules() if module.training), None)
-    if training is not None:
-        raise InputError(
-            f"the model must be in eval mode to {purpose}, got "
-            f"{repr(training) if training else 'the model'} in training mode: call model.eval() "
-            "first"
-        )
-
-
 def find_pairs(
-    model: nn.Module,
-    places: Mapping[int, Place],
-    example_inputs: Any,
-    layers: Types,
-    readers: Types,
-    through: Types = (),
-    training: bool = False,
+    model: nn.Module, places: Mapping[int, Place], example_inputs: Any
 ) -> dict[int, Pair]:
-    """The pairs by the id of the reader.
+    """Finds the pairs of a network.
 
     Args:
         model: the network.
         places: of `places_of`.
         example_inputs: its arguments, or None to rely on torch.fx alone.
-        layers: whose outputs are read.
-        readers: who may read them.
-        through: what may stand between the two and changes at most the output's own storage; no
-            subclasses.
-        training: whether the example inputs run in train mode.
+
+    Returns:
+        The pairs by the id of the BatchNorm.
+
+    Raises:
+        InputError: if torch.fx cannot trace the network and there are no example inputs.
     """
-    wanted = _Wanted(places, layers, readers, through, training)
-    found = _found(model, example_inputs, wanted)
+    found = _found(model, places, example_inputs)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
 
 
 def _is_watched(pair: Pair, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a container that holds one of the two, and not the other, is listened to: what it is
-    given or returns would change."""
-    names = (pair.layer.name, pair.reader.name)
+    """Whether a container of only one of the two has hooks, which would see other values."""
+    names = (pair.layer.name, pair.norm.name)
     around = [{name[:i] for i, sign in enumerate(name) if sign == "."} for name in names]
     return any(is_touched(modules[name]) for name in around[0] ^ around[1])
 
 
-def _found(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int, Pair]:
-    run = None if example_inputs is None else _watched(model, example_inputs, wanted)
+def _found(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:
+    run = None if example_inputs is None else _watched(model, places, example_inputs)
     try:
-        pairs = _traced(model, wanted)
+        pairs = _traced(model, places)
     except Exception as error:  # whatever a tracer meets in a user's forward
         if run is None:
             text = (str(error).splitlines() or ["no message"])[0]
@@ -177,46 +123,37 @@ def _found(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int, 
         return run
     if run is None:
         return pairs
-    # The trace decides, the run adds the number of dimensions; where the run saw less it wins.
+    # A pair counts only if both agree; the run also knows the number of dimensions.
     return {key: run[key] for key in pairs if key in run and run[key].layer is pairs[key].layer}
 
 
 class _Tracer(torch.fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        leaf = isinstance(m, (Leaf, *_LEAVES))
+        leaf = isinstance(m, (*LAYERS, _BatchNorm))
         return leaf or super().is_leaf_module(m, module_qualified_name)
 
 
-def _traced(model: nn.Module, wanted: _Wanted) -> dict[int, Pair]:
+def _traced(model: nn.Module, places: Mapping[int, Place]) -> dict[int, Pair]:
     """By torch.fx, for every input that takes the traced path."""
-    places = wanted.places
-    graph = _Tracer().trace(model)
-    calls = [node for node in graph.nodes if node.op == "call_module"]
+    calls = [node for node in _Tracer().trace(model).nodes if node.op == "call_module"]
     of_node = {node: model.get_submodule(str(node.target)) for node in calls}
     times = Counter(id(module) for module in of_node.values())
     for module in of_node.values():
-        # What a module that is not looked into calls: nobody knows how often.
+        # The tracer does not see how often a leaf calls what is inside of it.
         times.update(id(inner) for inner in module.modules() if inner is not module)
     pairs: dict[int, Pair] = {}
-    for node, reader in of_node.items():
-        if not isinstance(reader, wanted.readers):
+    for node, norm in of_node.items():
+        layer = of_node.get(_read_alone(node))
+        if not isinstance(norm, _BatchNorm) or not isinstance(layer, LAYERS):
             continue
-        before = _read_alone(node)
-        between: list[nn.Module] = []
-        while (passed := of_node.get(before)) is not None and wanted.passes(passed):
-            before = _read_alone(before)
-            between += [] if isinstance(passed, nn.Identity) else [passed]
-        layer = of_node.get(before)
-        if not isinstance(layer, wanted.layers):
-            continue
-        known = id(layer) in places and id(reader) in places
-        if known and times[id(layer)] == times[id(reader)] == 1:
-            pairs[id(reader)] = Pair(places[id(layer)], places[id(reader)], between=tuple(between))
+        known = id(layer) in places and id(norm) in places
+        if known and times[id(layer)] == times[id(norm)] == 1:
+            pairs[id(norm)] = Pair(places[id(layer)], places[id(norm)])
     return pairs
 
 
 def _read_alone(node: Any) -> Any:
-    """What a call alone reads, as its only argument."""
+    """The only argument of a call, if no other call reads it."""
     if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], torch.fx.Node):
         return None
     return node.args[0] if list(node.args[0].users) == [node] else None
@@ -224,7 +161,7 @@ def _read_alone(node: Any) -> Any:
 
 @dataclass
 class _Output:
-    """What a layer returned, and who has read it."""
+    """What a layer returned, and which modules have read it (None: an operation outside)."""
 
     layer: nn.Module
     value: Tensor
@@ -235,7 +172,7 @@ class _Readers(TorchDispatchMode):
     """Notes every operation that reads the storage of a layer's output."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.outputs: dict[int, _Output] = {}
         self.reader: list[nn.Module] = []
 
@@ -246,25 +183,26 @@ class _Readers(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def note(self, tensor: Tensor, reader: nn.Module | None) -> None:
+        """Notes that a module reads a tensor."""
         output = self.outputs.get(_storage(tensor))
         if output is not None and reader is not output.layer:
             output.readers.append(reader)
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
-def _watched(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int, Pair]:
-    """By one run: the readers whose input is the whole output of a layer that nobody else reads."""
-    places, noted = wanted.places, _Readers()
+def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:
+    """By one run: each BatchNorm whose input is the whole output of a layer, read by it alone."""
+    noted = _Readers()
     calls: Counter[int] = Counter()
     before: dict[int, _Output] = {}
 
     def entered(module: nn.Module, inputs: Any) -> None:
         calls[id(module)] += 1
         first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
-        if isinstance(module, wanted.readers) and first is not None and len(inputs) == 1:
+        if isinstance(module, _BatchNorm) and first is not None and len(inputs) == 1:
             output = noted.outputs.get(_storage(first))
             if output is not None and output.value is first:
                 before[id(module)] = output
@@ -272,23 +210,17 @@ def _watched(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int
 
     def left(module: nn.Module, inputs: Any, output: Any) -> None:
         noted.reader.pop()
-        if isinstance(module, wanted.readers) and isinstance(output, Tensor):
-            # Of a reader that works in place: who reads that storage from here on reads its output.
-            noted.outputs.pop(_storage(output), None)
-        if isinstance(module, wanted.layers) and isinstance(output, Tensor):
+        if isinstance(module, LAYERS) and isinstance(output, Tensor):
             # Kept alive, so that no other tensor gets its storage.
             noted.outputs[_storage(output)] = _Output(module, output)
 
-    kinds = (*wanted.layers, *wanted.readers, *wanted.through)
     handles: list[Any] = []
-    passed: list[nn.Module] = []
     for place in places.values():
-        if isinstance(place.module, kinds):
-            passed += [place.module] if wanted.passes(place.module) else []
+        if isinstance(place.module, (*LAYERS, _BatchNorm)):
             handles.append(place.module.register_forward_pre_hook(entered))
             handles.append(place.module.register_forward_hook(left))
     try:
-        result = run_examples(model, example_inputs, noted, wanted.training)
+        result = run_examples(model, example_inputs, noted)
     finally:
         for handle in handles:
             handle.remove()
@@ -296,14 +228,7 @@ def _watched(model: nn.Module, example_inputs: Any, wanted: _Wanted) -> dict[int
         noted.note(value, None)
     pairs: dict[int, Pair] = {}
     for key, output in before.items():
-        reader = places[key].module
-        alone = all(any(one is known for known in (reader, *passed)) for one in output.readers)
+        alone = all(reader is places[key].module for reader in output.readers)
         if alone and calls[key] == calls[id(output.layer)] == 1:
-            between = dict.fromkeys(one for one in output.readers if one is not reader)
-            pairs[key] = Pair(
-                places[id(output.layer)],
-                places[key],
-                output.value.dim(),
-                tuple(one for one in between if one is not None),
-            )
+            pairs[key] = Pair(places[id(output.layer)], places[key], output.value.dim())
     return pairs

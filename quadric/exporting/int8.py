@@ -3,17 +3,19 @@
 Weights and activations of the convolutions and matrix products are quantized statically (QDQ
 format, one scale for each output channel of a weight), with ranges taken from a calibration set,
 and such that the file gives the same on every processor.
-The square of an 8-bit number needs 16 bits, so the squares may have to stay in float. Quantized,
-they are faster: they are quantized where that moves the outputs hardly more than quantizing all the
+
+The square of an 8-bit number needs 16 bits, so the squares may have to stay in float. Quantized
+squares are faster. They are quantized where that moves the outputs hardly more than quantizing the
 rest does, which is measured on the calibration set.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,10 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
 from quadric.exporting.checking import check_arguments
-from quadric.exporting.onnx_file import export_onnx, open_session, require_onnx, run_session
+from quadric.exporting.onnx_file import export_onnx, open_session, run_session
 from quadric.exporting.preparing import quiet, unfinished
 from quadric.exporting.report import ExportReport
+from quadric.extras import require
 
 Batch = Tensor | Sequence[Tensor]
 
@@ -44,8 +47,8 @@ class Int8Report:
         float_report: the float file, which was checked against the model.
         calibrated_on: how many inputs the ranges were taken from.
         squares: "int8" if they are quantized too, or "float".
-        float_accuracy: share of the test inputs that the float file classifies rightly.
-        int8_accuracy: likewise the int8 file.
+        float_accuracy: share of the test inputs that the float file classifies correctly.
+        int8_accuracy: share of the test inputs that the int8 file classifies correctly.
         difference: mean difference of the outputs on the calibration set, relative to their spread.
     """
 
@@ -60,17 +63,9 @@ class Int8Report:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "path": str(self.path),
-            "format": "onnx",
-            "size": self.size,
-            "float": self.float_report.to_dict() | {"path": None},
-            "calibrated_on": self.calibrated_on,
-            "squares": self.squares,
-            "float_accuracy": self.float_accuracy,
-            "int8_accuracy": self.int8_accuracy,
-            "difference": self.difference,
-        }
+        own = {k: v for k, v in vars(self).items() if k != "float_report"}
+        plain = self.float_report.to_dict() | {"path": None}
+        return own | {"path": str(self.path), "format": "onnx", "float": plain}
 
     def __str__(self) -> str:
         lines = [
@@ -109,62 +104,64 @@ def export_int8(
         max_drop: if the accuracy falls by more than this, the export fails and leaves no file.
         squares: "int8", "float", or "auto" for int8 where that hardly moves the outputs.
         **options: those of `export_onnx`.
+
+    Returns:
+        What was written, with accuracies where there is a test set.
+
+    Raises:
+        InputError: if the model, the calibration set or the test set does not fit, or the accuracy
+            falls too far.
+        MissingExtraError: if the ONNX packages are not installed.
     """
     who = "quadric.exporting.export_int8"
-    require_onnx(who)
+    require("onnx", who)
     check_arguments(model, example_inputs, who)
     if squares not in ("auto", "int8", "float"):
         raise InputError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
     if not max_drop >= 0:
         raise InputError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
+    _check_model(model)
     fixed = not options.get("dynamic_batch", True)
     like = _Like(example_inputs, None if fixed else options.get("batch_dim", 0))
     batches = _calibration(calibration, like)
     tested = None if test is None else _labeled(test, like)
-    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
-    if dtypes:
-        found = " and ".join(sorted(map(str, dtypes)))
-        raise InputError(f"int8 is made of float32 networks, got {found}: use model.float() first")
-    if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in model.modules()) and not (
-        any(hasattr(m, "kernel_size") for m in model.modules())
-    ):
-        raise InputError(
-            f"int8 is for convolutional networks, got {type(model).__name__} without a "
-            "convolution: export it in float"
-        )
     path = Path(path)
-    with unfinished(path) as file:
-        plain = file.with_name("float.onnx")
+    with unfinished(path) as file, tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "float.onnx"
         report = export_onnx(model, plain, *example_inputs, **options)
         before = open_session(plain)
         gaps: dict[str, float] = {}
         for kind in ("int8", "float") if squares == "auto" else (squares,):
-            made = file.with_name(f"{kind}.onnx")
+            made = Path(folder) / f"squares-{kind}.onnx"
             _quantize(plain, made, batches, kind == "int8")
             gaps[kind] = _mean_difference(before, open_session(made), batches)
-        chosen = (
-            "int8"
-            if gaps.get("int8", math.inf) <= EXCESS * gaps.get("float", math.inf)
-            else ("float")
-        )
-        os.replace(file.with_name(f"{chosen}.onnx"), file)
-        accuracies: list[float | None] = [None, None]
+        quantize = gaps.get("int8", math.inf) <= EXCESS * gaps.get("float", math.inf)
+        chosen = "int8" if quantize else "float"
+        shutil.copyfile(Path(folder) / f"squares-{chosen}.onnx", file)
+        was = now = None
         if tested is not None:
-            accuracies = [accuracy(session, tested) for session in (before, open_session(file))]
-            lost = float(accuracies[0] or 0) - float(accuracies[1] or 0)
-            if lost > max_drop:
+            was, now = (_accuracy(session, tested) for session in (before, open_session(file)))
+            if was - now > max_drop:
                 raise InputError(
                     f"the accuracy in int8 may fall by {max_drop:.3f} at most, but fell from "
-                    f"{accuracies[0]:.4f} to {accuracies[1]:.4f}: no file was written; calibrate "
-                    "on more inputs, or raise max_drop"
+                    f"{was:.4f} to {now:.4f}: no file was written; calibrate on more inputs, or "
+                    "raise max_drop"
                 )
-        del before
-        for other in file.parent.iterdir():
-            if other != file:
-                other.unlink()
         size = file.stat().st_size
     count = sum(len(batch[0]) for batch in batches)
-    return Int8Report(path, size, report, count, chosen, accuracies[0], accuracies[1], gaps[chosen])
+    return Int8Report(path, size, report, count, chosen, was, now, gaps[chosen])
+
+
+def _check_model(model: nn.Module) -> None:
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
+    if dtypes:
+        found = " and ".join(sorted(map(str, dtypes)))
+        raise InputError(f"int8 is made of float32 networks, got {found}: use model.float() first")
+    if not any(hasattr(m, "kernel_size") for m in model.modules()):
+        raise InputError(
+            f"int8 is for convolutional networks, got {type(model).__name__} without a "
+            "convolution: export it in float"
+        )
 
 
 @dataclass(frozen=True)
@@ -265,43 +262,41 @@ def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: 
 
     graph = onnx.load(str(source))
     names = [value.name for value in graph.graph.input]
+    rest = (
+        {name: value.detach().cpu().numpy() for name, value in zip(names, batch, strict=True)}
+        for batch in batches
+    )
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rest: Iterator[list[Tensor]] = iter(batches)
-
         def get_next(self) -> dict[str, Any] | None:
-            batch = next(self.rest, None)
-            if batch is None:
-                return None
-            return {n: v.detach().cpu().numpy() for n, v in zip(names, batch, strict=True)}
+            return next(rest, None)
 
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # the quantizer logs hints there
-    try:
-        with quiet():
-            quantize_static(
-                graph,
-                str(target),
-                Reader(),
-                quant_format=QuantFormat.QDQ,
-                per_channel=True,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                # Weights of 7 bits: processors without instructions for 8-bit sums add up pairs of
-                # products in 16 bits, which 8 would exceed, silently.
-                reduce_range=True,
-                nodes_to_exclude=[] if squares else square_nodes(graph),
-            )
-    finally:
-        root.setLevel(level)
+    with quiet():
+        quantize_static(
+            graph,
+            str(target),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            # Weights of 7 bits: processors without instructions for 8-bit sums add up pairs of
+            # products in 16 bits, which 8 bits would exceed without an error.
+            reduce_range=True,
+            nodes_to_exclude=[] if squares else square_nodes(graph),
+        )
     onnx.checker.check_model(str(target), full_check=True)
 
 
 def square_nodes(graph: Any) -> list[str]:
-    """The nodes of a graph that make squares and mix them: z * z, what multiplies it, and the
-    addition to z."""
+    """The nodes that make squares and mix them.
+
+    Args:
+        graph: an ONNX model.
+
+    Returns:
+        The names of each z * z, of what multiplies it, and of the addition to z.
+    """
     readers: dict[str, list[Any]] = {}
     for node in graph.graph.node:
         for name in node.input:
@@ -311,12 +306,12 @@ def square_nodes(graph: Any) -> list[str]:
         if node.op_type != "Mul" or node.input[0] != node.input[1]:
             continue
         found.append(node.name)
-        behind = node
-        while len(readers.get(behind.output[0], [])) == 1:
-            behind = readers[behind.output[0]][0]
-            found.append(behind.name)
+        after = node
+        while len(readers.get(after.output[0], [])) == 1:
+            after = readers[after.output[0]][0]
+            found.append(after.name)
             # Gemm adds z itself.
-            if behind.op_type not in ("Conv", "MatMul", "Mul", "Reshape", "Transpose"):
+            if after.op_type not in ("Conv", "MatMul", "Mul", "Reshape", "Transpose"):
                 break
     return list(dict.fromkeys(found))
 
@@ -335,7 +330,7 @@ def _mean_difference(before: Any, after: Any, batches: list[list[Tensor]]) -> fl
     return total / max(spread, 1e-30)
 
 
-def accuracy(session: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+def _accuracy(session: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     """The share of inputs whose largest output is their label."""
     right = count = 0
     for inputs, labels in batches:

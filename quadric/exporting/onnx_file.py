@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,24 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.exporting.checking import BATCH_SIZES, check_arguments, tolerance_of
-from quadric.exporting.preparing import Examples, copied, prepared, program_of, quiet, unfinished
+from quadric.exporting.checking import BATCH_SIZES, check_arguments
+from quadric.exporting.preparing import (
+    Call,
+    Examples,
+    checked_export,
+    in_one_line,
+    program_of,
+    quiet,
+)
 from quadric.exporting.report import ExportReport
-from quadric.extras import missing_extra
+from quadric.extras import require
 
 OPSET = 20
 """The version of ONNX's operators that is written unless another one is asked for."""
 
 LARGE = 1 << 30
 """Bytes of weights from which they are written beside the file: a file holds 2 GiB."""
-
-_EXTRA = ("onnx", "onnxscript", "onnxruntime")
-
-
-def require_onnx(who: str) -> None:
-    """Raises an error that names the extra if a package is not installed."""
-    if any(importlib.util.find_spec(module) is None for module in _EXTRA):
-        raise missing_extra(who, "onnx")
 
 
 def export_onnx(
@@ -50,15 +48,15 @@ def export_onnx(
 ) -> ExportReport:
     """Writes a model as an ONNX file of standard operators, checked against the model.
 
-    The model is copied and stays as it is. In the file BatchNorm is folded into the layers in
-    front, exactly, and quadratic layers are a product, a 1x1 convolution or matrix product, and an
-    addition. The file is checked by `onnx.checker`, run in ONNX Runtime at several batch sizes and
-    compared with the model in eval mode. It appears under its name only if all of that went well.
+    The model is copied and stays as it is. In the file, each BatchNorm is folded into the layer
+    before it, exactly, and a quadratic layer is a product, a 1x1 convolution or matrix product, and
+    an addition. The file is checked by `onnx.checker`, run in ONNX Runtime at several batch sizes,
+    and compared with the model in eval mode. It gets its name only if all checks pass.
 
     Args:
         model: the network.
         path: the file; one that exists is replaced.
-        *example_inputs: the arguments of `model.forward`, tensors all of them.
+        *example_inputs: the arguments of `model.forward`, all of them tensors.
         opset: the version of ONNX's operators.
         dynamic_batch: whether the file takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
@@ -68,35 +66,52 @@ def export_onnx(
         fold: whether to fold BatchNorm.
         input_names: names for the file's inputs.
         output_names: names for the file's outputs.
+
+    Returns:
+        What was written, and how it was checked.
+
+    Raises:
+        InputError: if the model cannot be exported, or the file computes something else.
+        MissingExtraError: if the ONNX packages are not installed.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name, "model.onnx")
+        >>> export_onnx(nn.Linear(3, 2), path, torch.zeros(1, 3)).operators
+        {'Gemm': 1}
+        >>> folder.cleanup()
     """
     who = "quadric.export_onnx"
-    require_onnx(who)
-    import onnx
-
+    require("onnx", who)
     check_arguments(model, example_inputs, who)
-    examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
-    limit = tolerance_of(model, tolerance)
     _check_opset(opset)
     if input_names is not None and len(input_names) != len(example_inputs):
         raise InputError(
             f"input_names must be one for each of {len(example_inputs)} inputs, got "
             f"{list(input_names)}: give as many as example inputs"
         )
-    path = Path(path)
-    with unfinished(path) as file:
-        lean, folding = prepared(copied(model), examples.traced(), fold)
+
+    def write(lean: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
         _write(lean, file, examples, opset, input_names, output_names)
-        with _said(model):
-            onnx.checker.check_model(str(file), full_check=True)
-        operators = _standard_operators(file, opset)
+        operators = _standard_operators(model, file, opset)
         with _said(model):
             session = open_session(file)
-        worst = examples.compare(
-            copied(model), functools.partial(run_session, session), limit, "ONNX Runtime"
-        )
-        del session
-        size = sum(f.stat().st_size for f in file.parent.iterdir())
-    return ExportReport(path, "onnx", size, worst, examples.sizes, folding, opset, operators)
+        return functools.partial(run_session, session), {"opset": opset, "operators": operators}
+
+    return checked_export(
+        who,
+        model,
+        Path(path),
+        example_inputs,
+        write,
+        "ONNX Runtime",
+        dynamic_batch=dynamic_batch,
+        batch_dim=batch_dim,
+        batch_sizes=batch_sizes,
+        tolerance=tolerance,
+        fold=fold,
+    )
 
 
 def _check_opset(opset: int) -> None:
@@ -116,13 +131,12 @@ def _said(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
         dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
         other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
         remedy = f"export the {' and '.join(other)} model in float32, or " if other else ""
         raise InputError(
             "the file must pass onnx.checker and open in ONNX Runtime, got "
-            f"{type(error).__name__}: {text}: no file was written; {remedy}give another opset"
+            f"{in_one_line(error)}: no file was written; {remedy}give another opset"
         ) from error
 
 
@@ -147,7 +161,13 @@ def _write(
                 output_names=output_names,
             )
     except Exception as error:
-        raise _not_exported(error) from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise InputError(
+            f"the model must consist of operators that ONNX has, got {in_one_line(cause)}: replace "
+            "that part of the model, or give a later opset"
+        ) from error
     assert program is not None
     # The exporter notes where in which module each node comes from: half the size of a small file.
     for node in program.model.graph:
@@ -159,32 +179,18 @@ def _write(
     program.save(file, external_data=weights > LARGE)
 
 
-def _not_exported(error: BaseException) -> ValueError:
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    text = " ".join(str(cause).split())
-    text = text if len(text) < 300 else text[:300] + "…"
-    return ValueError(
-        f"the model must consist of operators that ONNX has, got {type(cause).__name__}: {text}: "
-        "replace that part of the model, or give a later opset"
-    )
-
-
-def _standard_operators(file: Path, opset: int) -> dict[str, int]:
-    """How often each operator stands in a file that has standard ones alone."""
+def _standard_operators(model: nn.Module, file: Path, opset: int) -> dict[str, int]:
+    """Checks a file, and counts its operators, which must be standard ones."""
     import onnx
 
+    with _said(model):
+        onnx.checker.check_model(str(file), full_check=True)
     graph = onnx.load(str(file), load_external_data=False)
     versions = {entry.domain: entry.version for entry in graph.opset_import}
-    found: Counter[str] = Counter()
-    strange: set[str] = set()
-    for node in graph.graph.node:
-        found[node.op_type] += 1
-        if node.domain not in ("", "ai.onnx"):
-            strange.add(f"{node.domain}.{node.op_type}")
-    if strange or graph.functions:
-        names = sorted(strange) or [function.name for function in graph.functions]
+    nodes = graph.graph.node
+    others = {f"{n.domain}.{n.op_type}" for n in nodes if n.domain not in ("", "ai.onnx")}
+    names = sorted(others) or [function.name for function in graph.functions]
+    if names:
         raise InputError(
             f"an exported network must consist of ONNX's standard operators, got {names[0]}: "
             "replace that part of the model"
@@ -194,11 +200,19 @@ def _standard_operators(file: Path, opset: int) -> dict[str, int]:
             f"opset {opset} cannot be written, got {versions['']} from torch: give opset="
             f"{versions['']}"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(Counter(node.op_type for node in nodes).items()))
 
 
 def open_session(file: Path, threads: int | None = None) -> Any:
-    """A session of ONNX Runtime on the CPU."""
+    """Opens a file in ONNX Runtime on the CPU.
+
+    Args:
+        file: an ONNX file.
+        threads: of one run; None for the runtime's own choice.
+
+    Returns:
+        The session.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -210,7 +224,15 @@ def open_session(file: Path, threads: int | None = None) -> Any:
 
 
 def run_session(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs of a session; inputs that the network does not use are left out of the file."""
+    """Runs a session.
+
+    Args:
+        session: of `open_session`.
+        inputs: its inputs, in order.
+
+    Returns:
+        Its outputs.
+    """
     names = [value.name for value in session.get_inputs()]
     given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, given)]

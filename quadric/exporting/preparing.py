@@ -1,4 +1,4 @@
-"""A copy of the model as it is exported: in eval mode, BatchNorm folded, layers in lean form."""
+"""What all exports share: a prepared copy of the model, example inputs, and the comparison."""
 
 from __future__ import annotations
 
@@ -22,15 +22,27 @@ from quadric.conversion.targets import walk
 from quadric.errors import InputError
 from quadric.exporting.checking import (
     batch_of,
+    check_arguments,
     check_batch_dim,
     check_difference,
     difference,
     has_numbers,
     tensors_in,
+    tolerance_of,
 )
-from quadric.exporting.folding import ChannelShift, FoldingReport, fold_batchnorm_
+from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
+from quadric.exporting.report import ExportReport
 from quadric.nn import QuadraticLayer
+
+Call = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Runs an exported file."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The class and message of an error that is not ours, shortened."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) < 300 else text[:300] + '…'}"
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -43,21 +55,8 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).cpu().eval()
 
 
-def prepared(
-    model: nn.Module, inputs: Sequence[Tensor], fold: bool
-) -> tuple[nn.Module, FoldingReport]:
-    """Folds and rewrites a copy.
-
-    Args:
-        model: a copy that may be changed.
-        inputs: examples.
-        fold: whether BatchNorm is folded.
-    """
-    report = fold_batchnorm_(model, tuple(inputs)) if fold else FoldingReport()
-    return _lean(model, report), report
-
-
 def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
+    """The model with lean layers, which also take up the shifts that folding left after them."""
     if isinstance(model, QuadraticLayer):
         return lean_layer(model) if is_lean(model) else model
     made: dict[int, nn.Module] = {}
@@ -67,9 +66,7 @@ def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
         if id(module) not in made:
             shift = None
             if name in report.shifts:
-                behind = model.get_submodule(report.shifts[name])
-                assert isinstance(behind, ChannelShift)
-                shift = behind.shift
+                shift = model.get_submodule(report.shifts[name]).get_buffer("shift")
                 model.set_submodule(report.shifts[name], nn.Identity())
             made[id(module)] = lean_layer(module, shift)
         parent._modules[key] = made[id(module)]
@@ -129,8 +126,10 @@ class Examples:
         return tuple(batch_of(self.inputs, size, self.batch_dim, size, vary))
 
     def dynamic_shapes(self, model: nn.Module) -> Any:
-        """What torch.export wants to know: one entry for each argument of the forward, whose *args
-        are one argument that is a tuple."""
+        """The sizes that may vary, as torch.export wants them.
+
+        There is one entry for each argument of the forward; its *args are one tuple.
+        """
         if self.batch_dim is None:
             return None
         shapes = [{self.batch_dim: torch.export.Dim("batch")}] * len(self.inputs)
@@ -140,58 +139,118 @@ class Examples:
             return (*shapes[:fixed], tuple(shapes[fixed:]))
         return tuple(shapes)
 
-    def compare(
-        self,
-        model: nn.Module,
-        call: Callable[[Sequence[Tensor]], list[Tensor]],
-        tolerance: float,
-        runtime: str,
-    ) -> float:
-        """The largest difference between a model and what came of it; raises above the tolerance.
+    def compare(self, model: nn.Module, call: Call, tolerance: float, runtime: str) -> float:
+        """The largest difference between a model and its file.
 
         Args:
             model: in eval mode.
             call: runs the file.
             tolerance: relative to the largest output.
             runtime: where the file runs, for the error.
+
+        Returns:
+            The difference, relative to the largest output.
+
+        Raises:
+            InputError: if it is above the tolerance, or one of the two does not run.
         """
         worst = 0.0
         for size in self.sizes:
-            # Noise may lead out of where the model is defined: then the examples as they are.
-            for vary in (True, False):
-                inputs = self.batch(size, vary)
-                try:
-                    expected = run(model, inputs)
-                except Exception as error:
-                    raise InputError(
-                        f"the model must run at batch size {size}, got {type(error).__name__}: "
-                        f"{error}: choose other batch_sizes, or dynamic_batch=False"
-                    ) from error
-                if has_numbers(expected):
-                    break
-            else:
-                raise InputError(
-                    "the model must give numbers on the example inputs, got NaN or nothing finite "
-                    f"at batch size {size}: no file was written; give examples like the data, or "
-                    "train it again if its weights are NaN"
-                )
+            inputs, expected = self._expected(model, size)
             try:
                 found = difference(expected, call(inputs))
             except Exception as error:
-                text = " ".join(str(error).split())[:300]
                 raise InputError(
                     f"the exported network must run in {runtime} at batch size {size}, got "
-                    f"{type(error).__name__}: {text}: no file was written; if it depends on the "
-                    "batch size, export it with dynamic_batch=False"
+                    f"{in_one_line(error)}: no file was written; if it depends on the batch size, "
+                    "export it with dynamic_batch=False"
                 ) from error
             check_difference(found, tolerance, size, runtime)
             worst = max(worst, found)
         return worst
 
+    def _expected(self, model: nn.Module, size: int) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """Inputs of a batch size, and what the model makes of them."""
+        # Noise may lead out of where the model is defined: then the examples as they are.
+        for vary in (True, False):
+            inputs = self.batch(size, vary)
+            try:
+                expected = run(model, inputs)
+            except Exception as error:
+                raise InputError(
+                    f"the model must run at batch size {size}, got {type(error).__name__}: "
+                    f"{error}: choose other batch_sizes, or dynamic_batch=False"
+                ) from error
+            if has_numbers(expected):
+                return inputs, expected
+        raise InputError(
+            "the model must give numbers on the example inputs, got NaN or nothing finite at batch "
+            f"size {size}: no file was written; give examples like the data, or train it again if "
+            "its weights are NaN"
+        )
+
+
+def checked_export(
+    who: str,
+    model: nn.Module,
+    path: Path,
+    example_inputs: Sequence[Tensor],
+    write: Callable[[nn.Module, Examples, Path], tuple[Call, dict[str, Any]]],
+    runtime: str,
+    *,
+    dynamic_batch: bool,
+    batch_dim: int,
+    batch_sizes: Sequence[int],
+    tolerance: float | None,
+    fold: bool,
+) -> ExportReport:
+    """Prepares a copy of a model, has it written, and compares the file with the model.
+
+    Args:
+        who: the function of the user, for errors.
+        model: the network.
+        path: the file.
+        example_inputs: arguments of the model.
+        write: writes a prepared copy to a file; returns what runs that file, and what else the
+            report says.
+        runtime: where the file runs, for errors.
+        dynamic_batch: as in `quadric.export_onnx`.
+        batch_dim: as in `quadric.export_onnx`.
+        batch_sizes: as in `quadric.export_onnx`.
+        tolerance: as in `quadric.export_onnx`.
+        fold: as in `quadric.export_onnx`.
+
+    Returns:
+        The report.
+    """
+    check_arguments(model, example_inputs, who)
+    examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
+    limit = tolerance_of(model, tolerance)
+    with unfinished(path) as file:
+        lean = copied(model)
+        folding = fold_batchnorm_(lean, examples.traced()) if fold else FoldingReport()
+        call, facts = write(_lean(lean, folding), examples, file)
+        worst = examples.compare(copied(model), call, limit, runtime)
+        del call  # which may hold the file open
+        size = sum(f.stat().st_size for f in file.parent.iterdir())
+    return ExportReport(path, path.suffix[1:], size, worst, examples.sizes, folding, **facts)
+
 
 def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedProgram:
-    """A model as one graph, by torch.export. No other way is tried: what depends on values would
-    become a constant there."""
+    """A model as one graph, by torch.export.
+
+    No tracer is tried instead: what depends on values would become a constant there.
+
+    Args:
+        model: the network.
+        examples: its inputs.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: if the model is not one graph.
+    """
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(
@@ -201,20 +260,19 @@ def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedPro
                 strict=False,
             )
     except Exception as error:
-        text = " ".join(str(error).split())
-        text = text if len(text) < 300 else text[:300] + "…"
         raise InputError(
-            f"the model must be one graph for torch.export, got {type(error).__name__}: {text}: if "
-            "a part of it depends on the batch size, export it with dynamic_batch=False"
+            f"the model must be one graph for torch.export, got {in_one_line(error)}: if a part of "
+            "it depends on the batch size, export it with dynamic_batch=False"
         ) from error
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporter's notes on packages that nobody needs here, and on versions that it
-    cannot write, which is an error of our own.
+    """Silences the exporter's and the quantizer's notes, such as those on optional packages.
+
+    For a version that cannot be written we raise an error ourselves.
     """
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    loggers = [logging.getLogger(name) for name in (None, "torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -232,6 +290,15 @@ def unfinished(path: Path) -> Iterator[Path]:
     """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
 
     Files beside it (the weights of a very large network) move along.
+
+    Args:
+        path: where the file belongs.
+
+    Yields:
+        Where to write it.
+
+    Raises:
+        InputError: if there is no such folder, or `path` is one.
     """
     folder = path.parent
     if not folder.is_dir():

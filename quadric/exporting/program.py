@@ -6,20 +6,13 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric.exporting.checking import BATCH_SIZES, check_arguments, tolerance_of
-from quadric.exporting.preparing import (
-    Examples,
-    copied,
-    prepared,
-    program_of,
-    quiet,
-    run,
-    unfinished,
-)
+from quadric.exporting.checking import BATCH_SIZES
+from quadric.exporting.preparing import Call, Examples, checked_export, program_of, quiet, run
 from quadric.exporting.report import ExportReport
 
 
@@ -38,25 +31,44 @@ def export_torch(
     Args:
         model: the network; it stays as it is.
         path: the file; one that exists is replaced.
-        *example_inputs: the arguments of `model.forward`, tensors all of them.
+        *example_inputs: the arguments of `model.forward`, all of them tensors.
         dynamic_batch: whether the program takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
         batch_sizes: at which model and program are compared; with a fixed batch only that.
         tolerance: the largest allowed difference, relative to the model's largest output.
         fold: whether to fold BatchNorm.
+
+    Returns:
+        What was written, and how it was checked.
+
+    Raises:
+        InputError: if the model cannot be exported, or the file computes something else.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name, "model.pt2")
+        >>> export_torch(nn.Linear(3, 2), path, torch.zeros(1, 3)).format
+        'pt2'
+        >>> folder.cleanup()
     """
-    check_arguments(model, example_inputs, "quadric.exporting.export_torch")
-    examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
-    limit = tolerance_of(model, tolerance)
-    path = Path(path)
-    with unfinished(path) as file:
-        lean, folding = prepared(copied(model), examples.traced(), fold)
-        program = program_of(lean, examples)
-        with quiet():
-            torch.export.save(program, file)
-            reloaded = torch.export.load(file).module()
-        worst = examples.compare(
-            copied(model), functools.partial(run, reloaded), limit, "torch.export"
-        )
-        size = file.stat().st_size
-    return ExportReport(path, "pt2", size, worst, examples.sizes, folding)
+    return checked_export(
+        "quadric.exporting.export_torch",
+        model,
+        Path(path),
+        example_inputs,
+        _write,
+        "torch.export",
+        dynamic_batch=dynamic_batch,
+        batch_dim=batch_dim,
+        batch_sizes=batch_sizes,
+        tolerance=tolerance,
+        fold=fold,
+    )
+
+
+def _write(model: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
+    program = program_of(model, examples)
+    with quiet():
+        torch.export.save(program, file)
+        return functools.partial(run, torch.export.load(file).module()), {}

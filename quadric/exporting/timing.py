@@ -1,4 +1,4 @@
-"""Latency of exported files, interleaved, so that a busy moment hits all of them."""
+"""Latency of exported files: runs are interleaved, so that a busy moment hits all files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from quadric.exporting.onnx_file import open_session, require_onnx, run_session
+from quadric.exporting.onnx_file import open_session, run_session
+from quadric.extras import require
 
 
 def latencies(
@@ -26,8 +27,11 @@ def latencies(
         files: ONNX files or torch.export programs, by name.
         inputs: what they are run on.
         threads: used by one run.
-        seconds: stop after so long, but not before every file ran five times.
-        repeats: stop after so many runs of each.
+        seconds: when to stop, but every file runs at least five times.
+        repeats: runs of each file after which to stop.
+
+    Returns:
+        Seconds by name.
     """
     calls = {name: _call(Path(file), inputs, threads) for name, file in files.items()}
     best = dict.fromkeys(calls, float("inf"))
@@ -58,6 +62,6 @@ def _call(file: Path, inputs: Sequence[Tensor], threads: int) -> Callable[[], ob
                 return module(*inputs)
 
         return run
-    require_onnx("timing an ONNX file")
+    require("onnx", "timing an ONNX file")
     session = open_session(file, threads)
     return lambda: run_session(session, inputs)

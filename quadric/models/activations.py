@@ -4,8 +4,8 @@
 layers are converted, and a polynomial afterwards. Activations with parameters of their own
 (PReLU) are left out, so that the parameter count of a network never depends on its activation.
 
-None of them works in place. Behind a batch normalization an in-place activation keeps no less for
-the backward pass (the normalization keeps its input, the activation its output), and a hook on
+None of them works in place. After a batch normalization an in-place activation saves no memory
+(the normalization keeps its input for the backward pass, the activation its output), and a hook on
 the normalization would see values that were overwritten later.
 """
 
@@ -46,20 +46,19 @@ def make_activation(activation: str | None) -> nn.Module:
     Args:
         activation: a key of `ACTIVATIONS`, or None.
 
+    Raises:
+        InputError: if there is no such activation.
+
     Examples:
         >>> make_activation("silu")
         SiLU()
         >>> make_activation(None)
         Identity()
     """
-    if activation is not None and not isinstance(activation, str):
-        raise InputTypeError(
-            f"activation must be a name or None, got {activation!r}: "
-            f"choose from {', '.join(sorted(ACTIVATIONS))}"
-        )
     name = "none" if activation is None else activation
+    choices = f"choose from {', '.join(sorted(ACTIVATIONS))}"
+    if not isinstance(name, str):
+        raise InputTypeError(f"activation must be a name or None, got {activation!r}: {choices}")
     if name not in ACTIVATIONS:
-        raise InputError(
-            f"unknown activation {activation!r}: choose from {', '.join(sorted(ACTIVATIONS))}"
-        )
+        raise InputError(f"unknown activation {activation!r}: {choices}")
     return ACTIVATIONS[name]()

@@ -16,11 +16,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from quadric import models
-from quadric.conversion.convert import ConversionReport, convert_
+from quadric.conversion.convert import convert_
+from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
-from quadric.models.named import build_network, example_inputs, is_factory
+from quadric.models.named import plain_network
 from quadric.saving import KEY, save
 
 # Where training scripts put the state dict, and what wrappers put before every name.
@@ -48,33 +48,28 @@ def convert_checkpoint(
         out: the file to write.
         model: the network: one of `quadric.models.names()`, or `package.module:factory`.
         neuron: as in `quadric.convert_`.
-        rank: likewise.
+        rank: as in `quadric.convert_`.
         include: names or suffixes of layers; with `re:` before it, a regular expression.
-        exclude: likewise.
+        exclude: names or suffixes of layers; with `re:` before it, a regular expression.
         first: as in `quadric.convert_`.
-        head: likewise.
+        head: as in `quadric.convert_`.
         inputs: shapes of the inputs in words, for a factory; a network of ours has its own.
         options: the network's own options as `name=value`, such as `num_classes=10`.
+
+    Returns:
+        What was converted.
+
+    Raises:
+        InputError: if the checkpoint, the network or an option does not fit.
     """
-    given = parse_options(options or ())
-    if is_factory(model):
-        if given:
-            raise InputError(
-                f"options must be for a network of ours, got {', '.join(given)} for {model!r}: "
-                "write a factory that sets them"
-            )
-        network = build_network(model)
-        examples = example_inputs(model, inputs) if inputs else None
-    else:
-        network = models.build(model, **given)
-        shape = models.input_shape(model, **given)
-        examples = example_inputs(model, inputs) if inputs else [torch.zeros(1, *shape)]
+    network, examples = plain_network(model, inputs, parse_options(options or ()))
     state = read_checkpoint(checkpoint)
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:  # a checkpoint in half precision stays one
         (dtype,) = dtypes
         network.to(dtype)
-        examples = [e.to(dtype) if e.is_floating_point() else e for e in examples or ()] or None
+        if examples is not None:
+            examples = tuple(e.to(dtype) if e.is_floating_point() else e for e in examples)
     fill_(network, state, os.fspath(checkpoint))
     report = convert_(
         network,
@@ -84,7 +79,7 @@ def convert_checkpoint(
         exclude=parse_selection(exclude),
         first=first,
         head=head,
-        example_inputs=None if examples is None else tuple(examples),
+        example_inputs=examples,
     )
     save(network, out)
     return report
@@ -187,6 +182,9 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         model: the plain network.
         state: tensors by name.
         source: the file's name, for the error.
+
+    Raises:
+        InputError: if the names or shapes of the tensors are not the network's.
     """
     own = model.state_dict()
     state = dict(_without_prefixes(state, own))

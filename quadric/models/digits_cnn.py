@@ -1,5 +1,4 @@
-"""A small convolutional network for 8x8 pictures of one channel, the digits that scikit-learn
-ships.
+"""A small convolutional network for the 8x8 digits that scikit-learn ships.
 
 Three 3x3 convolutions with batch normalization, 16, 32 and 32 channels at 8, 4 and 4 pixels,
 global average, one linear classifier: 14,458 parameters, an epoch of 1,400 digits in a fraction

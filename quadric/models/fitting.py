@@ -8,21 +8,28 @@ the budget is found by bisection. Networks are built on the meta device: nothing
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from quadric.counting.cost import cost as count
+from quadric.counting.network import count_parameters
 from quadric.errors import InputError
+from quadric.models.building import build, create, input_shape
 from quadric.models.registry import entry
+from quadric.models.widths import scaled as rounded
 
 # How close the bisection comes to the next step of the cost.
 _RESOLUTION = 1e-4
-# By how much the search for a bracket goes up or down.
+# By how much the search for a factor that is too large goes up.
 _STEP = 1.1
+# The factor at which the search begins.
+_NARROWEST = 1e-4
 
 
 @dataclass(frozen=True)
@@ -44,24 +51,15 @@ class Fit:
     factor: float
     params: int
     macs: int
-    budget: Mapping[str, int] = field(default_factory=dict)
+    budget: Mapping[str, int]
 
     def create(self) -> nn.Module:
         """Builds the network."""
-        from quadric.models import create
-
         return create(self.name, **self.options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
-        return {
-            "name": self.name,
-            "options": dict(self.options),
-            "factor": self.factor,
-            "params": self.params,
-            "macs": self.macs,
-            "budget": dict(self.budget),
-        }
+        """Returns everything as plain values."""
+        return asdict(self)
 
 
 def fit(
@@ -88,6 +86,9 @@ def fit(
     Returns:
         The options that build the network, and its cost.
 
+    Raises:
+        InputError: if no budget is given, or no network fits it.
+
     Examples:
         >>> found = fit("mlp", params=1000, neuron="eigen", rank=3, in_features=4)
         >>> found.options["hidden"], found.params
@@ -95,79 +96,59 @@ def fit(
     """
     budget = _budget(params, macs)
     given = entry(name).options
-    scaled = _scaled_option(name, given, options)
+    scaled = _scaled_option(given, options)
     fixed = {"neuron": neuron, "rank": rank, **options}
-    if neuron == "linear":
+    if neuron == "linear" and rank is None:
         del fixed["rank"]
-        if rank is not None:
-            raise InputError(f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out")
     base = options.get(scaled, given[scaled])
     published = _published(name, options) if scaled == "width" else tuple(base)
     if not published:
         raise InputError(f"{scaled} must name widths to be scaled, got {base!r}: give at least one")
     known: dict[tuple[int, ...], dict[str, int]] = {}
 
+    def value(factor: float) -> Any:
+        return base * factor if scaled == "width" else rounded(published, factor)
+
     def cost(factor: float) -> dict[str, int]:
         # Factors that round to the same widths build the same network.
-        multiple = base * factor if scaled == "width" else factor
-        key = _rounded(published, multiple)
+        key = rounded(published, value(factor) if scaled == "width" else factor)
         if key not in known:
-            value = multiple if scaled == "width" else key
-            known[key] = _cost(name, {**fixed, scaled: value}, macs is not None)
+            known[key] = _cost(name, {**fixed, scaled: value(factor)}, macs is not None)
         return known[key]
 
     def fits(factor: float) -> bool:
-        have = cost(factor)
+        try:
+            have = cost(factor)
+        except InputError:  # too narrow for the neuron
+            return True
         return all(have[what] <= limit for what, limit in budget.items())
 
     # The cost grows about as the square of the widths. A mistake in the options shows here.
     start = math.sqrt(min(limit / max(1, cost(1.0)[what]) for what, limit in budget.items()))
-    low, high = _bracket(start, fits, cost, name, budget)
+    low, high = _NARROWEST, max(start, 2 * _NARROWEST)
+    while fits(high):
+        low, high = high, high * _STEP
     while high - low > _RESOLUTION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
+    # Where the narrowest network does not fit, or the neuron has no room in a narrower one.
+    lowest = _cost_or_none(cost, low) or cost(high)
+    for what, limit in budget.items():
+        if lowest[what] > limit:
+            raise InputError(
+                f"{what} must be at least {lowest[what]:,}, the cost of {name!r} at its "
+                f"narrowest, got {limit:,}: raise the budget or choose a smaller network"
+            )
     factor = _shortest(low, lambda f: cost(f) == cost(low))
-    value = base * factor if scaled == "width" else _rounded(published, factor)
-    found = {**fixed, scaled: value}
+    found = {**fixed, scaled: value(factor)}
     have = _cost(name, found, True)
     return Fit(name, found, factor, have["params"], have["macs"], budget)
 
 
-def _bracket(
-    start: float,
-    fits: Callable[[float], bool],
-    cost: Callable[[float], Mapping[str, int]],
-    name: str,
-    budget: Mapping[str, int],
-) -> tuple[float, float]:
-    """A factor that fits the budget, and a larger one that does not."""
-    narrowest = _narrowest(cost)
-    low = high = max(start, narrowest)
-    while low > narrowest and not fits(low):
-        low, high = max(narrowest, low / _STEP), low
-    if not fits(low):
-        have = cost(low)
-        what = next(what for what, limit in budget.items() if have[what] > limit)
-        raise InputError(
-            f"{what} must be at least {have[what]:,}, the cost of {name!r} at its narrowest, got "
-            f"{budget[what]:,}: raise the budget or choose a smaller network"
-        )
-    while fits(high):
-        low, high = high, high * _STEP
-    return low, high
-
-
-def _narrowest(cost: Callable[[float], object]) -> float:
-    """About the smallest factor at which the neurons still have room."""
-    factor = _RESOLUTION
-    while factor < 1.0:
-        try:
-            cost(factor)
-        except ValueError:
-            factor *= 2
-        else:
-            return factor
-    return 1.0
+def _cost_or_none(cost: Callable[[float], dict[str, int]], factor: float) -> dict[str, int] | None:
+    with contextlib.suppress(InputError):
+        return cost(factor)
+    return None
 
 
 def _budget(params: int | None, macs: int | None) -> dict[str, int]:
@@ -180,44 +161,29 @@ def _budget(params: int | None, macs: int | None) -> dict[str, int]:
     return budget
 
 
-def _scaled_option(name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """The option that makes a network wider."""
+def _scaled_option(known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """The option that makes a network wider; every network has one."""
     if options.get("channels") is not None:
         return "channels"
-    for option in ("width", "hidden"):
-        if option in known:
-            return option
-    raise InputError(f"the network must have a width to be fitted, got {name!r}: build it yourself")
+    return "width" if "width" in known else "hidden"
 
 
 def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:
     """The widths of a network's layers at width 1."""
-    from quadric.models import build
-
     own = {k: v for k, v in options.items() if k in entry(name).options and k != "width"}
     with torch.device("meta"):
         model = build(name, **own)
     return tuple(sorted({m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)}))
 
 
-def _rounded(widths: Sequence[int], factor: float) -> tuple[int, ...]:
-    """As `scale_channels` does it."""
-    return tuple(max(1, round(width * factor)) for width in widths)
-
-
 def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int]:
-    from quadric.conversion.convert import count_parameters
-    from quadric.models import create, input_shape
-
     with torch.device("meta"):
         model = create(name, **options)
     found = {"params": count_parameters(model)}
     if count_macs:
-        from quadric.counting.cost import cost
-
         own = {k: v for k, v in options.items() if k in entry(name).options}
         example = torch.empty(1, *input_shape(name, **own), device="meta")
-        found["macs"] = cost(model, example).macs
+        found["macs"] = count(model, example).macs
     return found
 
 
@@ -225,7 +191,7 @@ def _shortest(factor: float, same: Callable[[float], bool]) -> float:
     """The factor with the fewest decimals that builds the same network."""
     for digits in range(1, 8):
         for step in (math.floor(factor * 10**digits), math.ceil(factor * 10**digits)):
-            rounded = step / 10**digits
-            if rounded > 0 and same(rounded):
-                return rounded
+            shorter: float = step / 10**digits
+            if shorter > 0 and same(shorter):
+                return shorter
     return factor

@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric import models
 from quadric.conversion.convert import convert_
-from quadric.counting.cost import CostReport, comparison
 from quadric.counting.cost import cost as count
+from quadric.counting.report import CostReport, comparison
 from quadric.errors import InputError, InputTypeError
+from quadric.models.building import build, create, first_layers, input_shape
 from quadric.texttable import markdown_table, text_table
 from quadric.zoo import get_neuron
 
@@ -38,21 +39,28 @@ def build_network(
     """Builds a network by name and converts it.
 
     Args:
-        name: one of `models.names()`, or `package.module:factory`, where the factory is called
-            without arguments (or is itself a module).
+        name: one of `quadric.models.names()`, or `package.module:factory`, where the factory is
+            called without arguments (or is itself a module).
         neuron: a name of `quadric.neurons()`.
         rank: its rank; None for its default.
         layers: "first:n" converts only the first n layers.
         example_inputs: shows the converter the order of the layers of a factory's network.
         device: where to build; "meta" takes no memory. A factory that does not build on meta is
             called once more without it.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: if there is no such network, or its factory cannot be called.
+        InputTypeError: if the factory gives something else.
     """
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
-            return models.create(name, neuron=neuron, rank=rank, layers=layers)
+            return create(name, neuron=neuron, rank=rank, layers=layers)
     model = _call(name, device)
     if neuron != "linear":
-        first = models._first(layers)
+        first = first_layers(layers)
         inputs = None
         if example_inputs is not None:
             home = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -106,7 +114,7 @@ def _import(name: str) -> Any:
     if folder not in sys.path:  # as `python -m` has it, and the installed command has not
         sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
+        found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise  # the module is there, and one that it needs is not
@@ -114,14 +122,13 @@ def _import(name: str) -> Any:
             f"the module {module_name!r} of {name!r} must be importable, and is not: run the "
             "command in its folder or install it"
         ) from None
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InputError(
-                f"the module {module_name!r} must have {attribute!r}, and has not: name a function "
-                "that it defines, as package.module:factory"
-            )
-        found = getattr(found, part)
-    return found
+    try:
+        return operator.attrgetter(attribute)(found)
+    except AttributeError:
+        raise InputError(
+            f"the module {module_name!r} must have {attribute!r}, and has not: name a function "
+            "that it defines, as package.module:factory"
+        ) from None
 
 
 def parse_input(text: str) -> Tensor:
@@ -153,7 +160,37 @@ def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor
             f"the input of {name!r} must be given: add --input with its shape without the batch, "
             "such as --input 3x224x224"
         )
-    return [torch.zeros(1, *models.input_shape(name))]
+    return [torch.zeros(1, *input_shape(name))]
+
+
+def plain_network(
+    name: str, inputs: Sequence[str] | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
+    """Builds a linear network by name, with example inputs.
+
+    Args:
+        name: as in `build_network`.
+        inputs: shapes in words.
+        options: the network's own options, if it is one of `quadric.models`.
+
+    Returns:
+        The network, and its example inputs: the given ones, those of a network of
+        `quadric.models`, or None for a factory.
+
+    Raises:
+        InputError: if there is no such network or option, or options are given for a factory.
+    """
+    options = options or {}
+    examples = tuple(parse_input(text) for text in inputs or ()) or None
+    if not is_factory(name):
+        network = build(name, **options)
+        return network, examples or (torch.zeros(1, *input_shape(name, **options)),)
+    if options:
+        raise InputError(
+            f"options must be for a network of quadric.models, got {', '.join(options)} for "
+            f"{name!r}: write a factory that sets them"
+        )
+    return build_network(name), examples
 
 
 def network_cost(
@@ -167,10 +204,13 @@ def network_cost(
 
     Args:
         name: as in `build_network`.
-        neuron: likewise.
-        rank: likewise.
-        layers: likewise.
+        neuron: as in `build_network`.
+        rank: as in `build_network`.
+        layers: as in `build_network`.
         inputs: shapes in words; by default those of the network.
+
+    Returns:
+        The report of `quadric.cost`.
     """
     examples = example_inputs(name, inputs)
     if is_factory(name) and neuron != "linear":
@@ -194,6 +234,9 @@ def compare_neurons(
         rank: for the neurons that have a rank.
         layers: as in `build_network`.
         inputs: shapes in words; by default those of the network.
+
+    Returns:
+        The name, the shapes and one record per neuron, as plain values.
     """
     rows = [get_neuron(neuron.strip()) for neuron in neurons]
     linear = network_cost(name, "linear", None, None, inputs)
@@ -211,18 +254,19 @@ def compare_neurons(
 
 
 def comparison_table(result: dict[str, Any], markdown: bool = False) -> str:
-    """What `compare_neurons` gave, as a table."""
+    """Shows what `compare_neurons` gave as a table.
+
+    Args:
+        result: what it gave.
+        markdown: with pipes instead of aligned columns.
+    """
     header = ["neuron", "rank", "params", "to linear", "MACs", "to linear", "quadratic"]
     rows = []
     for line in result["neurons"]:
-        ratios = [_ratio(line["params_ratio"]), _ratio(line["macs_ratio"])]
+        ratios = [f"{line[key]:.3f}" if line[key] else "" for key in ("params_ratio", "macs_ratio")]
         share = f"{line['quadratic_share']:.2%}" if line["quadratic_share"] else ""
         counts = [f"{line['params']:,}", ratios[0], f"{line['macs']:,}", ratios[1], share]
         rows.append([line["neuron"], line["rank"] or "", *counts])
     shapes = ", ".join("x".join(map(str, shape)) for shape in result["input_shapes"])
     table = (markdown_table if markdown else text_table)(header, rows, "lrrrrrr")
     return f"{result['model']}, input {shapes}" + ("\n\n" if markdown else "\n") + table
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

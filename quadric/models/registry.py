@@ -25,7 +25,7 @@ class Entry:
         name: what `create` and `build` take.
         summary: one line for tables.
         factory: builds it from keyword options.
-        size: shape of one input behind its channels; empty for a table.
+        size: shape of one input without its channels; empty for a table.
         channels_option: the option that says how many channels (or columns) the input has.
     """
 
@@ -75,7 +75,7 @@ ENTRIES = _entries()
 
 
 def entry(name: str) -> Entry:
-    """Returns the entry of a name, or says which names there are."""
+    """Returns the entry of a name, or raises an error that lists the names."""
     if name not in ENTRIES:
         raise InputError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
     return ENTRIES[name]

@@ -9,12 +9,14 @@ parameters), or is a 1x1 convolution (option B).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.errors import InputError
 from quadric.models.activations import make_activation
+from quadric.models.residual import ResNet, projection
 from quadric.models.widths import positive, scale_channels
 
 
@@ -26,14 +28,16 @@ class PadShortcut(nn.Module):
         extra = out_channels - in_channels
         self.stride = stride
         self.before = extra // 2
-        self.behind = extra - extra // 2
+        self.after = extra - extra // 2
 
     def forward(self, x: Tensor) -> Tensor:
+        """The smaller picture with more channels."""
         x = x[:, :, :: self.stride, :: self.stride]
-        return F.pad(x, (0, 0, 0, 0, self.before, self.behind))
+        return F.pad(x, (0, 0, 0, 0, self.before, self.after))
 
     def extra_repr(self) -> str:
-        return f"stride={self.stride}, before={self.before}, behind={self.behind}"
+        """What the printed module shows."""
+        return f"stride={self.stride}, before={self.before}, after={self.after}"
 
 
 class BasicBlock(nn.Module):
@@ -54,23 +58,19 @@ class BasicBlock(nn.Module):
         elif shortcut == "A":
             self.shortcut = PadShortcut(in_channels, channels, stride)
         else:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+            self.shortcut = projection(in_channels, channels, stride)
         self.act2 = make_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The sum of both paths, after the activation."""
         out = self.act1(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        return self.act2(out + self.shortcut(x))
+        sum_: Tensor = self.act2(out + self.shortcut(x))
+        return sum_
 
 
-class CifarResNet(nn.Module):
+class CifarResNet(ResNet):
     """The network; `resnet_cifar` checks the arguments and makes it."""
-
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
 
     def __init__(
         self,
@@ -85,24 +85,15 @@ class CifarResNet(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.act1 = make_activation(activation)
-        before = channels[0]
-        for stage, count in enumerate(channels, start=1):
-            layers = []
-            for block in range(blocks):
-                stride = 2 if stage > 1 and block == 0 else 1
-                layers.append(BasicBlock(before, count, stride, shortcut, activation))
-                before = count
-            self.add_module(f"layer{stage}", nn.Sequential(*layers))
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        make_block = partial(BasicBlock, shortcut=shortcut, activation=activation)
+        self.add_stages([blocks] * len(channels), channels, num_classes, make_block)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes."""
         x = self.act1(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
-        return self.fc(self.avgpool(x).flatten(1))
+        out: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return out
 
 
 def resnet_cifar(

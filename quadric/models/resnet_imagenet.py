@@ -7,10 +7,13 @@ in the network is nonlinear but the layers that are converted.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.models.activations import is_none, make_activation
+from quadric.models.residual import ResNet, projection
 from quadric.models.widths import positive, scale_channels
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -31,23 +34,18 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.downsample: nn.Module | None = None
         if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+            self.downsample = projection(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The sum of both paths, after the activation."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+        sum_: Tensor = self.relu(out + (x if self.downsample is None else self.downsample(x)))
+        return sum_
 
 
-class ImageNetResNet(nn.Module):
+class ImageNetResNet(ResNet):
     """The network; `resnet_imagenet` checks the arguments and makes it."""
-
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -61,27 +59,17 @@ class ImageNetResNet(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, channels[0], 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.relu = make_activation(activation)
-        self.maxpool: nn.Module = (
-            nn.AvgPool2d(3, 2, padding=1) if is_none(activation) else nn.MaxPool2d(3, 2, padding=1)
-        )
-        before = channels[0]
-        for stage, (count, width) in enumerate(zip(blocks, channels, strict=True), start=1):
-            layers = []
-            for block in range(count):
-                stride = 2 if stage > 1 and block == 0 else 1
-                layers.append(BasicBlock(before, width, stride, activation))
-                before = width
-            self.add_module(f"layer{stage}", nn.Sequential(*layers))
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        pool = nn.AvgPool2d if is_none(activation) else nn.MaxPool2d
+        self.maxpool = pool(3, 2, padding=1)
+        make_block = partial(BasicBlock, activation=activation)
+        self.add_stages(blocks, channels, num_classes, make_block)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
+        out: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return out
 
 
 def resnet_imagenet(

@@ -30,6 +30,12 @@ def from_file(
         model: one of `quadric.models.names()`, or `package.module:factory`.
         inputs: shapes in words; by default those of the network.
         options: the network's own options.
+
+    Returns:
+        The network, and the linear one to compare it with.
+
+    Raises:
+        InputError: if the network is not named, or does not take these options.
     """
     path = os.fspath(path)
     if model is None:
@@ -45,20 +51,19 @@ def from_file(
                 f"{model!r}: give the factory its values itself"
             )
         linear = build_network(model)
-        examples = tuple(example_inputs(model, inputs))
     else:
         linear = models.build(model, **options)
-        shape = models.input_shape(model, **options)
-        given = example_inputs(model, inputs) if inputs else [torch.zeros(1, *shape)]
-        examples = tuple(given)
+    if inputs or is_factory(model):
+        examples = tuple(example_inputs(model, inputs))
+    else:
+        examples = (torch.zeros(1, *models.input_shape(model, **options)),)
     network = copy.deepcopy(linear)
     load_(network, path)
-    neuron = in_words(network)
-    is_linear = neuron == "linear"
-    return Deployable(path, neuron, network, None if is_linear else linear, examples)
+    neuron = _in_words(network)
+    return Deployable(path, neuron, network, None if neuron == "linear" else linear, examples)
 
 
-def in_words(network: torch.nn.Module) -> str:
+def _in_words(network: torch.nn.Module) -> str:
     """The neurons of a network: "eigen, rank 9"."""
     found: dict[str, None] = {}
     for module in network.modules():

@@ -17,6 +17,11 @@ def positive(name: str, value: int) -> int:
     return value
 
 
+def scaled(widths: Sequence[int], factor: float) -> tuple[int, ...]:
+    """The widths times a factor, rounded, and at least 1."""
+    return tuple(max(1, round(width * factor)) for width in widths)
+
+
 def scale_channels(
     default: tuple[int, ...], width: float, channels: Sequence[int] | None = None
 ) -> tuple[int, ...]:
@@ -26,13 +31,17 @@ def scale_channels(
         default: the published channels.
         width: what the published channels are multiplied by; the result is rounded, and at least 1.
         channels: explicit channels instead.
+
+    Raises:
+        InputError: if both are given, or one has a value that does not fit.
+        InputTypeError: if one has the wrong type.
     """
     if isinstance(width, bool) or not isinstance(width, (int, float)):
         raise InputTypeError(f"width must be a number, got {width!r}")
     if not math.isfinite(width) or width <= 0:
         raise InputError(f"width must be a number > 0, got {width}")
     if channels is None:
-        return tuple(max(1, round(c * width)) for c in default)
+        return scaled(default, width)
     if width != 1:
         raise InputError(
             f"width and channels exclude each other, got width={width} and "
@@ -42,6 +51,6 @@ def scale_channels(
         raise InputTypeError(f"channels must be a sequence of integers, got {channels!r}")
     if len(channels) != len(default):
         raise InputError(
-            f"channels must have {len(default)} entries, one a stage, got {tuple(channels)}"
+            f"channels must have {len(default)} entries, one per stage, got {tuple(channels)}"
         )
     return tuple(positive("channels", c) for c in channels)

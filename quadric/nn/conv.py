@@ -1,8 +1,7 @@
-"""Quadratic convolutions: eigen neurons over a convolution or a transposed one, drop-ins for
-torch's layers.
+"""Quadratic convolutions: eigen neurons in place of torch's convolutions and transposed ones.
 
-Each class only fixes the number of spatial dimensions; arguments, their order and their meaning are
-torch's, ours follow as keywords.
+Each class only fixes the number of spatial dimensions. The arguments are torch's, in torch's order;
+ours follow as keywords.
 """
 
 from __future__ import annotations
@@ -152,36 +151,78 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
 
 
 class QuadraticConv1d(_QuadraticConvNd):
-    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "1")
+    """A layer of eigen neurons in place of `nn.Conv1d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConv1d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8)).shape
+        torch.Size([1, 20, 6])
+    """
+
     spatial = 1
     linear_class = nn.Conv1d
 
 
 class QuadraticConv2d(_QuadraticConvNd):
-    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "2")
+    """A layer of eigen neurons in place of `nn.Conv2d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConv2d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 20, 6, 6])
+    """
+
     spatial = 2
     linear_class = nn.Conv2d
 
 
 class QuadraticConv3d(_QuadraticConvNd):
-    __doc__ = (_QuadraticConvNd.__doc__ or "").replace("{n}", "3")
+    """A layer of eigen neurons in place of `nn.Conv3d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConv3d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8, 8, 8)).shape
+        torch.Size([1, 20, 6, 6, 6])
+    """
+
     spatial = 3
     linear_class = nn.Conv3d
 
 
 class QuadraticConvTranspose1d(_QuadraticConvTransposeNd):
-    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "1")
+    """A layer of eigen neurons in place of `nn.ConvTranspose1d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConvTranspose1d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8)).shape
+        torch.Size([1, 20, 10])
+    """
+
     spatial = 1
     linear_class = nn.ConvTranspose1d
 
 
 class QuadraticConvTranspose2d(_QuadraticConvTransposeNd):
-    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "2")
+    """A layer of eigen neurons in place of `nn.ConvTranspose2d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConvTranspose2d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 20, 10, 10])
+    """
+
     spatial = 2
     linear_class = nn.ConvTranspose2d
 
 
 class QuadraticConvTranspose3d(_QuadraticConvTransposeNd):
-    __doc__ = (_QuadraticConvTransposeNd.__doc__ or "").replace("{n}", "3")
+    """A layer of eigen neurons in place of `nn.ConvTranspose3d`, with its arguments and then ours.
+
+    Examples:
+        >>> layer = QuadraticConvTranspose3d(3, 20, 3, rank=9)
+        >>> layer(torch.zeros(1, 3, 8, 8, 8)).shape
+        torch.Size([1, 20, 10, 10, 10])
+    """
+
     spatial = 3
     linear_class = nn.ConvTranspose3d

@@ -92,7 +92,7 @@ class EigenLayer(QuadraticLayer):
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
         if not self.normalize:
             return self.eigenvalues
-        filters = self.linear_map.filters(self.weight)[list(self.blocks.features)]
+        filters = self.linear_map.filters(self.weight)[self.blocks.features]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
         scaled = self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
@@ -185,14 +185,21 @@ class EigenLayer(QuadraticLayer):
         normalize: bool = False,
         recompute: bool = False,
     ) -> Self:
-        """A layer that computes what `module` computes: its weight and bias (the same parameter
-        objects), and eigenvalues zero.
+        """A layer that computes what `module` computes: its eigenvalues are zero.
+
+        Weight and bias are the same parameter objects.
 
         Args:
             module: the torch layer of this kind.
             rank: the number of features of a neuron.
             normalize: as in the constructor.
-            recompute: likewise.
+            recompute: as in the constructor.
+
+        Returns:
+            The new layer, in the training mode of `module`.
+
+        Raises:
+            InputTypeError: if `module` is another kind of layer.
         """
         expected = cls.linear_class
         if not isinstance(module, expected):

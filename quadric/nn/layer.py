@@ -1,8 +1,7 @@
-"""What all Quadric layers have in common, whatever their neuron: a linear map's geometry, and the
-base class.
+"""What all Quadric layers have in common: the base class, and the geometry of the linear map.
 
-A layer is not a subclass of `nn.Linear` or `nn.ConvNd` (code that tests for those reads `.weight`
-behind the layer's back and would drop the squares), but it has their attributes under their names.
+A layer is not a subclass of `nn.Linear` or `nn.ConvNd`: code that tests for those reads `.weight`
+directly and would drop the squares. It has their attributes under their names.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class QuadraticLayer(nn.Module):
         raise NotImplementedError
 
     def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        """The shape of a weight with so many filters (default: one for each output)."""
+        """The shape of a weight with `filters` filters (default: one per output)."""
         raise NotImplementedError
 
     @classmethod
@@ -98,8 +97,7 @@ class QuadraticLayer(nn.Module):
         return [k for k, p in named if p is not None and k not in ("weight", "bias")]
 
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
-        """The added parameters at which the layer is linear, on the device and in the dtype of
-        `weight`.
+        """The added parameters at which the layer is linear, with the device and dtype of `weight`.
 
         Empty for a neuron that cannot represent a linear layer.
         """
@@ -155,9 +153,7 @@ class QuadraticLayer(nn.Module):
         return new.train(self.training)
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts of the output: what is linear in the input, what is quadratic, and the features
-        handed on.
-        """
+        """The parts of the output: linear in the input, quadratic, and the features handed on."""
         raise NotImplementedError
 
 
@@ -228,7 +224,7 @@ class LinearGeometry(QuadraticLayer):
         return self.in_features
 
     def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        """The shape of a weight with so many filters (default: one for each output)."""
+        """The shape of a weight with `filters` filters (default: one per output)."""
         return (self.out_features if filters is None else filters, self.in_features)
 
     @classmethod
@@ -306,7 +302,7 @@ class ConvGeometry(QuadraticLayer):
         return self.in_channels // self.groups * math.prod(self.kernel_size)
 
     def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        """The shape of a weight with so many filters (default: one for each output)."""
+        """The shape of a weight with `filters` filters (default: one per output)."""
         filters = self.out_channels if filters is None else filters
         return (filters, self.in_channels // self.groups, *self.kernel_size)
 

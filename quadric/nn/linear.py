@@ -74,8 +74,9 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
     def from_dense(
         cls, M: Tensor, w: Tensor, b: Tensor | None = None, rank: int | None = None
     ) -> QuadraticLinear:
-        """A layer whose y outputs are the quadratic neurons x'Mx + w'x + b, each cut to its top
-        `rank` eigenpairs.
+        """A layer whose y outputs are the quadratic neurons x'Mx + w'x + b.
+
+        Each neuron is cut to its top `rank` eigenpairs.
 
         Args:
             M: (m, n, n), one matrix for each neuron, or (n, n) for one; only the symmetric part
@@ -83,6 +84,12 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
             w: (m, n) or (n).
             b: (m) or a scalar; None for a layer without bias.
             rank: how many eigenpairs are kept; n, everything, by default.
+
+        Returns:
+            A layer of m neurons with `rank` features each.
+
+        Raises:
+            InputError: if the shapes do not fit each other, or a number is not finite.
         """
         for name, tensor in (("M", M), ("w", w), ("b", b)):
             if not isinstance(tensor, Tensor) and not (name == "b" and tensor is None):

@@ -141,7 +141,6 @@ def _is_small(z: Tensor, blocks: Blocks, dim: int) -> bool:
         and z.numel() <= _SMALL
         and z.device.type == "cpu"
         and z.dtype in (torch.float32, torch.float64)
-        and 0 < blocks.num_eigenvalues
         and blocks.channels <= _NARROW
     )
 

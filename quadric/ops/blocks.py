@@ -14,7 +14,6 @@ to which channels asks this class; nothing else derives it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -68,37 +67,43 @@ class Blocks:
     size: int
     groups: int = 1
 
-    @functools.cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def _in_block(self, size: int) -> int:
+        """Eigenvalues of a block of `size` channels."""
+        return size - 1 if self.shape == "star" else size * size
+
+    @property
+    def runs(self) -> list[Run]:
         """The blocks of one convolution group, as at most two runs of equal blocks."""
         full, rest = divmod(self.channels // self.groups, self.size)
         found: list[Run] = []
         start = first = 0
         for count, size in ((full, self.size), (1, rest)):
             if count and size:
-                per_block = size - 1 if self.shape == "star" else size * size
-                found.append(Run(start, count, size, first, per_block))
-                start, first = found[-1].stop, found[-1].last
-        return tuple(found)
+                run = Run(start, count, size, first, self._in_block(size))
+                found.append(run)
+                start, first = run.stop, run.last
+        return found
 
-    @functools.cached_property
+    @property
+    def num_eigenvalues(self) -> int:
+        """The length of the eigenvalue vector."""
+        full, rest = divmod(self.channels // self.groups, self.size)
+        last = self._in_block(rest) if rest else 0
+        return self.groups * (full * self._in_block(self.size) + last)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of channels of each block, in channel order."""
         return tuple(run.size for run in self.runs for _ in range(run.count)) * self.groups
 
-    @functools.cached_property
-    def num_eigenvalues(self) -> int:
-        """The length of the eigenvalue vector."""
-        return self.groups * (self.runs[-1].last if self.runs else 0)
-
-    @functools.cached_property
+    @property
     def table(self) -> tuple[tuple[int, int, int], ...]:
         """First channel, number of channels and first eigenvalue of each block."""
         rows, channel, eigenvalue = [], 0, 0
         for size in self.sizes:
             rows.append((channel, size, eigenvalue))
             channel += size
-            eigenvalue += size - 1 if self.shape == "star" else size * size
+            eigenvalue += self._in_block(size)
         return tuple(rows)
 
     def entries(self) -> Iterator[tuple[int, int]]:
@@ -109,34 +114,29 @@ class Blocks:
             else:
                 yield from ((start + i, start + j) for i in range(size) for j in range(size))
 
-    @functools.cached_property
-    def places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """`entries` as two tuples: the output channels and the feature channels."""
-        outputs, features = zip(*self.entries(), strict=True) if self.num_eigenvalues else ((), ())
+    def places(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """`entries` as two index tensors: the output channels and the feature channels."""
+        pairs = torch.tensor(list(self.entries()), dtype=torch.long, device=device).reshape(-1, 2)
+        outputs, features = pairs.unbind(1)
         return outputs, features
 
-    @functools.cached_property
-    def heads(self) -> tuple[int, ...]:
-        """The first channel of each block: the y channels of eigen neurons."""
-        return tuple(start for start, _, _ in self.table)
-
-    @functools.cached_property
-    def features(self) -> tuple[int, ...]:
-        """The channels after the first of each block: the feature channels of eigen neurons."""
-        heads = set(self.heads)
-        return tuple(channel for channel in range(self.channels) if channel not in heads)
-
     def matrix(self, eigenvalues: Tensor) -> Tensor:
-        """S as a dense (channels, channels) matrix; `eigenvalues` may have leading dimensions."""
-        outputs, features = self.places
-        dense = eigenvalues.new_zeros(*eigenvalues.shape[:-1], self.channels, self.channels)
-        at = [torch.tensor(place, device=eigenvalues.device) for place in (outputs, features)]
-        if self.num_eigenvalues:
-            dense[..., at[0], at[1]] = eigenvalues
+        """S as a dense (channels, channels) matrix."""
+        dense = eigenvalues.new_zeros(self.channels, self.channels)
+        dense[self.places(eigenvalues.device)] = eigenvalues
         return dense
 
+    @property
+    def heads(self) -> list[int]:
+        """The first channel of each block: the y channels of eigen neurons."""
+        return [start for start, _, _ in self.table]
 
-@functools.lru_cache(maxsize=4096)
+    @property
+    def features(self) -> list[int]:
+        """The channels after the first of each block: the feature channels of eigen neurons."""
+        return [start + j for start, size, _ in self.table for j in range(1, size)]
+
+
 def eigen_blocks(channels: int, rank: int, groups: int = 1) -> Blocks:
     """Neurons of one y and `rank` features each; the last neuron of a group may have fewer.
 
@@ -149,7 +149,6 @@ def eigen_blocks(channels: int, rank: int, groups: int = 1) -> Blocks:
     return Blocks("star", channels, rank + 1, groups)
 
 
-@functools.lru_cache(maxsize=4096)
 def shared_blocks(channels: int, rank: int, groups: int = 1) -> Blocks:
     """Groups of `rank` outputs that are features for each other; the last one may be smaller.
 

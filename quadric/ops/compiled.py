@@ -93,7 +93,7 @@ torch.library.register_autograd("quadric::add_squares_backward", _no_second, lib
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
-    """z + S z^2 as the operator."""
+    """Calls the operator for z + S z^2."""
     from quadric import __version__
 
     settings = (blocks.shape, blocks.channels, blocks.size, blocks.groups, dim, __version__)

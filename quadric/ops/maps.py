@@ -28,9 +28,7 @@ class Map(Protocol):
 
     @property
     def channel_dim(self) -> int:
-        """The dimension of the outputs, counted from the end, so that it holds with and without a
-        batch.
-        """
+        """The dimension of the outputs, counted from the end: the same with and without a batch."""
         ...
 
     @property
@@ -43,9 +41,7 @@ class Map(Protocol):
         ...
 
     def prepare(self, input: Tensor) -> Tensor:
-        """What the map does to its input before the torch call (padding), so that only the result
-        is kept.
-        """
+        """The input as the torch call takes it: padded, where torch does not pad itself."""
         ...
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

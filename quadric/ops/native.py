@@ -213,7 +213,7 @@ def _load(path: Path) -> ctypes.CDLL:
         abi = library.quadric_abi()
     except (OSError, AttributeError) as error:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)  # made for another machine: build it anew next time
+            path.unlink(missing_ok=True)  # made for another machine: the next call builds it again
         raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
     if abi != _ABI:
         raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
@@ -279,10 +279,11 @@ def _check(library: ctypes.CDLL) -> None:
 @functools.lru_cache(maxsize=1024)
 def _table(blocks: Blocks) -> tuple[list[ctypes.Array[ctypes.c_int32]], tuple[int, ...]]:
     """The blocks as the kernels take them: the arrays themselves, and their addresses and sizes."""
-    kind = ctypes.c_int32 * len(blocks.table)
-    arrays = [kind(*column) for column in zip(*blocks.table, strict=True)]
+    table = blocks.table
+    kind = ctypes.c_int32 * len(table)
+    arrays = [kind(*column) for column in zip(*table, strict=True)]
     addresses = (ctypes.addressof(array) for array in arrays)
-    return arrays, (*addresses, len(blocks.table), blocks.num_eigenvalues)
+    return arrays, (*addresses, len(table), blocks.num_eigenvalues)
 
 
 def _layout(tensor: Tensor, dim: int) -> tuple[int, int, int]:

@@ -27,9 +27,7 @@ def block_views(tensor: Tensor, blocks: Blocks, dim: int) -> list[Tensor]:
         dim: the channel dimension, counted from the end.
     """
     at = tensor.dim() + dim
-    grouped = (
-        tensor.unflatten(at, (blocks.groups, -1)) if blocks.groups > 1 else tensor.unsqueeze(at)
-    )
+    grouped = tensor.unflatten(at, (blocks.groups, -1))
     views = []
     for run in blocks.runs:
         part = grouped
@@ -64,7 +62,8 @@ def mix(values: Tensor, matrices: Tensor, dim: int) -> Tensor:
     if dim == -1:
         return torch.einsum("...gbj,gbij->...gbi", values, matrices)
     spatial = values.shape[dim + 1 :] if dim < -1 else ()
-    return torch.matmul(matrices, values.flatten(dim + 1)).unflatten(-1, spatial)
+    mixed: Tensor = torch.matmul(matrices, values.flatten(dim + 1)).unflatten(-1, spatial)
+    return mixed
 
 
 def block_sums(view: Tensor, eigenvalues: Tensor, run: Run, blocks: Blocks, dim: int) -> Tensor:
@@ -96,11 +95,12 @@ def quadratic_part(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> 
         block_sums(view, own, run, blocks, dim).flatten(dim - 1, dim)
         for view, own, run in zip(block_views(z, blocks, dim), lam, blocks.runs, strict=True)
     ]
-    return _joined(parts, dim).flatten(dim - 1, dim)
+    both = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    return both.flatten(dim - 1, dim)
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
-    """z + S z^2 as a new tensor.
+    """Computes z + S z^2 as a new tensor.
 
     Args:
         z: the output of a linear map.
@@ -108,19 +108,12 @@ def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Ten
         blocks: where each eigenvalue stands.
         dim: the channel dimension, counted from the end.
     """
-    dtype = accumulation_dtype(z.dtype)
-    lam = block_eigenvalues(eigenvalues.to(dtype), blocks)
-    parts = []
-    for view, own, run in zip(block_views(z, blocks, dim), lam, blocks.runs, strict=True):
-        sums = block_sums(view, own, run, blocks, dim)
-        if blocks.shape == "star":
-            y = (view.narrow(dim, 0, 1).to(dtype) + sums).to(z.dtype)
-            both = torch.cat([y, view.narrow(dim, 1, run.size - 1)], dim)
-        else:
-            both = (view.to(dtype) + sums).to(z.dtype)
-        parts.append(both.flatten(dim - 1, dim))
-    return _joined(parts, dim).flatten(dim - 1, dim)
-
-
-def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    total = quadratic_part(z, eigenvalues, blocks, dim)
+    if blocks.shape == "full":
+        return (z.to(total.dtype) + total).to(z.dtype)
+    at = z.dim() + dim
+    grouped = z.unflatten(at, (blocks.groups, -1))
+    every = (slice(None),) * (at + 1) + (slice(None, None, blocks.size),)
+    y = grouped[every].to(total.dtype) + total.unflatten(at, (blocks.groups, -1))
+    mixed = torch.slice_scatter(grouped, y.to(z.dtype), at + 1, step=blocks.size)
+    return mixed.flatten(at, at + 1)

@@ -66,13 +66,13 @@ def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
     if blocks.groups > 1 or blocks.size > _WIDEST or not blocks.num_eigenvalues:
         return ()
     step = blocks.size if blocks.shape == "star" else 1
-    places = list(zip(*blocks.places, strict=True))
+    places, table = list(blocks.entries()), blocks.table
     per_chunk = _WIDEST // blocks.size
     found = []
-    for first in range(0, len(blocks.table), per_chunk):
-        rows = blocks.table[first : first + per_chunk]
+    for first in range(0, len(table), per_chunk):
+        rows = table[first : first + per_chunk]
         start, stop = rows[0][0], rows[-1][0] + rows[-1][1]
-        after = blocks.table[first + per_chunk :]
+        after = table[first + per_chunk :]
         begin, end = rows[0][2], after[0][2] if after else blocks.num_eigenvalues
         shape = (-(-(stop - start) // step), stop - start)
         at = [(o - start) // step * shape[1] + f - start for o, f in places[begin:end]]
@@ -101,7 +101,8 @@ def _tiles(rows: int, channels: int) -> Iterator[tuple[slice, int]]:
 
 def _in_parts(tile: Tensor, part: int) -> Tensor:
     """A view (parts, channels, rows) of some rows."""
-    return tile.unflatten(0, (-1, part)).transpose(1, 2)
+    parts: Tensor = tile.unflatten(0, (-1, part)).transpose(1, 2)
+    return parts
 
 
 def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> None:
@@ -156,13 +157,12 @@ def backward(
 
 @functools.lru_cache(maxsize=1024)
 def _square_places(blocks: Blocks) -> Tensor:
-    outputs, features = blocks.places
-    at = [i * blocks.channels + j for i, j in zip(outputs, features, strict=True)]
-    return torch.tensor(at, dtype=torch.long, device="cpu")
+    outputs, features = blocks.places()
+    return outputs * blocks.channels + features
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None:
-    """z + S z^2 of a small matrix z, by four operators that autograd differentiates by itself.
+    """Computes z + S z^2 of a small matrix z by four operators, which autograd differentiates.
 
     Small layers wait for calls, not for arithmetic: this is the way with the fewest, backward and
     for second derivatives too.
@@ -171,6 +171,8 @@ def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None
         None where a square is not finite: the dense product would spread it.
     """
     squares = z * z
+    if blocks.size == 1:
+        return torch.addcmul(z, squares, eigenvalues.to(z.dtype))
     if not math.isfinite(squares.detach().sum().item()):
         return None
     flat = z.new_zeros(blocks.channels * blocks.channels)

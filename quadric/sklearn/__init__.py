@@ -5,8 +5,22 @@
 'shared'
 """
 
+from typing import TYPE_CHECKING, Any
+
 from quadric.sklearn.checks import expected_failed_checks as expected_failed_checks
 from quadric.sklearn.classifier import QuadraticClassifier as QuadraticClassifier
 from quadric.sklearn.many import fit_many as fit_many
 from quadric.sklearn.modules import load_network as load_network
 from quadric.sklearn.regressor import QuadraticRegressor as QuadraticRegressor
+
+if TYPE_CHECKING:
+    from quadric.sklearn.comparison.compare import compare as compare
+
+
+def __getattr__(name: str) -> Any:
+    # Comparing needs pandas, which the estimators do not.
+    if name == "compare":
+        from quadric.sklearn.comparison.compare import compare
+
+        return compare
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

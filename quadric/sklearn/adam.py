@@ -1,14 +1,13 @@
-"""Adam on one flat tensor that holds all parameters of a stack of networks.
+"""Adam on one tensor that holds all parameters of a stack of networks, one row per network.
 
 A small network's step is dominated by the number of operations, not by their size: here a step is
-eight of them, whatever the number of layers and networks. Learning rate and weight decay are given
-element by element, so that networks of one stack may differ in them.
+eight of them, for any number of layers and networks. Learning rate and L2 penalty are given element
+by element, so that the networks of one stack may differ in them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,33 +20,41 @@ class FlatAdam:
 
     Args:
         parameters: by name, each (B, *shape); copied.
-        lr: learning rates in the flat layout.
-        decay: L2 penalties, likewise.
+        lr: learning rates in the layout of `flat`.
+        decay: L2 penalties in the layout of `flat`.
 
     Attributes:
-        flat: all parameters: one after the other, in each the networks one after the other.
-        parameters: views of it, by name.
+        flat: all parameters, (B, parameters of a network).
+        average: the running mean of the gradients.
+        square: the running mean of their squares.
+        parameters: views of `flat`, by name.
         gradients: by name, to be filled before a step.
     """
 
     def __init__(self, parameters: dict[str, Tensor], lr: Tensor, decay: Tensor) -> None:
-        self.shapes = {name: tensor.shape for name, tensor in parameters.items()}
-        self.flat = flatten(list(parameters.values()))
-        self.parameters = self.views(self.flat)
-        self.lr = lr
-        self.decay = decay
-        self.average = torch.zeros_like(self.flat)
-        self.square = torch.zeros_like(self.flat)
+        self.shapes = {name: tensor.shape[1:] for name, tensor in parameters.items()}
+        self.flat = flatten(parameters)
+        self.lr, self.decay = lr, decay
+        self.average, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = 0
-        self._gradient = torch.zeros_like(self.flat)
+        self._make_views()
+
+    def _make_views(self) -> None:
+        self.parameters = self.views(self.flat)
+        self._gradient, self._root = torch.zeros_like(self.flat), torch.empty_like(self.flat)
         self.gradients = self.views(self._gradient)
-        self._root = torch.empty_like(self.flat)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """A tensor in the flat layout, as parameters by name."""
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        pieces = zip(self.shapes.items(), flat.split(sizes), strict=True)
-        return {name: piece.view(shape) for (name, shape), piece in pieces}
+        pieces = flat.split([shape.numel() for shape in self.shapes.values()], 1)
+        named = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.view(-1, *shape) for (name, shape), piece in named}
+
+    def keep(self, index: Tensor) -> None:
+        """Goes on with these networks only."""
+        for name in ("flat", "lr", "decay", "average", "square"):
+            setattr(self, name, getattr(self, name)[index])
+        self._make_views()
 
     def step(self) -> None:
         """One step down the gradients."""
@@ -62,6 +69,6 @@ class FlatAdam:
         self.flat.addcdiv_(g, self._root, value=-1 / (1 - BETA1**self.steps))
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """The flat layout: parameter after parameter, in each the networks one after the other."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+def flatten(parameters: dict[str, Tensor]) -> Tensor:
+    """The flat layout of parameters, each (B, *shape): one row per network."""
+    return torch.cat([tensor.detach().flatten(1) for tensor in parameters.values()], 1)

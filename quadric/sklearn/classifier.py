@@ -9,13 +9,12 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
+from quadric.sklearn.estimators import Arrays, QuadraticNetwork
 from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
-from quadric.sklearn.modules import Scaled, TableClassifier
+from quadric.sklearn.modules import Scaled, TableClassifier, mean_and_scale
 
 
 class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[misc]
@@ -74,21 +73,20 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         ['inside', 'outside']
     """
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], multi_output=True, reset=reset
-        )
+    _given_classes = False
+
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         check_classification_targets(y)
         if y.ndim == 2 and y.shape[1] > 1:
             raise InputError(
-                f"y must be one column of labels, got shape {y.shape}: fit one classifier a column "
-                "(sklearn.multioutput.MultiOutputClassifier)"
+                f"y must be one column of labels, got shape {y.shape}: fit one classifier per "
+                "column (sklearn.multioutput.MultiOutputClassifier)"
             )
-        return X, column_or_1d(y, warn=True)
-
-    def _encode(self, y: Any, dtype: np.dtype, first: bool) -> np.ndarray:
-        if first and not self._given_classes:
-            self.classes_ = np.unique(y)
+        y = column_or_1d(y, warn=True)
+        if first:
+            if not self._given_classes:
+                self.classes_ = np.unique(y)
+            self.n_outputs_ = 1 if len(self.classes_) == 2 else len(self.classes_)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise InputError(
@@ -98,18 +96,13 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             )
         return np.searchsorted(self.classes_, y)
 
-    _given_classes = False
-
     def _loss(self) -> Loss:
         return LOGISTIC if len(self.classes_) == 2 else SOFTMAX
 
-    def _outputs(self) -> int:
-        return 1 if len(self.classes_) == 2 else len(self.classes_)
-
-    def _make_module(self, network: nn.Sequential, rows: _Arrays) -> Scaled:
-        return TableClassifier(
-            network, rows.scale_inputs(bool(self.standardize)), len(self.classes_)
-        )
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
+        X, _, weights = rows
+        inputs = mean_and_scale(X, weights, bool(self.standardize))
+        return TableClassifier(network, inputs, len(self.classes_))
 
     def _targets(self, targets: np.ndarray) -> Tensor:
         if len(self.classes_) == 2:
@@ -126,29 +119,57 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         return targets
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each class, (rows, classes), in the order of `classes_`."""
+        """Predicts the probability of each class.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows, classes), in the order of `classes_`.
+        """
         return self._forward(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Their logarithms."""
+        """Predicts the logarithm of the probability of each class.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows, classes), in the order of `classes_`.
+        """
         return np.asarray(np.log(self.predict_proba(X)))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label of each row."""
-        probabilities = self._forward(X)
+        """Predicts the most probable label of each row.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows,) labels.
+        """
+        probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(1)])
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> QuadraticClassifier:
-        """Learns these rows for one epoch, without early stopping; the first call fixes the
-        scaling and names all classes.
+        """Learns these rows for one epoch, without early stopping.
+
+        The first call fixes the scaling and names all classes.
 
         Args:
-            X: rows.
+            X: (rows, columns).
             y: their labels.
-            classes: all labels that will ever come; needed in the first call.
+            classes: all labels of this and later calls; needed in the first call.
             sample_weight: of the rows.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: if the classes are missing in the first call, or differ in a later one.
         """
         if not hasattr(self, "module_"):
             if classes is None:

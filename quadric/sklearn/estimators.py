@@ -9,6 +9,7 @@ takes the outcome.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import numbers
 import warnings
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -26,15 +27,18 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.sklearn.losses import Loss
-from quadric.sklearn.modules import Scaled, mean_and_scale
+from quadric.sklearn.modules import Scaled
 from quadric.sklearn.networks import ACTIVATIONS, build_network
 from quadric.sklearn.training import AdamState, Job, Outcome, Rows, Settings, train
 from quadric.zoo import get_neuron
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
 
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Inputs, encoded targets and weights of rows, before they are standardized."""
+
 AUTO_STOPPING_ROWS = 100
-"""With early_stopping="auto" a fit stops early from so many rows on."""
+"""With early_stopping="auto" a fit stops early from this number of rows on."""
 
 PREDICT_ROWS = 2**16
 """Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
@@ -93,8 +97,10 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     # What the two classes add.
 
-    def _encode(self, y: Any, dtype: np.dtype, first: bool) -> np.ndarray:
-        """Targets as the loss takes them, before standardization; the first time notes their form.
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        """Targets as the loss takes them, before standardization.
+
+        The first time it notes their form: `n_outputs_`, and the classes.
 
         Args:
             y: validated targets.
@@ -106,11 +112,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def _loss(self) -> Loss:
         raise NotImplementedError
 
-    def _outputs(self) -> int:
-        """Outputs of the network."""
-        raise NotImplementedError
-
-    def _make_module(self, network: nn.Sequential, rows: _Arrays) -> Scaled:
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         """The network with the scaling of these rows."""
         raise NotImplementedError
 
@@ -119,6 +121,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         raise NotImplementedError
 
     def _stratify(self, targets: np.ndarray) -> np.ndarray | None:
+        """What must have the same shares in the rows that are held out."""
         return None
 
     # Fitting.
@@ -130,6 +133,12 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             X: (rows, columns) numbers, an array or a data frame.
             y: the targets.
             sample_weight: of the rows; a row of weight 0 is as if it were not there.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: if a parameter does not fit, or the training does not stay finite.
         """
         job = self.prepare_fit(X, y, sample_weight)
         self.end_fit(train([job])[0])
@@ -144,8 +153,8 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def end_fit(self, outcome: Outcome) -> None:
         """The second half of `fit`: notes how the training went."""
         settings_max = int(self.max_iter)
-        self._note(outcome, outcome.losses, outcome.scores)
-        # Averages of an earlier network say nothing about this one: partial_fit begins anew.
+        self._note(outcome, [])
+        # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
         if not (outcome.stopped or outcome.diverged_at) and len(outcome.losses) == settings_max:
             warnings.warn(
@@ -158,21 +167,17 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check_parameters()
         continued = hasattr(self, "module_")
-        earlier = (self.loss_curve_, self.n_iter_) if continued else ([], 0)
         job = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
         job.optimizer = getattr(self, "_optimizer", None) if continued else None
-        job.settings = Settings(
-            job.settings.batch_size, 1, self.tol, 1, self.alpha, verbose=bool(self.verbose)
-        )
+        job.settings = dataclasses.replace(job.settings, max_iter=1)
         outcome = train([job])[0]
-        self._note(outcome, [*earlier[0], *outcome.losses], [])
-        self.best_loss_ = min(self.loss_curve_)
-        self.n_iter_ = earlier[1] + 1
+        self._note(outcome, self.loss_curve_ if continued else [])
         # The optimizer goes on where it stopped; `fit` starts a new one.
         self._optimizer = outcome.optimizer
         return self
 
-    def _note(self, outcome: Outcome, losses: list[float], scores: list[float]) -> None:
+    def _note(self, outcome: Outcome, earlier: list[float]) -> None:
+        """Sets the attributes of a fit that goes on after the earlier losses."""
         if not outcome.usable:
             del self.module_
             raise InputError(
@@ -187,52 +192,47 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self.loss_curve_ = losses
-        self.best_loss_ = outcome.best_loss
-        self.loss_ = losses[-1]
-        self.n_iter_ = len(outcome.losses)
-        self.validation_scores_ = scores or None
-        self.best_validation_score_ = outcome.best_score if scores else None
+        self.loss_curve_ = [*earlier, *outcome.losses]
+        self.best_loss_ = min([*earlier, outcome.best_loss])
+        self.loss_ = self.loss_curve_[-1]
+        self.n_iter_ = len(self.loss_curve_)
+        self.validation_scores_ = outcome.scores or None
+        self.best_validation_score_ = outcome.best_score
         self.module_.eval()
 
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, *, continued: bool, stopping: bool
     ) -> Job:
         random_state = check_random_state(self.random_state)
-        X, y = self._validate(X, y, reset=not continued)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
-            X, y, weights = _without_zeros(X, y, weights)
-        if continued and self.module_.input_mean.dtype != _torch_dtype(X.dtype):
-            # The first fit decided in which dtype the network computes.
-            X = X.astype(_numpy_dtype(self.module_.input_mean.dtype))
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=is_regressor(self),
+            reset=not continued,
+        )
+        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        X, y, weights = _without_zeros(X, y, weights)
+        if continued:  # the first fit decided in which dtype the network computes
+            dtype = str(self.module_.input_mean.dtype).removeprefix("torch.")
+            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
         targets = self._encode(y, X.dtype, first=not continued)
-        seeds = [int(random_state.randint(2**31 - 1)) for _ in range(3)]
-        rows = _Arrays(X, targets, weights)
-        held: _Arrays | None = None
-        if stopping and self._stops_early(len(X)):
-            rows, held = rows.split(self.validation_fraction, seeds[0], self._stratify(targets))
-        if not continued:
-            network = build_network(
-                X.shape[1],
-                self._outputs(),
-                self.widths(),
-                neuron=self.neuron,
-                rank=self.rank,
-                activation=self.activation,
-                dtype=_torch_dtype(X.dtype),
-                seed=seeds[1],
-            )
+        split_seed, network_seed, order_seed = random_state.randint(2**31 - 1, size=3).tolist()
+        rows, held = (X, targets, weights), None
+        automatic = self.early_stopping == "auto"
+        if stopping and (len(X) >= AUTO_STOPPING_ROWS if automatic else self.early_stopping):
+            rows, held = self._split(rows, split_seed)
+        if continued:
+            self._check_network(X.shape[1])
+        else:
+            network = self._build(X.shape[1], dtype=getattr(torch, X.dtype.name), seed=network_seed)
             self.module_ = self._make_module(network, rows)
-            self.n_outputs_ = self._outputs()
             self.n_layers_ = len(self.widths()) + 2
             self.n_parameters_ = sum(p.numel() for p in network.parameters())
-        else:
-            self._check_network(X.shape[1])
         self.module_.to(self.device)
-        batch = self.batch_size
-        size = min(200, len(rows)) if batch == "auto" else min(int(batch), len(rows))
+        batch: Any = 200 if self.batch_size == "auto" else self.batch_size
         quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
         return Job(
             network=self.module_.network,
@@ -240,7 +240,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             validation=None if held is None else self._rows(held),
             loss=self._loss(),
             settings=Settings(
-                batch_size=size,
+                batch_size=min(int(batch), len(rows[0])),
                 max_iter=int(self.max_iter),
                 tol=float(self.tol),
                 patience=int(min(self.n_iter_no_change, 2**31)),
@@ -250,103 +250,93 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             ),
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),
-            seed=seeds[2],
+            seed=order_seed,
         )
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        raise NotImplementedError
-
-    def _rows(self, rows: _Arrays) -> Rows:
+    def _rows(self, rows: Arrays) -> Rows:
+        X, targets, weights = rows
         device = self.module_.input_mean.device
-        inputs = self.module_.standardized(torch.tensor(rows.X, device=device))
-        weights = None if rows.weights is None else torch.tensor(rows.weights, device=device)
-        return Rows(inputs, self._targets(rows.targets).to(device), weights)
+        inputs = self.module_.standardized(torch.tensor(X, device=device))
+        weight = torch.tensor(weights, device=device)
+        return Rows(inputs, self._targets(targets).to(device), weight)
 
-    def _stops_early(self, rows: int) -> bool:
-        if self.early_stopping == "auto":
-            return rows >= AUTO_STOPPING_ROWS
-        return bool(self.early_stopping)
+    def _split(self, rows: Arrays, seed: int) -> tuple[Arrays, Arrays]:
+        """The rows to learn from and those that are held out."""
+        if len(rows[0]) < 2:
+            raise InputError(
+                f"early stopping needs at least 2 samples, got n_samples = {len(rows[0])}: set "
+                "early_stopping=False"
+            )
+        X, X_held, targets, targets_held, weights, weights_held = train_test_split(
+            *rows,
+            test_size=self.validation_fraction,
+            random_state=seed,
+            stratify=self._stratify(rows[1]),
+        )
+        return (X, targets, weights), (X_held, targets_held, weights_held)
 
     def widths(self) -> tuple[int, ...]:
         """The widths of the hidden layers."""
-        sizes = self.hidden_layer_sizes
-        return tuple(int(size) for size in np.atleast_1d(sizes))
+        return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
-    def _check_network(self, columns: int) -> None:
-        """Refuses to go on with a network of another form (warm_start, partial_fit)."""
-        network = build_network(
+    def _build(self, columns: int, **options: Any) -> nn.Sequential:
+        return build_network(
             columns,
-            self._outputs(),
+            self.n_outputs_,
             self.widths(),
             neuron=self.neuron,
             rank=self.rank,
             activation=self.activation,
-            device="meta",
+            **options,
         )
-        wanted, have = _form(network), _form(self.module_.network)
+
+    def _check_network(self, columns: int) -> None:
+        """Refuses to go on with a network of another form (warm_start, partial_fit)."""
+        wanted = _form(self._build(columns, device="meta"))
+        have = _form(self.module_.network)
         if wanted != have:
             raise InputError(
                 f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
                 "new estimator, or set warm_start=False"
             )
 
-    def _check_device(self) -> None:
-        try:
-            usable = torch.zeros(1, device=self.device).device.type != "meta"
-            reason = ""
-        # torch says AssertionError where it was built without the device.
-        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-            usable, reason = False, f" ({str(error).splitlines()[0][:80]})"
-        if not usable:
-            raise InputError(
-                f"device must be one that torch can use here, such as 'cpu', got {self.device!r}"
-                f"{reason}"
-            )
-
     def _check_parameters(self) -> None:
         get_neuron(self.neuron)
-        self._check_device()
-        sizes = self.hidden_layer_sizes
-        valid = isinstance(sizes, numbers.Integral) or (
-            isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
-        )
-        if not valid or any(not _is_whole(size) or size < 1 for size in np.atleast_1d(sizes)):
-            raise InputError(
-                f"hidden_layer_sizes must be whole numbers >= 1, got {sizes!r}: give for example "
-                "(64, 64)"
-            )
-        if self.activation not in ACTIVATIONS:
-            raise InputError(
-                f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}"
-            )
-        batch: Any = self.batch_size
-        if batch != "auto" and not (_is_whole(batch) and batch >= 1):
-            raise InputError(
-                f"batch_size must be 'auto' or a whole number >= 1, got {self.batch_size!r}"
-            )
-        if not (isinstance(self.early_stopping, (bool, np.bool_)) or self.early_stopping == "auto"):
-            raise InputError(
-                f"early_stopping must be True, False or 'auto', got {self.early_stopping!r}"
-            )
-        if self.learning_rate not in ("constant", "adaptive"):
-            raise InputError(
-                f"learning_rate must be 'constant' or 'adaptive', got {self.learning_rate!r}"
-            )
-        _check_number("alpha", self.alpha, 0)
-        _check_number("learning_rate_init", self.learning_rate_init, 0, open_low=True)
-        if self.quadratic_lr is not None:
-            _check_number("quadratic_lr", self.quadratic_lr, 0)
-        _check_number("tol", self.tol, 0)
-        _check_number(
-            "validation_fraction", self.validation_fraction, 0, 1, open_low=True, open_high=True
-        )
-        if not _is_whole(self.max_iter) or self.max_iter < 1:
-            raise InputError(f"max_iter must be a whole number >= 1, got {self.max_iter!r}")
-        waits = self.n_iter_no_change
-        if waits != math.inf and (not _is_whole(waits) or waits < 1):
-            raise InputError(
-                f"n_iter_no_change must be a whole number >= 1 or infinite, got {waits!r}"
-            )
+        _check_device(self.device)
+        sizes, batch, waits = self.hidden_layer_sizes, self.batch_size, self.n_iter_no_change
+        lr, fraction = self.learning_rate_init, self.validation_fraction
+        listed = isinstance(sizes, (numbers.Integral, Sequence, np.ndarray))
+        whole = listed and not isinstance(sizes, str) and all(map(_counts, np.atleast_1d(sizes)))
+        rates, stops = ("constant", "adaptive"), (True, False, "auto")
+        rules = [
+            ("hidden_layer_sizes", whole, "whole numbers >= 1, as in (64, 64)"),
+            ("activation", self.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
+            ("batch_size", batch == "auto" or _counts(batch), "'auto' or a whole number >= 1"),
+            ("early_stopping", self.early_stopping in stops, "True, False or 'auto'"),
+            ("learning_rate", self.learning_rate in rates, "'constant' or 'adaptive'"),
+            ("learning_rate_init", _is_finite(lr) and lr > 0, "a finite number > 0"),
+            ("alpha", _is_finite(self.alpha), "a finite number >= 0"),
+            ("tol", _is_finite(self.tol), "a finite number >= 0"),
+            (
+                "validation_fraction",
+                _is_finite(fraction) and 0 < fraction < 1,
+                "a finite number > 0 and < 1",
+            ),
+            ("max_iter", _counts(self.max_iter), "a whole number >= 1"),
+            (
+                "quadratic_lr",
+                self.quadratic_lr is None or _is_finite(self.quadratic_lr),
+                "a finite number >= 0 or None",
+            ),
+            (
+                "n_iter_no_change",
+                waits == math.inf or _counts(waits),
+                "a whole number >= 1 or infinite",
+            ),
+        ]
+        for name, is_valid, rule in rules:
+            if not is_valid:
+                raise InputError(f"{name} must be {rule}, got {getattr(self, name)!r}")
 
     # Predicting.
 
@@ -359,8 +349,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             for start in range(0, len(X), PREDICT_ROWS):
                 rows = torch.tensor(X[start : start + PREDICT_ROWS])
                 pieces.append(self.module_(rows.to(mean.device, mean.dtype)).cpu())
-        result: np.ndarray = torch.cat(pieces).numpy()
-        return result
+        return torch.cat(pieces).numpy()
 
     def to_torch(self) -> nn.Module:
         """The fitted network as a module of its own, with the scaling inside.
@@ -368,15 +357,17 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         It takes raw rows as a tensor and gives what `predict` gives (a classifier: what
         `predict_proba` gives). Its dtype is that of the table it was fitted to; `.float()` converts
         it.
+
+        Returns:
+            A copy; training it leaves the estimator as it is.
         """
         check_is_fitted(self)
-        copied = _copy_module(self.module_)
-        return copied.requires_grad_().eval()
+        return copy.deepcopy(self.module_).requires_grad_().eval()
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if "module_" in state:  # a pickle must load where there is no such device
-            state = {**state, "module_": _copy_module(state["module_"]).cpu()}
+            state = {**state, "module_": copy.deepcopy(state["module_"]).cpu()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -402,40 +393,6 @@ def _form(network: nn.Sequential) -> str:
     return f"{text} of {label} neurons with {names[type(network[1])]}"
 
 
-class _Arrays:
-    """Rows as arrays, before they are standardized."""
-
-    def __init__(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> None:
-        self.X, self.targets, self.weights = X, targets, weights
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def split(
-        self, fraction: float, seed: int, stratify: np.ndarray | None
-    ) -> tuple[_Arrays, _Arrays]:
-        """Two parts, the second with this fraction of the rows."""
-        if len(self) < 2:
-            raise InputError(
-                f"early stopping needs at least 2 samples, got n_samples = {len(self)}: set "
-                "early_stopping=False"
-            )
-        kept, held = train_test_split(
-            np.arange(len(self)), test_size=fraction, random_state=seed, stratify=stratify
-        )
-        return self._take(kept), self._take(held)
-
-    def _take(self, index: np.ndarray) -> _Arrays:
-        weights = None if self.weights is None else self.weights[index]
-        return _Arrays(self.X[index], self.targets[index], weights)
-
-    def scale_inputs(self, wanted: bool) -> tuple[Tensor, Tensor]:
-        return mean_and_scale(self.X, self.weights, wanted)
-
-    def scale_targets(self, wanted: bool) -> tuple[Tensor, Tensor]:
-        return mean_and_scale(self.targets, self.weights, wanted)
-
-
 def _without_zeros(
     X: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -449,37 +406,25 @@ def _without_zeros(
     return X[kept], y[kept], weights[kept]
 
 
-def _copy_module(module: Scaled) -> Scaled:
-    return copy.deepcopy(module)
+def _counts(value: object) -> bool:
+    """Whether a value is a whole number of at least one."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return torch.float32 if dtype == np.float32 else torch.float64
+def _is_finite(value: object) -> bool:
+    """Whether a value is a finite number that is not negative."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and 0 <= float(value) < math.inf  # type: ignore[arg-type]
 
 
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    return np.dtype(np.float32 if dtype == torch.float32 else np.float64)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _check_number(
-    name: str,
-    value: object,
-    low: float,
-    high: float = math.inf,
-    *,
-    open_low: bool = False,
-    open_high: bool = False,
-) -> None:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        number = float(value)
-        if math.isfinite(number) and low <= number <= high:
-            if not (open_low and number == low) and not (open_high and number == high):
-                return
-    bounds = f"{'>' if open_low else '>='} {low:g}"
-    if high < math.inf:
-        bounds += f" and {'<' if open_high else '<='} {high:g}"
-    raise InputError(f"{name} must be a finite number {bounds}, got {value!r}")
+def _check_device(device: Any) -> None:
+    reason = ""
+    try:
+        if torch.zeros(1, device=device).device.type != "meta":
+            return
+    # torch raises AssertionError if it was built without the device.
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = f" ({str(error).splitlines()[0][:80]})"
+    raise InputError(
+        f"device must be one that torch can use here, such as 'cpu', got {device!r}{reason}"
+    )

@@ -15,13 +15,11 @@ class Loss:
     """A loss with its gradient and its score.
 
     Attributes:
-        name: for messages.
         rows: from outputs (B, N, outputs) and targets to the loss of each row, (B, N).
         gradient: from the same to the gradient of each row's loss, (B, N, outputs).
         score: from outputs, targets and weights (B, N), which sum to 1, to R^2 or accuracy, (B,).
     """
 
-    name: str
     rows: Callable[[Tensor, Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
     score: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -74,6 +72,6 @@ def _accuracy(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     return (weights * (outputs.argmax(-1) == targets)).sum(1)
 
 
-SQUARED = Loss("squared error", _squared, _squared_gradient, _r2)
-LOGISTIC = Loss("log loss", _logistic, _logistic_gradient, _binary_accuracy)
-SOFTMAX = Loss("log loss of classes", _softmax, _softmax_gradient, _accuracy)
+SQUARED = Loss(_squared, _squared_gradient, _r2)
+LOGISTIC = Loss(_logistic, _logistic_gradient, _binary_accuracy)
+SOFTMAX = Loss(_softmax, _softmax_gradient, _accuracy)

@@ -23,7 +23,7 @@ def fit_many(
     """Fits estimators as `estimator.fit(X, y)` would, up to rounding, but faster.
 
     Folds, seeds and learning rates of one network have one shape and train together; estimators
-    that differ in their widths, neuron or number of minibatches train one after the other.
+    that differ in their widths, neuron or number of minibatches train in stacks of their own.
 
     Args:
         estimators: fitted in place.
@@ -32,6 +32,13 @@ def fit_many(
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.
         max_stack: networks trained at once at most.
+
+    Returns:
+        The estimators.
+
+    Raises:
+        InputError: if an estimator has no data or is given twice; without `on_fit` also if a
+            training does not stay finite.
 
     Examples:
         >>> import numpy as np
@@ -52,11 +59,10 @@ def fit_many(
     jobs = [e.prepare_fit(*table) for e, table in zip(estimators, data, strict=True)]
 
     def finish(position: int, outcome: Outcome) -> None:
-        if on_fit is None:
-            return
-        if outcome.usable:
-            estimators[position].end_fit(outcome)
-        on_fit(position, outcome)
+        if on_fit is not None:
+            if outcome.usable:
+                estimators[position].end_fit(outcome)
+            on_fit(position, outcome)
 
     outcomes = train(jobs, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     if on_fit is None:

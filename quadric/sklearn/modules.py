@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.saving import load_
+from quadric.sklearn.networks import build_network
 
 
 class Scaled(nn.Module):
-    """Abstract: a network behind the standardization of its inputs.
+    """Abstract: a network that first standardizes its inputs.
 
     Attributes:
         input_mean: of the rows that the network learned from.
@@ -60,6 +63,7 @@ class TableRegressor(Scaled):
         self.flat = flat
 
     def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to targets."""
         out: Tensor = self.network(self.standardized(input))
         out = out * self.target_scale + self.target_mean
         return out.squeeze(-1) if self.flat else out
@@ -73,6 +77,7 @@ class TableClassifier(Scaled):
         self.classes = classes
 
     def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to probabilities."""
         logits: Tensor = self.network(self.standardized(input))
         if self.classes == 2:  # one logit, that of the second class
             logits = torch.cat([torch.zeros_like(logits), logits], -1)
@@ -88,30 +93,33 @@ def mean_and_scale(
         values: (N, columns).
         weights: of the rows.
         wanted: if False, means 0 and deviations 1.
+
+    Returns:
+        Means and deviations, (columns,) each.
     """
     columns = values.shape[1]
-    if not wanted:
-        mean, scale = np.zeros(columns), np.ones(columns)
-    else:
-        # float64 in any case: sums of many float32 numbers lose digits.
-        mean = np.average(values.astype(np.float64), axis=0, weights=weights)
-        deviation = values.astype(np.float64) - mean
-        scale = np.sqrt(np.average(deviation**2, axis=0, weights=weights))
+    mean, scale = np.zeros(columns), np.ones(columns)
+    if wanted:
+        # In float64: sums of many float32 numbers lose digits.
+        scaler = StandardScaler().fit(values.astype(np.float64), sample_weight=weights)
         # Rounding leaves a constant column a tiny deviation.
-        noise = 10 * np.finfo(values.dtype).eps * np.abs(mean)
-        scale[~(scale > noise)] = 1.0
+        noise = 10 * np.finfo(values.dtype).eps * np.abs(scaler.mean_)
+        mean, scale = scaler.mean_, np.where(scaler.scale_ > noise, scaler.scale_, 1.0)
     return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))
 
 
 def load_network(path: str | os.PathLike[str]) -> Scaled:
-    """The network that `quadric compare --save model.safetensors` wrote.
+    """Loads the network that `quadric compare --save model.safetensors` wrote.
 
     Args:
         path: the file; the JSON beside it says what is in it.
-    """
-    from quadric.saving import load_
-    from quadric.sklearn.networks import build_network
 
+    Returns:
+        The network with its scaling, in eval mode.
+
+    Raises:
+        InputError: if the JSON does not describe a network.
+    """
     beside = Path(path).with_suffix(".json")
     try:
         facts = json.loads(beside.read_text(encoding="utf-8"))

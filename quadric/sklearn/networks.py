@@ -6,6 +6,7 @@ its output is a target or a logit and has nothing to mix.
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Callable, Sequence
 
@@ -51,6 +52,9 @@ def build_network(
         dtype: of the parameters.
         seed: of their start.
         device: where they live; "meta" to count them only.
+
+    Returns:
+        The network.
     """
     options = {} if rank is None else {"rank": rank}
     with _DRAWING, torch.random.fork_rng(devices=[]):
@@ -93,6 +97,12 @@ def fit_widths(
         hidden: widths of the linear network.
         neuron: the neuron whose widths are wanted.
         rank: its rank; None for the neuron's own default.
+
+    Returns:
+        The widths.
+
+    Raises:
+        InputError: if no width fits.
     """
     get_neuron(neuron)
     budget = count_parameters(inputs, outputs, hidden)
@@ -103,20 +113,19 @@ def fit_widths(
     if not hidden or fits(hidden):
         return tuple(hidden)
     largest = max(hidden)
-    # Counts grow with the width: bisection on the width of the widest layer.
-    low, high = 0, largest
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits([max(1, width * middle // largest) for width in hidden]):
-            low = middle
-        else:
-            high = middle
-    if low == 0:
+
+    def shrunk(width: int) -> list[int]:
+        """All widths by the factor that gives the widest layer this width."""
+        return [max(1, before * width // largest) for before in hidden]
+
+    # Counts grow with the width: bisection finds how many widths fit.
+    width = bisect.bisect_left(range(1, largest), 1, key=lambda width: not fits(shrunk(width)))
+    if width == 0:
         raise InputError(
             f"a {neuron!r} network must fit the {budget:,} parameters of the linear network with "
             f"hidden layers {tuple(hidden)}, but even width 1 does not: give wider layers"
         )
-    widths = [max(1, width * low // largest) for width in hidden]
+    widths = shrunk(width)
     for i, limit in enumerate(hidden):
         while widths[i] < limit and fits([*widths[:i], widths[i] + 1, *widths[i + 1 :]]):
             widths[i] += 1

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils import column_or_1d
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.estimators import QuadraticNetwork, _Arrays
+from quadric.sklearn.estimators import Arrays, QuadraticNetwork
 from quadric.sklearn.losses import SQUARED, Loss
-from quadric.sklearn.modules import Scaled, TableRegressor
+from quadric.sklearn.modules import Scaled, TableRegressor, mean_and_scale
 
 
 class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
@@ -73,42 +73,31 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         True
     """
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-            reset=reset,
-        )
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
-            y = _column(y)
-        return X, y
-
-    def _encode(self, y: Any, dtype: np.dtype, first: bool) -> np.ndarray:
+            y = column_or_1d(y, warn=True)
+        targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
         if first:
             self._flat = y.ndim == 1
-            self._width = 1 if y.ndim == 1 else y.shape[1]
-        targets = y.reshape(len(y), -1).astype(dtype)
-        if targets.shape[1] != self._width:
+            self.n_outputs_ = targets.shape[1]
+        if targets.shape[1] != self.n_outputs_:
             raise InputError(
-                f"y must have {self._width} columns like the first one, got {targets.shape[1]}: "
-                "fit a new estimator"
+                f"y must have {self.n_outputs_} columns like the first one, got "
+                f"{targets.shape[1]}: fit a new estimator"
             )
-        return np.asarray(targets)
+        return targets
 
     def _loss(self) -> Loss:
         return SQUARED
 
-    def _outputs(self) -> int:
-        return self._width
-
-    def _make_module(self, network: nn.Sequential, rows: _Arrays) -> Scaled:
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
+        X, targets, weights = rows
         wanted = bool(self.standardize)
         return TableRegressor(
-            network, rows.scale_inputs(wanted), rows.scale_targets(wanted), self._flat
+            network,
+            mean_and_scale(X, weights, wanted),
+            mean_and_scale(targets, weights, wanted),
+            self._flat,
         )
 
     def _targets(self, targets: np.ndarray) -> Tensor:
@@ -118,24 +107,27 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         return (values - module.target_mean) / module.target_scale
 
     def predict(self, X: Any) -> np.ndarray:
-        """The targets of rows: (rows,), or (rows, targets) if there are several."""
+        """Predicts targets.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows,), or (rows, targets) if there are several.
+        """
         return self._forward(X)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
-        """Learns these rows for one epoch, without early stopping; the first call fixes the
-        scaling."""
+        """Learns these rows for one epoch, without early stopping.
+
+        The first call fixes the scaling.
+
+        Args:
+            X: (rows, columns).
+            y: their targets.
+            sample_weight: of the rows.
+
+        Returns:
+            The estimator.
+        """
         return self._partial_fit(X, y, sample_weight)
-
-
-def _column(y: np.ndarray) -> np.ndarray:
-    import warnings
-
-    from sklearn.exceptions import DataConversionWarning
-
-    warnings.warn(
-        "A column-vector y was passed when a 1d array was expected: change the shape of y to "
-        "(n_samples,), for example using ravel().",
-        DataConversionWarning,
-        stacklevel=2,
-    )
-    return y.ravel()

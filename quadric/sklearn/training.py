@@ -1,34 +1,36 @@
 """The fitting loop: Adam on minibatches, early stopping, for one network or a stack of them.
 
-Minibatches are slices of tensors that are shuffled once an epoch. Networks of a stack have their
-own data, order, learning rate and stopping epoch; one that has stopped leaves the stack. Stacks of
-small networks run side by side, one a core. Folds may
-differ in their number of rows: the last minibatch of the smaller ones is padded with rows of weight
-zero, so that each network sees exactly the minibatches of its own fit.
+Minibatches are slices of tensors that are shuffled once an epoch. The networks of a stack have
+their own data, order, learning rate and stopping epoch; a network that has stopped leaves the
+stack. Stacks of small networks run side by side, one per core. Folds may differ in their number of
+rows: the shorter ones are padded with rows of weight zero at the end, so that each network sees
+exactly the minibatches of its own fit.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from quadric.nn.layer import QuadraticLayer
+from quadric.process import one_thread
 from quadric.sklearn.adam import FlatAdam, flatten
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.stacks import make_stack, stack_parameters
-from quadric.threads import one_thread
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28
 
-# Below so many multiply-accumulates of an operation, stacks run side by side on one thread each:
-# threads within an operation wait for each other, on a busy machine most of the time.
+# If an operation has at most this number of MACs, stacks run side by side on one thread each.
+# Threads within an operation wait for each other, on a busy machine most of the time.
 SMALL_MACS = 2**26
 
 # scikit-learn's adaptive learning rate: divided by 5 at each standstill. It goes down to 1e-6; with
@@ -36,20 +38,22 @@ SMALL_MACS = 2**26
 DECAY, DECAYS = 0.2, 3
 
 
-@dataclass
-class Rows:
-    """Rows to learn from or to validate on: inputs (N, columns), targets, and weights or None."""
+class Rows(NamedTuple):
+    """Rows to learn from or to validate on; those of a stack have a first dimension more.
+
+    Attributes:
+        inputs: (N, columns).
+        targets: (N,) or (N, outputs).
+        weights: (N,).
+    """
 
     inputs: Tensor
     targets: Tensor
-    weights: Tensor | None = None
+    weights: Tensor
 
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def total_weight(self) -> float:
-        """The sum of the weights: the number of rows where there are none."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
+    def take(self, index: Tensor) -> Rows:
+        """Some networks of a stack."""
+        return Rows(*(tensor[index] for tensor in self))
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Job:
         lr: learning rate.
         quadratic_lr: learning rate of the quadratic parameters.
         seed: of the order of the rows.
-        optimizer: where an earlier training stopped; None starts anew.
+        optimizer: where an earlier training stopped; None starts a new one.
     """
 
     network: nn.Sequential
@@ -112,20 +116,29 @@ class Job:
 
     def steps(self) -> int:
         """Minibatches of an epoch."""
-        return -(-len(self.train) // self.settings.batch_size)
+        return -(-len(self.train.inputs) // self.settings.batch_size)
+
+    def penalty(self) -> float:
+        """The L2 penalty of a weight: scikit-learn divides alpha by the weight of a minibatch."""
+        weights = self.train.weights
+        rows = min(self.settings.batch_size, len(weights))
+        return self.settings.alpha / (rows * float(weights.mean()))
 
     def shape_key(self) -> tuple[object, ...]:
         """Jobs with the same key can share a stack."""
-        validated = None if self.validation is None else True
-        weighted = self.train.weights is not None
-        fresh = self.optimizer.steps if self.optimizer is not None else 0
-        shapes = tuple((k, tuple(p.shape)) for k, p in self.network.named_parameters())
         first = next(self.network.parameters())
-        kinds = tuple(repr(layer) for layer in self.network)
+        earlier = self.optimizer.steps if self.optimizer is not None else 0
         return (
-            kinds, shapes, first.dtype, str(first.device), self.steps(), validated, weighted,
-            fresh, self.loss.name, self.train.targets.dim(), self.settings,
+            repr(self.network), first.dtype, first.device, self.steps(), self.validation is None,
+            earlier, self.loss, self.settings,
         )  # fmt: skip
+
+    def is_small(self) -> bool:
+        """Whether threads within an operation would wait longer than they compute."""
+        parameters = list(self.network.parameters())
+        largest = max(parameter.numel() for parameter in parameters)
+        on_cpu = parameters[0].device.type == "cpu"
+        return on_cpu and largest * self.settings.batch_size <= SMALL_MACS
 
 
 @dataclass
@@ -148,7 +161,7 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     best_score: float | None = None
-    best_loss: float = float("inf")
+    best_loss: float = math.inf
     stopped: bool = False
     diverged_at: int | None = None
     usable: bool = True
@@ -174,6 +187,9 @@ def train(
             thread at a time.
         on_epoch: called after each epoch of a stack with the epoch and the number of networks left.
         max_stack: networks of a stack at most.
+
+    Returns:
+        The outcome of each job, in their order.
     """
     outcomes: dict[int, Outcome] = {}
     lock = threading.Lock()
@@ -191,18 +207,11 @@ def train(
                 on_epoch(epoch, left)
 
     def run(chunk: list[int]) -> None:
-        _Stack([jobs[p] for p in chunk], chunk, finish, epoch_done, stop).run()
+        _Stack([_Member(jobs[p], p) for p in chunk], finish, epoch_done, stop).run()
 
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for position, job in enumerate(jobs):
-        groups.setdefault(job.shape_key(), []).append(position)
-    small = all(_is_small(job) for job in jobs)
+    small = all(job.is_small() for job in jobs)
     workers = torch.get_num_threads() if small else 1
-    chunks = [
-        chunk
-        for positions in groups.values()
-        for chunk in _chunks(jobs, positions, max_stack, workers)
-    ]
+    chunks = list(_chunks(jobs, max_stack, workers))
     with one_thread(small):
         if len(chunks) == 1 or workers == 1:
             for chunk in chunks:
@@ -212,18 +221,10 @@ def train(
     return [outcomes[position] for position in range(len(jobs))]
 
 
-def _is_small(job: Job) -> bool:
-    """Whether threads within an operation would wait for each other longer than they compute."""
-    if next(job.network.parameters()).device.type != "cpu":
-        return False
-    largest = max(parameter.numel() for parameter in job.network.parameters())
-    return largest * job.settings.batch_size <= SMALL_MACS
-
-
 def _in_threads(
     run: Callable[[list[int]], None], chunks: list[list[int]], workers: int, stop: threading.Event
 ) -> None:
-    """Stacks side by side, one a core; an error or an interrupt ends them all."""
+    """Runs stacks side by side, one per core; an error or an interrupt ends them all."""
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(run, chunk) for chunk in chunks]
         try:
@@ -236,65 +237,40 @@ def _in_threads(
             raise
 
 
-def _chunks(
-    jobs: Sequence[Job], positions: list[int], max_stack: int | None, workers: int
-) -> Iterator[list[int]]:
-    def size(job: Job) -> int:
-        return job.train.inputs.nbytes + job.train.targets.nbytes
+def _chunks(jobs: Sequence[Job], max_stack: int | None, workers: int) -> Iterator[list[int]]:
+    """The positions of the jobs of each stack."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, job in enumerate(jobs):
+        groups.setdefault(job.shape_key(), []).append(position)
+    for positions in groups.values():
+        rows = [jobs[p].train for p in positions]
+        largest = max(part.inputs.nbytes + part.targets.nbytes for part in rows)
+        count = min(max(1, STACK_BYTES // max(1, largest)), max_stack or len(positions))
+        # Chunks of nearly equal size, one for each core: the last one should not run alone.
+        number = max(-(-len(positions) // count), min(workers, len(positions)))
+        for i in range(number):
+            yield positions[i * len(positions) // number : (i + 1) * len(positions) // number]
 
-    largest = max(size(jobs[p]) for p in positions)
-    count = max(1, STACK_BYTES // max(1, largest))
-    count = min(count, max_stack) if max_stack is not None else count
-    # Chunks of nearly equal size, one for each core: the last one should not run alone.
-    number = max(-(-len(positions) // count), min(workers, len(positions)))
-    for i in range(number):
-        yield positions[i * len(positions) // number : (i + 1) * len(positions) // number]
+
+def _padded(parts: Sequence[Rows]) -> Rows:
+    """The rows of several networks, each filled up with zeros, so also with weights of zero."""
+    columns = zip(*parts, strict=True)
+    return Rows(*(nn.utils.rnn.pad_sequence(list(c), batch_first=True) for c in columns))
 
 
 @dataclass
-class _Padded:
-    """Rows of several networks: (B, N, ...), with the number of true rows of each."""
+class _Member:
+    """A network of a stack, and how far it is."""
 
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor | None
-    counts: list[int]
+    job: Job
+    position: int
+    outcome: Outcome = field(default_factory=Outcome)
+    best_loss: float = math.inf
+    waited: int = 0
+    decays: int = 0
 
-    @classmethod
-    def of(cls, parts: Sequence[Rows]) -> _Padded:
-        counts = [len(part) for part in parts]
-        weights = None
-        if parts[0].weights is not None:
-            weights = _pad([part.weights for part in parts if part.weights is not None])
-        return cls(
-            _pad([part.inputs for part in parts]),
-            _pad([part.targets for part in parts]),
-            weights,
-            counts,
-        )
-
-    def keep(self, index: Tensor) -> _Padded:
-        return _Padded(
-            self.inputs[index],
-            self.targets[index],
-            None if self.weights is None else self.weights[index],
-            [self.counts[i] for i in index.tolist()],
-        )
-
-    def all_weights(self) -> Tensor:
-        """The weights of all rows, 1 where none were given, 0 for padding."""
-        x = self.inputs
-        rows = torch.arange(x.shape[1], device=x.device)
-        present = rows < torch.tensor(self.counts, device=x.device).unsqueeze(1)
-        return present.to(x.dtype) if self.weights is None else self.weights * present
-
-
-def _pad(tensors: Sequence[Tensor]) -> Tensor:
-    longest = max(len(tensor) for tensor in tensors)
-    padded = tensors[0].new_zeros(len(tensors), longest, *tensors[0].shape[1:])
-    for row, tensor in zip(padded, tensors, strict=True):
-        row[: len(tensor)] = tensor
-    return padded
+    def __post_init__(self) -> None:
+        self.order = torch.Generator().manual_seed(self.job.seed)
 
 
 class _Stack:
@@ -302,136 +278,62 @@ class _Stack:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
-        positions: Sequence[int],
+        members: list[_Member],
         on_finish: Finished,
         on_epoch: EpochDone,
         stop: threading.Event,
     ) -> None:
-        self.stop = stop
-        self.jobs = list(jobs)
-        self.positions = list(positions)
-        self.on_finish = on_finish
-        self.on_epoch = on_epoch
-        first = jobs[0]
-        self.loss, self.settings, self.steps = first.loss, first.settings, first.steps()
-        self.stack = make_stack(first.network)
-        self.outcomes = [Outcome() for _ in jobs]
-        self.orders = [torch.Generator().manual_seed(job.seed) for job in jobs]
-        self.data = _Padded.of([job.train for job in jobs])
-        self.validation: _Padded | None = None
-        if first.validation is not None:
-            self.validation = _Padded.of([j.validation for j in jobs if j.validation is not None])
-            self._validation_weights = _normalized(self.validation.all_weights())
-        self.optimizer = self._make_optimizer(stack_parameters([job.network for job in jobs]))
+        self.members, self.on_finish, self.on_epoch, self.stop = members, on_finish, on_epoch, stop
+        jobs = [member.job for member in members]
+        self.loss, self.settings, self.steps = jobs[0].loss, jobs[0].settings, jobs[0].steps()
+        self.stack = make_stack(jobs[0].network)
+        self.data = _padded([job.train for job in jobs])
+        held = [job.validation for job in jobs if job.validation is not None]
+        self.validation = _padded(held) if held else None
+        self.optimizer = _make_optimizer(jobs)
         self.best = self.optimizer.flat.clone()
-        self.best_losses = [float("inf")] * len(jobs)
-        self.waited = [0] * len(jobs)
-        self.decays = [0] * len(jobs)
 
-    def _make_optimizer(self, parameters: dict[str, Tensor]) -> FlatAdam:
-        quadratic = {
-            f"{name}.{local}"
-            for name, layer in self.jobs[0].network.named_modules()
-            if isinstance(layer, QuadraticLayer)
-            for local in layer.quadratic_parameters()
-        }
-        rates, penalties = [], []
-        for name, tensor in parameters.items():
-            is_quadratic = name in quadratic
-            penalized = not is_quadratic and not name.endswith("bias")
-            rows = [
-                (
-                    job.quadratic_lr if is_quadratic else job.lr,
-                    self._penalty(job) if penalized else 0.0,
-                )
-                for job in self.jobs
-            ]
-            columns = torch.tensor(rows, dtype=tensor.dtype, device=tensor.device)
-            shape = (-1,) + (1,) * (tensor.dim() - 1)
-            rates.append(columns[:, 0].view(shape).expand_as(tensor))
-            penalties.append(columns[:, 1].view(shape).expand_as(tensor))
-        optimizer = FlatAdam(parameters, flatten(rates), flatten(penalties))
-        states = [job.optimizer for job in self.jobs]
-        known = [state for state in states if state is not None]
-        if known:
-            names = list(parameters)
-            optimizer.average = flatten(
-                [torch.stack([s.average[name] for s in known]) for name in names]
-            )
-            optimizer.square = flatten(
-                [torch.stack([s.square[name] for s in known]) for name in names]
-            )
-            optimizer.steps = known[0].steps
-        return optimizer
-
-    @staticmethod
-    def _penalty(job: Job) -> float:
-        # scikit-learn divides alpha by the weight of the minibatch.
-        mean_weight = job.train.total_weight() / len(job.train)
-        return job.settings.alpha / (min(job.settings.batch_size, len(job.train)) * mean_weight)
-
+    @torch.no_grad()  # gradients are computed by hand, or switched on where they are not
     def run(self) -> None:
-        # Gradients are computed by hand, or switched on where they are not.
-        with torch.no_grad():
-            self._run()
-
-    def _run(self) -> None:
         for epoch in range(1, self.settings.max_iter + 1):
             start = time.perf_counter()
             losses = self._epoch()
             scored = self._validate()
-            share = (time.perf_counter() - start) / len(self.jobs)
-            for outcome in self.outcomes:
-                outcome.seconds += share
+            share = (time.perf_counter() - start) / len(self.members)
+            for member in self.members:
+                member.outcome.seconds += share
             ready = self._judge(epoch, losses, scored)
-            self.on_epoch(epoch, len(self.jobs) - len(ready))
+            self.on_epoch(epoch, len(self.members) - len(ready))
             if ready:
                 self._release(ready)
-            if not self.jobs or self.stop.is_set():
+            if not self.members or self.stop.is_set():
                 return
 
     def _epoch(self) -> list[float]:
         """One pass over the rows; returns the mean loss of each network."""
-        data, batch = self.data, self.settings.batch_size
-        rows = data.inputs.shape[1]
-        order = torch.arange(rows).repeat(len(self.jobs), 1)
-        for i, (generator, count) in enumerate(zip(self.orders, data.counts, strict=True)):
-            order[i, :count] = torch.randperm(count, generator=generator)
-        order += torch.arange(len(self.jobs)).unsqueeze(1) * rows
-        order = order.flatten().to(data.inputs.device)
-
-        def shuffled(tensor: Tensor) -> Tensor:
-            return tensor.flatten(0, 1).index_select(0, order).view(tensor.shape)
-
-        inputs, targets = shuffled(data.inputs), shuffled(data.targets)
-        padded = min(data.counts) < rows
-        weights = shuffled(data.weights) if data.weights is not None else None
-        present = _Padded(inputs, targets, weights, data.counts).all_weights()
-        total = inputs.new_zeros(len(self.jobs))
+        networks, rows = self.data.weights.shape
+        order = torch.arange(rows).repeat(networks, 1)
+        for i, member in enumerate(self.members):  # padding stays at the end
+            count = len(member.job.train.weights)
+            order[i, :count] = torch.randperm(count, generator=member.order)
+        order += torch.arange(networks).unsqueeze(1) * rows
+        order = order.flatten().to(self.data.inputs.device)
+        shuffled = [t.flatten(0, 1).index_select(0, order).view(t.shape) for t in self.data]
+        total = self.data.weights.new_zeros(networks)
         for step in range(self.steps):
-            part = slice(step * batch, (step + 1) * batch)
-            # Padding stands at the end of the rows, so only the last minibatch can hold any.
-            weighted = weights is not None or (padded and step == self.steps - 1)
-            total += self._step(
-                inputs[:, part], targets[:, part], present[:, part] if weighted else None
-            )
-        mean: list[float] = (total / present.sum(1)).tolist()
-        return mean
+            part = slice(step * self.settings.batch_size, (step + 1) * self.settings.batch_size)
+            total += self._step(*(tensor[:, part] for tensor in shuffled))
+        return (total / self.data.weights.sum(1)).tolist()
 
-    def _step(self, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        """One minibatch; returns the sum of the losses of its rows, for each network."""
-        summed = inputs.new_empty(0)
+    def _step(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """One minibatch; returns the weighted sum of the losses of its rows, for each network."""
+        summed = weights
 
         def output_gradient(outputs: Tensor) -> Tensor:
             nonlocal summed
-            values = self.loss.rows(outputs, targets)
-            gradient = self.loss.gradient(outputs, targets)
-            if weights is None:
-                summed = values.sum(1)
-                return gradient.div_(inputs.shape[1])
-            summed = (values * weights).sum(1)
-            return gradient.mul_((weights / weights.sum(1, keepdim=True)).unsqueeze(-1))
+            summed = (self.loss.rows(outputs, targets) * weights).sum(1)
+            share = weights / weights.sum(1, keepdim=True)
+            return self.loss.gradient(outputs, targets).mul_(share.unsqueeze(-1))
 
         optimizer = self.optimizer
         self.stack.backward(optimizer.parameters, optimizer.gradients, inputs, output_gradient)
@@ -442,10 +344,11 @@ class _Stack:
         """Loss and score of each network on its validation rows."""
         if self.validation is None:
             return None
-        part, weights = self.validation, self._validation_weights
-        outputs = self.stack.forward(self.optimizer.parameters, part.inputs)
-        losses = (self.loss.rows(outputs, part.targets) * weights).sum(1)
-        scores = self.loss.score(outputs, part.targets, weights)
+        inputs, targets, weights = self.validation
+        weights = weights / weights.sum(1, keepdim=True)
+        outputs = self.stack.forward(self.optimizer.parameters, inputs)
+        losses = (self.loss.rows(outputs, targets) * weights).sum(1)
+        scores = self.loss.score(outputs, targets, weights)
         return list(zip(losses.tolist(), scores.tolist(), strict=True))
 
     def _judge(
@@ -453,116 +356,92 @@ class _Stack:
     ) -> list[int]:
         """Notes the epoch, keeps the best parameters, and says which networks are ready."""
         ready: list[int] = []
-        improved = [False] * len(self.jobs)
-        for i, outcome in enumerate(self.outcomes):
-            loss = losses[i]
+        for i, (member, loss) in enumerate(zip(self.members, losses, strict=True)):
             judged, score = (loss, None) if scored is None else scored[i]
-            finite = abs(judged) < float("inf") and abs(loss) < float("inf")
+            outcome = member.outcome
             outcome.losses.append(loss)
             if score is not None:
                 outcome.scores.append(score)
-            if not finite:
+            if self.settings.verbose:
+                network = f"network {member.position}, " if len(self.members) > 1 else ""
+                said = "" if score is None else f", validation score = {score:.6f}"
+                print(f"Iteration {epoch}, {network}loss = {loss:.8f}{said}")
+            if not (math.isfinite(judged) and math.isfinite(loss)):
                 outcome.diverged_at = epoch
                 # The parameters of an earlier epoch are good if a validation part chose them.
-                outcome.usable = scored is not None and self.best_losses[i] < float("inf")
+                outcome.usable = scored is not None and math.isfinite(member.best_loss)
                 ready.append(i)
                 continue
             outcome.best_loss = min(outcome.best_loss, loss)
-            if judged < self.best_losses[i]:
-                improved[i] = scored is not None
-                if score is not None:
-                    outcome.best_score = score
             # As in scikit-learn the best is kept even where the improvement is too small to count.
-            if judged >= self.best_losses[i] * (1 - self.settings.tol):
-                self.waited[i] += 1
-            else:
-                self.waited[i] = 0
-            self.best_losses[i] = min(self.best_losses[i], judged)
-            if self.waited[i] > self.settings.patience and not self._slow_down(i):
-                outcome.stopped = True
+            if score is not None and judged < member.best_loss:
+                outcome.best_score = score
+                self.best[i] = self.optimizer.flat[i]
+            stands_still = judged >= member.best_loss * (1 - self.settings.tol)
+            member.waited = member.waited + 1 if stands_still else 0
+            member.best_loss = min(member.best_loss, judged)
+            if member.waited > self.settings.patience:
+                if self.settings.adaptive and member.decays < DECAYS:
+                    self.optimizer.lr[i] *= DECAY
+                    member.decays, member.waited = member.decays + 1, 0
+                else:
+                    outcome.stopped = True
+            if outcome.stopped or epoch == self.settings.max_iter:
                 ready.append(i)
-            elif epoch == self.settings.max_iter:
-                ready.append(i)
-        if any(improved):
-            self._keep_best(improved)
-        if self.settings.verbose:
-            self._print(epoch, losses, scored)
         return ready
-
-    def _slow_down(self, i: int) -> bool:
-        """Lowers the learning rate of a network that stands still; False if it should stop."""
-        if not self.settings.adaptive or self.decays[i] == DECAYS:
-            return False
-        self.decays[i] += 1
-        for rate in self.optimizer.views(self.optimizer.lr).values():
-            rate[i] *= DECAY
-        self.waited[i] = 0
-        return True
-
-    def _keep_best(self, improved: list[bool]) -> None:
-        if all(improved):
-            self.best.copy_(self.optimizer.flat)
-            return
-        best = self.optimizer.views(self.best)
-        for name, parameter in self.optimizer.parameters.items():
-            for i, is_better in enumerate(improved):
-                if is_better:
-                    best[name][i] = parameter.detach()[i]
-
-    def _print(
-        self, epoch: int, losses: list[float], scored: list[tuple[float, float]] | None
-    ) -> None:
-        for i, position in enumerate(self.positions):
-            network = f"network {position}, " if len(self.positions) > 1 else ""
-            score = "" if scored is None else f", validation score = {scored[i][1]:.6f}"
-            print(f"Iteration {epoch}, {network}loss = {losses[i]:.8f}{score}")
 
     def _release(self, ready: list[int]) -> None:
         """Writes the parameters of ready networks back and takes them out of the stack."""
-        kept = self.optimizer.flat if self.validation is None else self.best
-        parameters = self.optimizer.views(kept)
-        averages = self.optimizer.views(self.optimizer.average)
-        squares = self.optimizer.views(self.optimizer.square)
+        optimizer = self.optimizer
+        kept = optimizer.views(optimizer.flat if self.validation is None else self.best)
+        averages, squares = optimizer.views(optimizer.average), optimizer.views(optimizer.square)
         for i in ready:
-            for name, parameter in self.jobs[i].network.named_parameters():
-                parameter.copy_(parameters[name][i])
-            self.outcomes[i].optimizer = AdamState(
+            member = self.members[i]
+            for name, parameter in member.job.network.named_parameters():
+                parameter.copy_(kept[name][i])
+            member.outcome.optimizer = AdamState(
                 {name: tensor[i].clone() for name, tensor in averages.items()},
                 {name: tensor[i].clone() for name, tensor in squares.items()},
-                self.optimizer.steps,
+                optimizer.steps,
             )
-            self.on_finish(self.positions[i], self.outcomes[i])
-        left = [i for i in range(len(self.jobs)) if i not in ready]
-        for attribute in (
-            "jobs",
-            "positions",
-            "outcomes",
-            "orders",
-            "best_losses",
-            "waited",
-            "decays",
-        ):
-            values = getattr(self, attribute)
-            setattr(self, attribute, [values[i] for i in left])
-        if not left:
-            return
-        index = torch.tensor(left, device=self.best.device)
-        old = self.optimizer
-        self.data = self.data.keep(index)
-        if self.validation is not None:
-            self.validation = self.validation.keep(index)
-            self._validation_weights = self._validation_weights[index]
-
-        def select(flat: Tensor) -> Tensor:
-            return flatten([tensor[index] for tensor in old.views(flat).values()])
-
-        remaining = {name: tensor.detach()[index] for name, tensor in old.parameters.items()}
-        self.optimizer = FlatAdam(remaining, select(old.lr), select(old.decay))
-        self.optimizer.average = select(old.average)
-        self.optimizer.square = select(old.square)
-        self.optimizer.steps = old.steps
-        self.best = select(self.best)
+            self.on_finish(member.position, member.outcome)
+        left = [i for i in range(len(self.members)) if i not in ready]
+        self.members = [self.members[i] for i in left]
+        if left:
+            index = torch.tensor(left, device=self.best.device)
+            self.data = self.data.take(index)
+            self.validation = None if self.validation is None else self.validation.take(index)
+            self.best = self.best[index]
+            optimizer.keep(index)
 
 
-def _normalized(weights: Tensor) -> Tensor:
-    return weights / weights.sum(1, keepdim=True)
+def _make_optimizer(jobs: Sequence[Job]) -> FlatAdam:
+    """Adam for the networks of these jobs, going on where an earlier one stopped."""
+    quadratic_names = {
+        f"{name}.{local}"
+        for name, layer in jobs[0].network.named_modules()
+        if isinstance(layer, QuadraticLayer)
+        for local in layer.quadratic_parameters()
+    }
+    parameters = stack_parameters([job.network for job in jobs])
+    flat = flatten(parameters)
+
+    def marked(chosen: Callable[[str], bool]) -> Tensor:
+        """Whether each number of a network belongs to a chosen parameter."""
+        parts = [torch.full((t[0].numel(),), chosen(name)) for name, t in parameters.items()]
+        return torch.cat(parts).to(flat.device)
+
+    quadratic = marked(lambda name: name in quadratic_names)
+    bias = marked(lambda name: name.endswith("bias"))
+    rate, quadratic_rate, penalty = flat.new_tensor(
+        [[job.lr, job.quadratic_lr, job.penalty()] for job in jobs]
+    ).split(1, 1)
+    lr = torch.where(quadratic, quadratic_rate, rate)
+    optimizer = FlatAdam(parameters, lr, penalty * ~(quadratic | bias))
+    states = [job.optimizer for job in jobs if job.optimizer is not None]
+    if states:
+        averages = {name: torch.stack([s.average[name] for s in states]) for name in parameters}
+        squares = {name: torch.stack([s.square[name] for s in states]) for name in parameters}
+        optimizer.average, optimizer.square = flatten(averages), flatten(squares)
+        optimizer.steps = states[0].steps
+    return optimizer

@@ -13,14 +13,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
 from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
-from quadric.optim import quadratic_share
+from quadric.share import quadratic_share
 from quadric.train.directory import RunDirectory
 from quadric.train.module import TrainingModule
 from quadric.train.tasks import Task
 
 
 class EpochRecords(Callback):
-    """Keeps one record an epoch, in the checkpoint too, so that a continued run has all of them.
+    """Keeps one record per epoch, in the checkpoint too, so that a continued run has all of them.
 
     Args:
         directory: whose metrics.csv is written.
@@ -37,13 +37,16 @@ class EpochRecords(Callback):
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
         return {"records": self.records, "broken": sorted(self.broken or ())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back what a checkpoint kept."""
         self.records = list(state_dict["records"])
         self.broken = set(state_dict.get("broken", ())) or None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock and notes the learning rates."""
         self.started = time.perf_counter()
         # Those that the epoch begins with; at its end the schedule is at the next one's.
         for group in trainer.optimizers[0].param_groups:
@@ -55,6 +58,7 @@ class EpochRecords(Callback):
         return time.perf_counter() - self.started
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Makes the record of the epoch, writes and prints it."""
         assert isinstance(pl_module, TrainingModule)
         # With all processes, before the others leave.
         trained = pl_module.task.metrics(pl_module.total(pl_module.train_sums))
@@ -107,6 +111,8 @@ class MovableCheckpoint(ModelCheckpoint):
     """Remembers the best epoch even if the run directory was moved before it is continued."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back what a checkpoint kept, with paths in today's directory."""
+
         def here(path: str) -> str:
             return str(Path(str(self.dirpath)) / Path(path).name) if path else path
 
@@ -137,7 +143,7 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_metrics(path: Path, records: list[dict[str, Any]]) -> None:
-    """Writes all records anew: a row that a killed process left never appears twice."""
+    """Writes all records again: a row that a killed process left never appears twice."""
     rows = [flat(record) for record in records]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     partial = path.with_suffix(".partial")

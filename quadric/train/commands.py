@@ -9,6 +9,7 @@ from typing import Any
 
 from quadric.errors import InputError
 from quadric.models.checkpoints import parse_selection
+from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train import results as tables
 from quadric.train import run as running
@@ -84,6 +85,7 @@ def train(
     run = running.find_run(name, changes, quick=quick, run_dir=run_dir)
     finished = run.directory.is_finished and not overwrite
     screen = running.progress_stream(quiet)
+    keep_freed_memory()
     try:
         result = running.train(run, resume=resume, overwrite=overwrite, screen=screen)
     except (KeyboardInterrupt, InterruptedTraining):
@@ -165,6 +167,7 @@ def sweep(runs: Sequence[running.Run], jobs: int = 1) -> tuple[dict[str, Any] | 
     Returns:
         The table of the runs as data (None if there is none), as text, and the exit code.
     """
+    keep_freed_memory()
     failed = 0
     try:
         for i, outcome in enumerate(sweeping.sweep(runs, jobs, sys.stderr), start=1):

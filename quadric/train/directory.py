@@ -1,15 +1,14 @@
 """A run is a directory: recipe, metrics, checkpoints, weights, result.
 
     recipe.yaml             the resolved recipe; its first line is the command
-    metrics.csv             one row an epoch
+    metrics.csv             one row per epoch
     tensorboard/            the same for TensorBoard
     checkpoints/last.ckpt   after every epoch; best.ckpt where a validation part is held out
     weights.safetensors     of the last, or of the best, epoch
     result.json             written at the end: a run that has one is finished
 
 A directory belongs to one resolved recipe for ever; only the place of the data and the machine may
-change when it is continued. While a process trains in it, it holds a lock
-that dies with the process, however it dies.
+change when it is continued. A process that trains in it holds a lock, which ends with the process.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from quadric.errors import InputError
 from quadric.train import catalog
@@ -39,50 +37,31 @@ class BusyError(InputError):
     """Another process trains in this directory."""
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """The files of one run.
 
-    Attributes:
+    Args:
         path: the directory; it need not exist yet.
     """
 
-    path: Path
-
-    @property
-    def recipe_file(self) -> Path:
-        return self.path / "recipe.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def result_file(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def weights_file(self) -> Path:
-        return self.path / "weights.safetensors"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def last_checkpoint(self) -> Path:
-        return self.checkpoints / "last.ckpt"
-
-    @property
-    def best_checkpoint(self) -> Path:
-        return self.checkpoints / "best.ckpt"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.yaml"
+        self.metrics_file = path / "metrics.csv"
+        self.result_file = path / "result.json"
+        self.weights_file = path / "weights.safetensors"
+        self.checkpoints = path / "checkpoints"
+        self.last_checkpoint = self.checkpoints / "last.ckpt"
+        self.best_checkpoint = self.checkpoints / "best.ckpt"
 
     @property
     def is_finished(self) -> bool:
+        """Whether the run has a result."""
         return self.result_file.is_file()
 
     @property
     def resume_command(self) -> str:
+        """The command that continues the run."""
         return shlex.join(["quadric", "train", str(self.path), "--resume"])
 
     def recipe(self) -> Recipe:
@@ -95,7 +74,7 @@ class RunDirectory:
         where = str(self.recipe_file)
         values = catalog.parse(self.recipe_file.read_text(encoding="utf-8"), where)
         if not isinstance(values, dict):
-            raise InputError(f"{where} must hold a mapping of fields: restore it, or train anew")
+            raise InputError(f"{where} must hold a mapping of fields: restore it, or train again")
         return make_recipe(values, where)
 
     def command(self) -> str:
@@ -154,16 +133,11 @@ class RunDirectory:
             command: that makes the run.
             need: bytes that the run will write.
         """
-        try:
+        with self._writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             partial = self.recipe_file.with_suffix(".partial")
             partial.write_text(recipe.to_yaml(command), encoding="utf-8")
             partial.replace(self.recipe_file)
-        except OSError as error:
-            raise InputError(
-                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
-                "--run-dir"
-            ) from None
         free = shutil.disk_usage(self.path).free
         if free < need:
             raise InputError(
@@ -191,54 +165,33 @@ class RunDirectory:
         except ImportError:
             yield None
             return
-        end = time.monotonic() + PATIENCE
-        while True:
-            file = self._open_lock()
-            if file is None:
-                continue
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.close()
-                if time.monotonic() < end:
-                    time.sleep(0.05)
-                    continue
-                raise BusyError(
-                    f"another process trains in {self.path}: wait for it, or choose another "
-                    "--run-dir"
-                ) from None
-            if self._is_lock(file):
-                break
-            file.close()  # somebody removed it in between
-        with file:
-            try:
-                yield file.fileno()
-            finally:
-                if not self.recipe_file.is_file():
-                    # Nothing came of it: a mistake in a command leaves no directory behind.
-                    with contextlib.suppress(OSError):
-                        (self.path / ".lock").unlink()
-                        self.path.rmdir()
-
-    def _open_lock(self) -> IO[str] | None:
-        """The open file; None if a process that is done there has just removed the directory."""
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                return open(self.path / ".lock", "a", encoding="utf-8")
-            return None
+            file = open(self.path / ".lock", "a", encoding="utf-8")
+        with file:
+            end = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        raise BusyError(
+                            f"another process trains in {self.path}: wait for it, or choose "
+                            "another --run-dir"
+                        ) from None
+                    time.sleep(0.05)
+            yield file.fileno()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise InputError(
                 f"cannot write to run directory {self.path} ({error.strerror}): choose another "
                 "--run-dir"
             ) from None
-
-    def _is_lock(self, file: IO[str]) -> bool:
-        """Whether the open file is still the one of that name."""
-        try:
-            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / ".lock"))
-        except OSError:
-            return False
 
 
 def is_run_directory(text: str) -> bool:

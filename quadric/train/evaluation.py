@@ -10,13 +10,10 @@ import torch
 from torch import nn
 
 from quadric.counting.cost import cost
-from quadric.data.images import Batches
-from quadric.errors import InputError
-from quadric.saving import load_
-from quadric.train.data import TrainingData, load_data
-from quadric.train.directory import RunDirectory, continued
+from quadric.data.batches import Batches
+from quadric.train.data import TrainingData
 from quadric.train.monitors import LargestActivation
-from quadric.train.network import build_network
+from quadric.train.network import load_run, memory_format
 from quadric.train.tasks import Task
 
 _DTYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64, "32": torch.float32}
@@ -26,7 +23,7 @@ _DTYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64, "32
 def measure(
     network: nn.Module, batches: Batches, task: Task, device: torch.device, precision: str
 ) -> dict[str, Any]:
-    """Metrics of a network, and the largest activation on the way.
+    """Measures the metrics of a network, and its largest activation.
 
     Args:
         network: moved to the device and set to eval mode.
@@ -34,6 +31,9 @@ def measure(
         task: its metrics.
         device: where it runs.
         precision: as in a recipe.
+
+    Returns:
+        The metrics of the task, the largest activation and its layer.
     """
     kind, _, mode = precision.partition("-")
     dtype = _DTYPES[kind]
@@ -70,23 +70,22 @@ def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
     Args:
         path: the run directory.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
+
+    Returns:
+        Recipe, neuron, seed, cost and the metrics of the test data.
+
+    Raises:
+        InputError: if the run is not finished, or its recipe or data cannot be read.
     """
-    directory = RunDirectory(Path(path))
-    recipe = continued(directory.recipe(), place)
-    if not directory.weights_file.is_file():
-        raise InputError(
-            f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
-            f"with `{directory.resume_command}`"
-        )
-    data = load_data(recipe)
-    network = build_network(recipe, data)
-    load_(network, directory.weights_file)
+    run = load_run(path, **place)
+    recipe, data, network = run.recipe, run.data, run.network
     cuda = recipe.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     found = count(network, data)
+    network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
     metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision)
     return {
-        "run": str(directory.path),
+        "run": str(run.directory.path),
         "recipe": recipe.name,
         "neuron": recipe.neuron,
         "rank": recipe.rank,

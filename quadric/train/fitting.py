@@ -23,8 +23,8 @@ from torch import nn
 
 from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
+from quadric.process import one_thread
 from quadric.saving import save
-from quadric.threads import one_thread
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory
@@ -219,14 +219,10 @@ def _result(
 
 
 def _best(epochs: list[dict[str, Any]], metric: str, higher: bool) -> dict[str, Any]:
-    """The record of the best epoch; one that is not a number is the worst."""
+    """The record of the best epoch; one that is not finite is the worst."""
     sign = -1 if higher else 1
-
-    def badness(record: dict[str, Any]) -> float:
-        value = float(record[metric])
-        return sign * value if math.isfinite(value) else math.inf
-
-    return min(epochs, key=badness)
+    values = [sign * float(record[metric]) for record in epochs]
+    return epochs[min(range(len(epochs)), key=lambda i: (not math.isfinite(values[i]), values[i]))]
 
 
 @contextlib.contextmanager
@@ -249,14 +245,13 @@ def _quiet_lightning() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # Ours is no DataLoader with workers, and its directory holds a run that is continued.
-            warnings.filterwarnings("ignore", message=r".*does not have many workers.*")
-            warnings.filterwarnings("ignore", message=r"Checkpoint directory .* exists and is not")
-            # Its own use of torch.
-            warnings.filterwarnings("ignore", message=r".*LeafSpec")
+    with warnings.catch_warnings():
+        # Ours is no DataLoader with workers; the directory may hold a run that is continued; the
+        # last is lightning's own use of torch.
+        for text in ("does not have many workers", "directory .* exists and is not", "LeafSpec"):
+            warnings.filterwarnings("ignore", message=f".*{text}")
+        try:
             yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,5 +1,7 @@
-"""Torch's launcher, without its report of a Ctrl-C:
-`python -m quadric.train.launcher PROCESSES RUN_DIRECTORY [--quiet]`."""
+"""Torch's launcher, without its report of a Ctrl-C.
+
+`python -m quadric.train.launcher PROCESSES RUN_DIRECTORY [--quiet]`
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The training step, for lightning: loss, optimizer with the quadratic parameters in their own
-group, schedule, and sums of what is reported.
+"""The training step, for lightning: loss, optimizer, schedule, and sums of what is reported.
 
-Nothing in a step waits for the device or logs: sums are kept on the device and read once an epoch.
+The optimizer has the quadratic parameters in their own group. Nothing in a step waits for the
+device or logs: sums are kept on the device and read once per epoch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from quadric.data.images import Batches, make_generator
+from quadric.data.batches import Batches, make_generator
 from quadric.optim import param_groups
 from quadric.train.data import TrainingData
 from quadric.train.monitors import LargestActivation, first_not_finite
+from quadric.train.network import memory_format
 from quadric.train.recipe import Recipe
 from quadric.train.schedule import make_schedule
 
@@ -72,11 +73,13 @@ class TrainingModule(LightningModule):
         self.suspect: DivergedError | None = None
         # Set by Ctrl-C.
         self.interrupted = False
+        self.memory_format = torch.contiguous_format
         self._watching: Any = None
         # In a list, or nn.Module would register it: the network's names stay as they are.
         self._call: list[Callable[[Tensor], Tensor]] = [network]
 
     def configure_model(self) -> None:
+        """Shards the network, if the strategy does."""
         mesh = self.device_mesh  # which only the strategy that shards makes
         if mesh is not None and not isinstance(self.network, FSDPModule):
             fully_shard(self.network, mesh=mesh["data_parallel"])
@@ -95,15 +98,30 @@ class TrainingModule(LightningModule):
             self.network.reshard()
 
     def setup(self, stage: str) -> None:
+        """Arranges the weights in memory, and compiles the network if the recipe says so."""
+        device = self.trainer.strategy.root_device
+        self.memory_format = memory_format(self.recipe, self.network, device)
+        self.network.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if self.recipe.compile:
             self._call = [torch.compile(self.network)]
 
+    def on_after_batch_transfer(
+        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Arranges a batch of pictures as the weights are."""
+        inputs, targets = batch
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=self.memory_format)
+        return inputs, targets
+
     def forward(self, inputs: Tensor) -> Tensor:
+        """What the network gives, compiled or not."""
         return self._call[0](inputs)
 
     # Data: each process its share.
 
     def train_dataloader(self) -> Batches:
+        """This process's share of the training part."""
         return self.data.train(self.trainer.global_rank, self.trainer.world_size)
 
     def val_dataloader(self) -> Batches:
@@ -115,6 +133,7 @@ class TrainingModule(LightningModule):
     # Training
 
     def on_train_epoch_start(self) -> None:
+        """Tells the data its epoch, and seeds what draws from the global generator."""
         epoch = self.trainer.current_epoch
         batches: Any = self.trainer.train_dataloader
         batches.set_epoch(epoch)
@@ -124,6 +143,7 @@ class TrainingModule(LightningModule):
         torch.manual_seed(seed)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The loss of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
         outputs = self(inputs)
@@ -164,6 +184,7 @@ class TrainingModule(LightningModule):
             raise DivergedError(layer, epoch, step, value)
 
     def configure_optimizers(self) -> Any:
+        """The optimizer of the recipe and the schedule of its rates."""
         recipe = self.recipe
         rate = recipe.eigenvalue_lr
         groups = param_groups(
@@ -204,12 +225,14 @@ class TrainingModule(LightningModule):
     # Evaluation
 
     def on_validation_epoch_start(self) -> None:
+        """Starts to watch the activations."""
         self.eval_sums = self.task.zeros(self.device)
         self.activations = LargestActivation(self.network)
         self._watching = self.activations.watching()
         self._watching.__enter__()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Adds up the metrics of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
         if batch_idx == 0:
@@ -218,6 +241,7 @@ class TrainingModule(LightningModule):
         self.eval_sums += self.task.sums(self.network(inputs), targets)
 
     def on_validation_epoch_end(self) -> None:
+        """Adds up the metrics of all processes."""
         self._watching.__exit__(None, None, None)
         self.eval_sums = self.total(self.eval_sums)
         if self.trainer.world_size > 1 and self.activations.by_layer:

@@ -40,7 +40,7 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """What torchrun or SLURM says of this process; None if nobody started several."""
+    """What torchrun or SLURM says of this process; None if it is the only one."""
     env = os.environ
     if "TORCHELASTIC_RUN_ID" in env or ("LOCAL_RANK" in env and "LOCAL_WORLD_SIZE" in env):
         local = int(env["LOCAL_WORLD_SIZE"])

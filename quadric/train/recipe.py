@@ -27,16 +27,16 @@ from pydantic import (
 )
 
 from quadric.errors import InputError
-from quadric.zoo import neurons
+from quadric.zoo import get_neuron, neurons
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Selection: TypeAlias = str | list[str] | None
 
-# Where and by what a run is computed: these belong to its identity as all fields do (other data may
-# be in another directory, other kernels round in another way), but a run may be continued with
-# others, as data and machines move.
-PLACE = ("data_dir", "workers", "accelerator", "kernels")
+# Where and how a run is computed. These fields belong to its identity like all others (another
+# directory may hold other data, other kernels round differently), but a run may be continued with
+# other values, because data and machines move.
+PLACE = ("data_dir", "workers", "accelerator", "kernels", "memory_format")
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
@@ -121,6 +121,7 @@ class Recipe(BaseModel):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: bool = False
     kernels: bool = True
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -136,25 +137,23 @@ class Recipe(BaseModel):
                 f"width and channels exclude each other, got {self.width} and {self.channels}: "
                 "give one of them"
             )
-        if self.strategy == "fsdp" and self.precision in ("16-mixed", "64-true"):
-            raise InputError(
-                f"strategy 'fsdp' does not work with precision {self.precision!r}: choose 32-true, "
-                "bf16-mixed or bf16-true, or strategy 'ddp'"
-            )
-        if self.strategy == "fsdp" and self.compile:
-            raise InputError("strategy 'fsdp' does not work with compile: leave one of them out")
+        if self.strategy == "fsdp":
+            refused = {
+                f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),
+                "compile": self.compile,
+                "memory_format 'channels_last'": self.memory_format == "channels_last",
+            }
+            found = [what for what, is_given in refused.items() if is_given]
+            if found:
+                raise InputError(
+                    f"strategy 'fsdp' does not work with {found[0]}: choose another value, or "
+                    "strategy 'ddp'"
+                )
         return self
-
-    @property
-    def is_resolved(self) -> bool:
-        return not isinstance(self.eigenvalue_lr, dict)
 
     def resolved(self) -> Recipe:
         """This recipe in its one spelling: what depends on the neuron is put in."""
-        registry = neurons()
-        if self.neuron not in registry:
-            raise InputError(f"neuron must be one of {', '.join(registry)}, got {self.neuron!r}")
-        neuron = registry[self.neuron]
+        neuron, registry = get_neuron(self.neuron), neurons()
         changes: dict[str, Any] = {}
         if self.rank is None:
             changes["rank"] = neuron.default_rank
@@ -179,8 +178,7 @@ class Recipe(BaseModel):
             rate = self.lr if one_rate else self.lr / 10
         changes["eigenvalue_lr"] = float(rate)
         if not neuron.quadratic:
-            changes["eigenvalue_lr"] = None
-            changes["eigenvalue_weight_decay"] = 0.0
+            changes |= {"eigenvalue_lr": None, "eigenvalue_weight_decay": 0.0}
             changes["eigenvalue_schedule"] = "same"
         if self.neuron == "linear":
             changes |= {"include": None, "exclude": None, "head": False, "neuron_options": {}}

@@ -1,4 +1,4 @@
-"""Many results as one table: a row for each arm, over its seeds, and paired differences of arms.
+"""Many results as one table: one row per arm, over its seeds, and paired differences of arms.
 
 An arm is all that decides a run but its seed. Two arms of the same recipe and data are compared on
 the seeds that both have: the same seed gives both the same order of the data, so the difference
@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quadric.data.intervals import Difference, mean_difference
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory
-from quadric.train.intervals import Difference, paired_difference
 from quadric.train.recipe import PLACE
 
-METRICS = ("test_accuracy", "test_rmse")
+# What runs are judged by, and the headers of their columns.
+METRICS = {"test_accuracy": "test accuracy %", "test_rmse": "test RMSE"}
 # Shown in columns of their own.
 _SHOWN = ("name", "neuron", "rank")
 
@@ -38,19 +39,18 @@ class Arm:
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
-    def recipe(self) -> str:
-        return str(self.first["recipe"])
-
-    @property
-    def neuron(self) -> str:
-        return str(self.first["neuron"])
-
-    @property
     def first(self) -> dict[str, Any]:
+        """One of the results: all say the same about recipe and cost."""
         return next(iter(self.runs.values()))
 
     @property
+    def recipe(self) -> str:
+        """The recipe's name."""
+        return str(self.first["recipe"])
+
+    @property
     def metric(self) -> str:
+        """What the runs are judged by."""
         return next(name for name in METRICS if name in self.first)
 
     def values(self, name: str) -> dict[int, float]:
@@ -60,12 +60,14 @@ class Arm:
 
     @property
     def diverged(self) -> int:
+        """How many runs diverged."""
         return sum(run["status"] == "diverged" for run in self.runs.values())
 
     @property
     def label(self) -> str:
+        """The neuron and its rank."""
         rank = self.first.get("rank")
-        return self.neuron + (f"[{rank}]" if rank is not None else "")
+        return str(self.first["neuron"]) + (f"[{rank}]" if rank is not None else "")
 
 
 class NoResultError(InputError):
@@ -115,7 +117,7 @@ def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[
         if entry.is_dir() and not entry.name.startswith("."):
             yield from _result_files(entry, notes, top=False)
         elif top and entry.suffix == ".json":
-            yield entry  # a folder in which results are kept, one file a run
+            yield entry  # a folder in which results are kept, one file per run
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -204,14 +206,12 @@ def compare(arms: Sequence[Arm]) -> list[Comparison]:
     """
     found: list[Comparison] = []
     # Accuracies on different data are not to be subtracted.
-    kinds = dict.fromkeys((arm.recipe, arm.settings.get("dataset")) for arm in arms)
-    families = [
-        [arm for arm in arms if (arm.recipe, arm.settings.get("dataset")) == kind] for kind in kinds
-    ]
-    if len(arms) == 2:
-        families = [list(arms)]
+    kinds: dict[Any, list[Arm]] = {}
+    for arm in arms:
+        kinds.setdefault((arm.recipe, arm.settings.get("dataset")), []).append(arm)
+    families = [list(arms)] if len(arms) == 2 else list(kinds.values())
     for family in families:
-        linear = [arm for arm in family if arm.neuron == "linear"]
+        linear = [arm for arm in family if arm.first["neuron"] == "linear"]
         base = (linear or family)[0]
         for arm in family:
             if arm is base or arm.metric != base.metric:
@@ -219,7 +219,7 @@ def compare(arms: Sequence[Arm]) -> list[Comparison]:
             ours, theirs = arm.values(arm.metric), base.values(arm.metric)
             seeds = sorted(set(ours) & set(theirs))
             if seeds:
-                gap = paired_difference([theirs[s] for s in seeds], [ours[s] for s in seeds])
+                gap = mean_difference([ours[s] - theirs[s] for s in seeds])
                 found.append(Comparison(base, arm, arm.metric, gap))
     return found
 
@@ -237,26 +237,20 @@ def tabulate(arms: Sequence[Arm], markdown: bool = False) -> str:
     """The table of arms, and under it the paired differences."""
     fields = varying(arms)
     several = len({arm.recipe for arm in arms}) > 1
-    accuracy = any(arm.metric == "test_accuracy" for arm in arms)
-    errors = any(arm.metric == "test_rmse" for arm in arms)
+    metrics = [name for name in METRICS if any(arm.metric == name for arm in arms)]
     header = [*(["recipe"] if several else []), "neuron", *fields, "seeds", "params", "MACs"]
-    header += ["test accuracy %"] if accuracy else []
-    header += ["test RMSE"] if errors else []
+    header += [METRICS[name] for name in metrics]
     header += ["test loss", "quadratic share", "s/epoch"]
     rows = []
     for arm in arms:
+        seeds = f"{len(arm.runs)}" + (f" ({arm.diverged} diverged)" if arm.diverged else "")
         row: list[str] = [*([arm.recipe] if several else []), arm.label]
         row += [_value(arm.settings.get(name)) for name in fields]
-        seeds = str(len(arm.runs))
-        row.append(seeds + (f" ({arm.diverged} diverged)" if arm.diverged else ""))
-        row += [_integer(arm.first.get("params")), _integer(arm.first.get("macs"))]
-        if accuracy:
-            row.append(_spread(list(arm.values("test_accuracy").values()), 100, ".2f"))
-        if errors:
-            row.append(_spread(list(arm.values("test_rmse").values()), 1, ".4g"))
-        row.append(_spread(list(arm.values("test_loss").values()), 1, ".4g"))
-        row.append(_spread(_shares(arm), 1, ".3f"))
-        row.append(_spread(_epoch_seconds(arm), 1, ".1f"))
+        row += [seeds, _value(arm.first.get("params"), ","), _value(arm.first.get("macs"), ",")]
+        for name in (*metrics, "test_loss"):
+            scale, digits = (100, ".2f") if name == "test_accuracy" else (1, ".4g")
+            row.append(_spread(list(arm.values(name).values()), scale, digits))
+        row += [_spread(_shares(arm), 1, ".3f"), _spread(_epoch_seconds(arm), 1, ".1f")]
         rows.append(row)
     right = "l" * (1 + several) + "r" * (len(header) - 1 - several)
     table = (markdown_table if markdown else text_table)(header, rows, right)
@@ -269,30 +263,25 @@ def tabulate(arms: Sequence[Arm], markdown: bool = False) -> str:
 
 def comparison_line(found: Comparison, fields: Sequence[str]) -> str:
     """A comparison in words."""
+    first, second, gap = found.first, found.second, found.difference
+    differing = [f for f in fields if first.settings.get(f) != second.settings.get(f)]
 
     def name(arm: Arm) -> str:
-        different = [f for f in fields if arm.settings.get(f) != other(arm).settings.get(f)]
-        shown = {f: arm.settings[f] for f in different if arm.settings.get(f) is not None}
+        shown = {f: arm.settings[f] for f in differing if arm.settings.get(f) is not None}
         words = ", ".join(f"{f}={value}" for f, value in shown.items())
         return arm.label + (f" ({words})" if words else "")
 
-    def other(arm: Arm) -> Arm:
-        return found.first if arm is found.second else found.second
-
-    gap = found.difference
-    percent = found.metric == "test_accuracy"
-    scale, digits, unit = (100, "+.2f", " points") if percent else (1, "+.4g", "")
-    recipes = found.first.recipe, found.second.recipe
-    text = f"{recipes[0]}: {name(found.second)} minus {name(found.first)}: "
-    if recipes[0] != recipes[1]:
-        text = f"{recipes[1]} {name(found.second)} minus {recipes[0]} {name(found.first)}: "
-    text += f"{format(scale * gap.mean, digits)}"
-    if gap.half_width is None:
-        return f"{text}{unit} {found.metric.removeprefix('test_')} (one seed: no interval)"
-    text += f" ± {format(scale * gap.half_width, digits[1:])}{unit}"
-    word = "clear" if gap.is_clear else "not clear: the interval holds 0"
+    text = f"{first.recipe}: {name(second)} minus {name(first)}: "
+    if first.recipe != second.recipe:
+        text = f"{second.recipe} {name(second)} minus {first.recipe} {name(first)}: "
     metric = found.metric.removeprefix("test_")
-    return f"{text} {metric} (95 % interval, {gap.pairs} paired seeds; {word})"
+    scale, digits, unit = (100, ".2f", " points") if metric == "accuracy" else (1, ".4g", "")
+    text += format(scale * gap.mean, "+" + digits)
+    if gap.half_width is None:
+        return f"{text}{unit} {metric} (one seed: no interval)"
+    text += f" ± {format(scale * gap.half_width, digits)}{unit} {metric}"
+    word = "clear" if gap.is_clear else "not clear: the interval holds 0"
+    return f"{text} (95 % interval, {gap.pairs} paired seeds; {word})"
 
 
 def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
@@ -302,7 +291,7 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
         "arms": [
             {
                 "recipe": arm.recipe,
-                "neuron": arm.neuron,
+                "neuron": arm.first["neuron"],
                 "rank": arm.first.get("rank"),
                 **{name: arm.settings.get(name) for name in fields},
                 "seeds": sorted(arm.runs),
@@ -321,9 +310,7 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
                 "second": found.second.label,
                 **{name: found.second.settings.get(name) for name in fields},
                 "metric": found.metric,
-                "mean": found.difference.mean,
-                "half_width": found.difference.half_width,
-                "pairs": found.difference.pairs,
+                **{key: getattr(found.difference, key) for key in ("mean", "half_width", "pairs")},
             }
             for found in compare(arms)
         ],
@@ -354,9 +341,5 @@ def _epoch_seconds(arm: Arm) -> list[float]:
     ]
 
 
-def _integer(value: Any) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _value(value: Any) -> str:
-    return "-" if value is None else str(value)
+def _value(value: Any, how: str = "") -> str:
+    return "-" if value is None else format(value, how) if how else str(value)

@@ -135,9 +135,15 @@ def train(
             fit(recipe, directory, again=overwrite)
         return None
     directory.check_owner(recipe, named=run.named)
+    if directory.is_finished and not overwrite:
+        return directory.result()
+    # All that can be wrong with the recipe or the data is found here, before anything is written.
+    prepared = load_data(recipe, data)
+    network = build_network(recipe, prepared)
+    size = sum(p.numel() * p.element_size() for p in network.parameters())
     with directory.lock() as lock:
         if directory.is_finished and not overwrite:
-            return directory.result()
+            return directory.result()  # another process has just finished it
         if directory.last_checkpoint.is_file() and not (resume or overwrite):
             raise InputError(
                 f"{directory.path} holds an unfinished run, {run.epochs_done} of {recipe.epochs} "
@@ -145,13 +151,9 @@ def train(
                 "with --overwrite"
             )
         moved = run.moved
-        # All that can be wrong with the recipe, the data or the disk is found here, in one process.
-        prepared = load_data(recipe, data)
-        network = build_network(recipe, prepared)
-        size = sum(p.numel() * p.element_size() for p in network.parameters())
         # Weights, momenta and the file that replaces the old one.
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
-        if overwrite:  # only now: a mistake costs nobody a trained network
+        if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
@@ -164,7 +166,7 @@ def train(
                     file=screen,
                 )
         if recipe.devices > 1 and launched() is None:
-            del prepared, network
+            del prepared, network  # the processes load their own
             launch(directory, recipe.devices, lock, screen is not None)
         else:
             from quadric.train.fitting import fit

@@ -34,8 +34,8 @@ def make_schedule(
         epochs: of the run.
         milestones: epochs of the step schedule.
         gamma: factor of the step schedule.
-        warmup: so many epochs the factor also rises linearly from near 0 (not for onecycle, which
-            rises by itself).
+        warmup: for this many epochs the factor also rises linearly from near 0 (not for onecycle,
+            which rises by itself).
     """
     total = steps_per_epoch * epochs
     ends = [steps_per_epoch * milestone for milestone in milestones or []]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quadric.errors import InputError
+from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
@@ -129,7 +130,7 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
 
     Args:
         runs: of `plan`.
-        jobs: so many at the same time, each on one thread.
+        jobs: how many to train at the same time, each on one thread.
         screen: where the epochs of a single job are printed, or None.
     """
     if jobs < 1:
@@ -181,9 +182,12 @@ def _attempt(run: Run, work: Callable[[Run], str]) -> Outcome:
 
 
 def _start(parent: int) -> None:
-    """Makes a process of a sweep: on one thread, whatever the machine has, so that a run's curve
-    does not depend on it."""
+    """Prepares a process of a sweep.
+
+    It computes on one thread, so that a run's curve does not depend on the machine's cores.
+    """
     die_with_parent(parent)
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Of this process, and of those that a run on several devices starts.
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -197,8 +201,11 @@ def _words_of(run: Run, screen: TextIO | None = None) -> str:
 
 
 def _words_in_pool(run: Run) -> str:
-    """A run of a process that has perhaps been told to stop: then runs that wait stay as they are,
-    also one that the pool had handed over already."""
+    """Trains a run in a process of the pool.
+
+    Once the process was told to stop, it starts no further run, not even one that the pool has
+    handed over already.
+    """
     global _stopped
     if _stopped:
         raise InterruptedTraining

@@ -9,29 +9,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 
-class Task(Protocol):
+class Task:
     """What training needs to know of a task.
 
     Attributes:
         metric: the name of the number that a result is judged by.
         higher_is_better: whether a larger one is better.
+        size: how many sums there are.
     """
 
-    @property
-    def metric(self) -> str: ...
-    @property
-    def higher_is_better(self) -> bool: ...
-    def zeros(self, device: torch.device) -> Tensor: ...
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
-    def sums(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
-    def metrics(self, sums: Tensor) -> dict[str, float]: ...
+    metric: ClassVar[str]
+    higher_is_better: ClassVar[bool]
+    size: ClassVar[int]
+
+    def zeros(self, device: torch.device) -> Tensor:
+        """The sums of nothing."""
+        return torch.zeros(self.size, dtype=_double(device), device=device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What is minimized."""
+        raise NotImplementedError
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The number of samples, and what is summed over them."""
+        raise NotImplementedError
+
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        """What is reported, by name."""
+        raise NotImplementedError
 
 
 def _double(device: torch.device) -> torch.dtype:
@@ -39,7 +51,7 @@ def _double(device: torch.device) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """Cross-entropy; accuracy and, from six classes on, how often the label is among the top five.
 
     Attributes:
@@ -47,14 +59,12 @@ class Classification:
         label_smoothing: of the training loss; the reported loss is without.
     """
 
+    metric = "accuracy"
+    higher_is_better = True
+    size = 4
+
     num_classes: int
     label_smoothing: float = 0.0
-    metric: str = "accuracy"
-    higher_is_better: bool = True
-
-    def zeros(self, device: torch.device) -> Tensor:
-        """The sums of nothing."""
-        return torch.zeros(4, dtype=_double(device), device=device)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""
@@ -66,7 +76,7 @@ class Classification:
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         loss = F.cross_entropy(outputs, targets, reduction="sum")
         own = outputs.gather(1, targets[:, None])
-        # How many classes are ahead of the label; NaN is ahead of nothing and behind nothing, so
+        # How many classes are ahead of the label; NaN compares as false, so
         # it is tested for: a network that outputs NaN is never right.
         ahead = (outputs > own).sum(1)
         # Equal outputs are ranked by their number, as argmax does.
@@ -87,20 +97,18 @@ class Classification:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Task):
     """Mean squared error of standardized targets; the error in the target's own unit.
 
     Attributes:
         target_std: what one unit of the network's output is in the target's unit.
     """
 
-    target_std: float = 1.0
-    metric: str = "rmse"
-    higher_is_better: bool = False
+    metric = "rmse"
+    higher_is_better = False
+    size = 2
 
-    def zeros(self, device: torch.device) -> Tensor:
-        """The sums of nothing."""
-        return torch.zeros(2, dtype=_double(device), device=device)
+    target_std: float = 1.0
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""

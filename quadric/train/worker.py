@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from quadric.process import keep_freed_memory
 from quadric.train.directory import RunDirectory
 from quadric.train.lifeline import die_with_parent
 
@@ -19,6 +20,7 @@ def main(arguments: list[str]) -> int:
     from quadric.train.processes import INTERRUPTED, InterruptedTraining
 
     die_with_parent()
+    keep_freed_memory()
     directory = RunDirectory(Path(arguments[0]))
     try:
         fit(directory.recipe(), directory, screen=None if "--quiet" in arguments else sys.stderr)

@@ -1,4 +1,4 @@
-"""Every published quadratic neuron behind one interface."""
+"""Every published quadratic neuron with one interface."""
 
 from quadric.zoo import eigen as _eigen
 from quadric.zoo import full as _full

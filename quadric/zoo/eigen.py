@@ -1,5 +1,4 @@
-"""The linear neuron, the paper's eigen neuron, and its ablation without the vectorised output
-(symmetric).
+"""The linear neuron, the paper's eigen neuron, and symmetric, which keeps its features inside.
 
 Chen, Zhang, Yin, Zhuo, Schlichtmann and Li, "Computational and Storage Efficient Quadratic Neurons
 for Deep Neural Networks", DATE 2024. The eigen layers themselves live in `quadric.nn`; here is
@@ -28,13 +27,8 @@ class Linear(Rule):
     def degree(self) -> int:
         return 1
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * n
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n, n
 
 
 @register(
@@ -117,10 +111,5 @@ class Symmetric(Rule):
         linear, quadratic = self._parts(layer, input)
         return linear, quadratic.to(linear.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * ((self.rank + 1) * n + self.rank + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * ((self.rank + 1) * n + 2 * self.rank)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return (self.rank + 1) * n + self.rank, (self.rank + 1) * n + 2 * self.rank

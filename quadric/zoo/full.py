@@ -1,15 +1,13 @@
-"""Neurons with a full quadratic form: n^2 parameters an output, for small layers and as the
-yardstick.
+"""Neurons with a full quadratic form: n^2 parameters per output, for small layers.
 
 - general: Zoumpourlis et al., "Non-linear Convolution Filters for CNN-Based Learning", ICCV 2017:
-x'Mx + w'x + b. The source
-  keeps the upper triangle of M; ours is the whole matrix, as in the paper's Table I.
+  x'Mx + w'x + b. The source keeps the upper triangle of M; ours is the whole matrix, as in the
+  paper's Table I.
 - pure: Mantini and Shah, "CQNN", 2021: x'Mx (+ b). Their code appends a constant 1 to x, which
-brings a linear part back; the
-  formula of Table I, which is ours, has none.
+  brings a linear part back; the formula of Table I, which is ours, has none.
 
-The second's released code starts M by Glorot's uniform rule, and so do we; the first does not say,
-and ours is scaled down so that x'Mx has the variance of one input.
+The released code of `pure` starts M by Glorot's uniform rule, and so do we. The source of `general`
+does not say; our start is scaled so that x'Mx has the variance of one input.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
 
 
 def quadratic_forms(layer: NeuronLayer, input: Tensor, forms: Tensor) -> Tensor:
-    """x'Mx for every output, with the channels where the linear map puts them."""
+    """Computes x'Mx for every output, with the channels where the linear map puts them."""
     x = patches(layer, input)
     groups, n = x.shape[-2:]
     per_group = forms.reshape(groups, -1, n)
@@ -125,13 +123,8 @@ class General(_Full):
         linear, quadratic = self._parts(layer, input)
         return linear, quadratic
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n * n + n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (n * n + 2 * n)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n * n + n, n * n + 2 * n
 
 
 @register(
@@ -163,10 +156,5 @@ class Pure(_Full):
             out = out + along_channels(layer.bias.to(out.dtype), layer.linear_map.channel_dim)
         return out
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n * n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (n * n + n)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n * n, n * n + n

@@ -1,5 +1,6 @@
-"""Kervolution: Wang et al., "Kervolutional Neural Networks", CVPR 2019, with the polynomial kernel
-(w'x + c)^p + b.
+"""Kervolution with the polynomial kernel: (w'x + c)^p + b.
+
+Wang et al., "Kervolutional Neural Networks", CVPR 2019.
 
 The bias lies outside the power, as in the official code (some ports put it inside). Ours is one
 convolution followed by a power; the originals unfold the input.
@@ -22,7 +23,7 @@ from quadric.zoo.registry import Rule, along_channels, register, squared_dtype
     formula="(w'x + c)^p + b",
     params="n",
     macs="n + p - 1",
-    note="c is a constant by default; learnable_c=True adds one parameter an output",
+    note="c is a constant by default; learnable_c=True adds one parameter per output",
 )
 @dataclass(frozen=True)
 class Kervolution(Rule):
@@ -53,7 +54,7 @@ class Kervolution(Rule):
     def _parts(
         self, layer: NeuronLayer, input: Tensor
     ) -> tuple[Tensor, Tensor | float, Tensor | float]:
-        """z = w'x, c, and b, shaped to broadcast."""
+        """The parts z = w'x, c, and b, shaped to broadcast."""
         linear_map = layer.linear_map
         z = linear_map(input, layer.weight, None)
         dim = linear_map.channel_dim
@@ -74,10 +75,5 @@ class Kervolution(Rule):
         linear = self.p * c ** (self.p - 1) * x + c**self.p
         return (linear + b).to(z.dtype), ((x + c).pow(self.p) - linear).to(z.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n + self.learnable_c + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (n + self.p - 1)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n + self.learnable_c, n + self.p - 1

@@ -1,6 +1,4 @@
-"""Layers of any registered neuron: one class for each kind of linear map, the rule decides what it
-computes.
-"""
+"""Layers of any registered neuron: one class per kind of linear map; the rule computes."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ class NeuronLayer(QuadraticLayer):
         return self.rule.forward(self, linear_map.prepare(input))
 
     def _any_weight(self) -> Tensor:
-        """A weight of the linear map's shape, for checking inputs; a neuron without one gets an
-        empty stand-in.
-        """
+        """A weight of the linear map's shape, to check inputs; a meta one if it has none."""
         if self.weight is not None:
             weight: Tensor = self.weight
             return weight
@@ -119,9 +115,7 @@ class NeuronLayer(QuadraticLayer):
     def fused(
         self, input: Tensor, weights: list[Tensor], biases: list[Tensor | None]
     ) -> list[Tensor]:
-        """Several linear maps of one input, by one call where that is faster: a list of their
-        outputs.
-        """
+        """The outputs of several linear maps of one input, by one call where that is faster."""
         linear_map = self.linear_map
         if self._too_large(input, weights):
             each = zip(weights, biases, strict=True)
@@ -153,9 +147,7 @@ class NeuronLayer(QuadraticLayer):
         return input.numel() // input.shape[self.linear_map.channel_dim] * outputs > _CACHED
 
     def start_linear_(self, device: Any, dtype: torch.dtype) -> None:
-        """Gives the added parameters new storage and the linear start; weight and bias stay as they
-        are.
-        """
+        """Gives the added parameters new storage and the linear start; weight and bias stay."""
         for name in self.added_parameters():
             shape = self.parameter(name).shape
             empty = torch.empty(shape, device=device, dtype=dtype)
@@ -276,18 +268,21 @@ class _NeuronConvNd(ConvGeometry, NeuronLayer):
 
 
 class NeuronConv1d(_NeuronConvNd):
-    __doc__ = _NeuronConvNd.__doc__
+    """A layer of any registered neuron in place of `nn.Conv1d`."""
+
     spatial = 1
     linear_class = nn.Conv1d
 
 
 class NeuronConv2d(_NeuronConvNd):
-    __doc__ = _NeuronConvNd.__doc__
+    """A layer of any registered neuron in place of `nn.Conv2d`."""
+
     spatial = 2
     linear_class = nn.Conv2d
 
 
 class NeuronConv3d(_NeuronConvNd):
-    __doc__ = _NeuronConvNd.__doc__
+    """A layer of any registered neuron in place of `nn.Conv3d`."""
+
     spatial = 3
     linear_class = nn.Conv3d

@@ -86,7 +86,7 @@ def _wrong_kind(spec: Any) -> TypeError:
 def _neuron_argument(args: tuple[Any, ...]) -> str:
     if len(args) != 1:
         raise InputTypeError(
-            f"behind a layer only the neuron's name may follow, got {args!r}: give options by "
+            f"after a layer only the neuron's name may follow, got {args!r}: give options by "
             "keyword"
         )
     name: str = args[0]

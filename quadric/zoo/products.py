@@ -2,12 +2,11 @@
 
 - qres: Bu and Karpatne, "Quadratic Residual Networks", SDM 2021: (w1'x)(w2'x) + w1'x + b.
 - lowrank: Jiang et al., "Nonlinear CNN", Neural Computing and Applications 32, 2020: x'Q1 Q2'x +
-w'x + b.
+  w'x + b.
 - fan: Fan et al., "On Expressivity and Trainability of Quadratic Networks", 2021: (w1'x + b1)(w2'x
   + b2) + w3'(x*x) + c.
 - quadralib: Xu et al., "QuadraLib", MLSys 2022: (w1'x)(w2'x) + w3'x + b. Its code puts a BatchNorm
-behind each map; the
-  formula of its paper, which is ours, has none.
+  after each map; the formula of its paper, which is ours, has none.
 
 Maps of the same input are computed by one call. `weight` and `bias` are the linear part, so that a
 linear layer can be taken over: the neuron is linear where the other factor is zero (or, for fan,
@@ -63,13 +62,8 @@ class QRes(Rule):
             out = out + along_channels(layer.bias.to(out.dtype), layer.linear_map.channel_dim)
         return out.to(first.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (2 * n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (2 * n + 1)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return 2 * n, 2 * n + 1
 
 
 @register(
@@ -112,13 +106,8 @@ class LowRank(Rule):
         summed: Tensor = product.unflatten(dim, (-1, self.rank)).sum(dim + 1)
         return (squared_dtype(linear) + summed).to(linear.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * ((2 * self.rank + 1) * n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * ((2 * self.rank + 1) * n + self.rank)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return (2 * self.rank + 1) * n, (2 * self.rank + 1) * n + self.rank
 
 
 @register(
@@ -136,9 +125,9 @@ class LowRank(Rule):
 )
 @dataclass(frozen=True)
 class Fan(Rule):
-    """(w1'x + b1)(w2'x + b2) + w3'(x*x) + c: `weight`, `bias` are w1, b1; then `weight2`, `bias2`,
-    `weight3`, `bias3` = c.
+    """(w1'x + b1)(w2'x + b2) + w3'(x*x) + c.
 
+    `weight` and `bias` are w1 and b1; then come `weight2`, `bias2`, `weight3`, and `bias3` = c.
     Its published start is the linear one (ReLinear): w2 = 0, b2 = 1, w3 = 0, c = 0; `init="random"`
     draws all maps. Without biases b2 stays a constant 1, or the linear start would be identically
     zero.
@@ -194,6 +183,9 @@ class Fan(Rule):
             b = b + 1
         return (a * b + squared_dtype(squared)).to(first.dtype)
 
+    def per_output(self, n: int) -> tuple[int, int]:
+        return 3 * n, 3 * n + 1
+
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
         return outputs * (3 * n + 3 * bias)
 
@@ -201,7 +193,7 @@ class Fan(Rule):
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
     ) -> int:
         squares = positions * n if inputs is None else inputs
-        return positions * outputs * (3 * n + 1) + squares
+        return super().num_macs(n, outputs, groups, positions) + squares
 
 
 @register(
@@ -243,13 +235,8 @@ class QuadraLib(Rule):
         product = squared_dtype(first) * squared_dtype(second)
         return (squared_dtype(linear) + product).to(linear.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (3 * n + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (3 * n + 1)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return 3 * n, 3 * n + 1
 
 
 @register(
@@ -301,10 +288,5 @@ class QuadEnhancer(Rule):
             result = result + along_channels(layer.bias.to(z.dtype), linear_map.channel_dim)
         return result.to(out.dtype)
 
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n + self.shifts + bias)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        return positions * outputs * (n + self.shifts + 1)
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n + self.shifts, n + self.shifts + 1

@@ -61,9 +61,7 @@ class Rule:
         return shapes
 
     def start_(self, layer: NeuronLayer, init: str) -> None:
-        """Fills all parameters but weight and bias, which have been drawn as torch does, by the
-        start `init`.
-        """
+        """Fills the parameters by the start `init`, weight and bias aside, which torch drew."""
 
     def blocks(self, outputs: int, groups: int) -> Blocks | None:
         """Where each eigenvalue stands, for a neuron z + S z^2; None for other neurons."""
@@ -74,8 +72,9 @@ class Rule:
         raise NotImplementedError
 
     def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        """What is linear in the input (constants included) and what is quadratic; their sum is the
-        output.
+        """The part that is linear in the input (constants included), and the quadratic part.
+
+        Their sum is the output.
         """
         positive, negative = self.forward(layer, input), self.forward(layer, -input)
         constant = self.forward(layer, torch.zeros_like(input))
@@ -91,23 +90,33 @@ class Rule:
         """The bias of the linear layer that is left without the products."""
         return layer.bias
 
+    def per_output(self, n: int) -> tuple[int, int]:
+        """Parameters (without biases) and multiply-accumulates of one output over n inputs.
+
+        A neuron whose cost is not the same for each output overrides `num_params` and `num_macs`.
+        """
+        raise NotImplementedError
+
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
         """The number of parameters of a layer whose neurons see n inputs."""
-        raise NotImplementedError
+        return outputs * (self.per_output(n)[0] + bias)
 
     def num_macs(
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
     ) -> int:
-        """The multiply-accumulates of a layer, products of the squares included, biases not.
+        """The multiply-accumulates of a layer: products of the squares count, biases do not.
 
         Args:
             n: inputs of one neuron.
             outputs: output channels.
             groups: convolution groups.
             positions: how often the layer is applied: batch times output pixels.
-            inputs: elements of the input tensor (default: n a position).
+            inputs: elements of the input tensor (default: n per position).
+
+        Returns:
+            The count for all positions.
         """
-        raise NotImplementedError
+        return positions * outputs * self.per_output(n)[1]
 
     def options(self) -> dict[str, Any]:
         """The options of this rule, by name."""
@@ -123,9 +132,9 @@ class Neuron:
         paper: its source.
         formula: what one neuron computes over its n inputs x.
         params: parameters per output of our layer, a formula in n and k, biases aside.
-        macs: multiply-accumulates per output, likewise.
+        macs: multiply-accumulates per output, a formula in n and k.
         printed_params: what the paper's Table I prints, where it has the neuron.
-        printed_macs: likewise.
+        printed_macs: what that table prints for the computation.
         note: why printed and exact counts differ, or what else should be known.
         rule: the class that computes it.
     """

@@ -7,52 +7,93 @@ import importlib
 import pytest
 import torch
 
-from quadric import bench, models
-from quadric.bench.cases import BARE_PASS, with_bare_passes
-from quadric.bench.suite import memory_summary, rank_summary, turns_summary
+from quadric import bench
+from quadric.bench.suite import current, memory_summary, rank_summary
 
 
 def test_all_networks_are_timed_in_every_round():
     cases = bench.suite_cases(("plain",), "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
+    assert len({case.name for case in cases}) == len(cases)
     report = bench.run(cases, repeats=1, memory=False, rounds=2)
     assert report.to_dict()["rounds"] == 2
-    sequences = ["transformer, batch 1", "transformer without dropout, batch 1"]
-    groups = {"resnet8, batch 2", *sequences, "conv 4x5x5, batch 2"}
-    assert {row["group"] for row in report.rows} == groups
     for row in report.rows:
-        assert len(row["training_rounds"]) == (0 if row["path"] == "plain-fused" else 2)
-        assert len(row["inference_rounds"]) == 2
+        assert len(row["training_rounds"]) == len(row["inference_rounds"]) == 2
     lines = bench.summary(report.rows).splitlines()[2:]
-    assert [line.split(", batch")[0] for line in lines] == [
-        "resnet8",
-        "resnet8",
-        "resnet8",
-        "resnet8",
-        "transformer",
-        "transformer",
-        "transformer without dropout",
-        "transformer without dropout",
-        "conv 4x5x5",
+    assert [line.partition("  ")[0] for line in lines] == [
+        "resnet8, batch 2",
+        "resnet8, batch 2",
+        "transformer, batch 1",
+        "transformer, batch 1",
+        "perceptron, batch 256",
+        "helmholtz, 1024 points",
+        "conv 4x5x5, batch 2",
     ]
-    assert lines[1].split("plain-fused")[1].split()[:2] == ["-", "/"]  # inference alone
-    assert BARE_PASS in lines[2]
-    assert all("plain, recompute" in lines[i] for i in (3, 5, 7))
-    assert lines[5].count("/") == 2  # both neurons
-    fused = next(line for line in turns_summary(report.rows).splitlines() if "plain-fused" in line)
-    assert fused.count("- / ") == 2
-    assert "Spread of the ratios over the rounds" in str(report)
+    assert all("plain, recompute" in lines[i] for i in (1, 3))
+    assert lines[1].count("/") == 2  # the shared neuron alone
+    assert lines[3].count("/") == 4
+    assert "spread over rounds" in str(report)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_joined_networks_are_added_without_another_linear_one():
+def test_only_the_image_network_is_compiled():
     paths = ("plain", "kernels", "compiled")
     cases = bench.suite_cases(paths, "resnet8", batch=2, sentences=1, shapes=((4, 5, 2),))
-    images = [case for case in cases if case.group.startswith("resnet8")]
-    names = [case.name for case in images]
+    names = [case.name for case in cases]
     assert len(names) == len(set(names))
-    joined = [(c.neuron, c.path, c.format) for c in images if c.path.endswith("-joined")]
-    expected = [(n, f"{p}-joined", "channels_last") for n in ("eigen", "shared") for p in paths[1:]]
-    assert joined == expected
+    eigen = [(c.group.split(",")[0], c.path) for c in cases if c.neuron == "eigen"]
+    assert list(dict.fromkeys(eigen)) == [
+        ("resnet8", "plain"),
+        ("resnet8", "kernels"),
+        ("resnet8", "compiled"),
+        ("transformer", "plain"),
+        ("transformer", "kernels"),
+        ("perceptron", "plain"),
+        ("perceptron", "kernels"),
+        ("helmholtz", "plain"),
+        ("helmholtz", "kernels"),
+        ("conv 4x5x5", "kernels"),
+    ]
+
+
+@pytest.mark.parametrize("group", ["perceptron", "helmholtz"])
+def test_steps_of_small_networks(group):
+    """One step of Adam changes the weights; the equation's gradients are those of its loss."""
+    for case in bench.small_cases(("plain",)):
+        if not case.group.startswith(group):
+            continue
+        before = [p.detach().clone() for p in case.module.parameters()]
+        case.training_step()
+        gradients = [p.grad for p in case.module.parameters()]
+        # Of the last bias second derivatives know nothing, but u itself does.
+        assert all(g is not None and bool(g.any()) for g in gradients)
+        changed = [
+            not torch.equal(p, b) for p, b in zip(case.module.parameters(), before, strict=True)
+        ]
+        assert all(changed) if group == "perceptron" else not any(changed)
+        if group == "helmholtz":
+            assert torch.allclose(gradients[-1], _bias_gradient(case), rtol=1e-3)
+
+
+def _bias_gradient(case):
+    """Of the mean of (u_xx + u_yy + 4 u)^2 with respect to the last bias: 8 times the mean."""
+    (points,) = case.inputs
+
+    def u(point):
+        return case.module(point[None])[0, 0]
+
+    hessians = torch.func.vmap(torch.func.hessian(u))(points.detach())
+    residual = hessians.diagonal(dim1=1, dim2=2).sum(1) + 4 * case.module(points)[:, 0]
+    return 8 * residual.mean().detach()[None]
+
+
+def test_rows_of_old_files_are_left_out():
+    row = {"group": "net", "neuron": "eigen", "format": "", "training": 1.0, "inference": 1.0}
+    row |= {"training_turns": 1.0, "inference_turns": 1.0, "peak_memory_bytes": 1, "memory": 1.0}
+    rows = [row | {"path": p} for p in ("kernels", "kernels-joined", "plain-fused")]
+    rows.append(row | {"neuron": "linear and a bare pass", "path": "plain"})
+    assert [r["path"] for r in current(rows)] == ["kernels", "plain"]
+    assert len(bench.summary(rows).splitlines()) == 3
+    assert len(memory_summary(rows).splitlines()) == 3
 
 
 def test_memory_and_ranks_are_summed_up():
@@ -70,30 +111,14 @@ def test_memory_and_ranks_are_summed_up():
 
 def test_a_summary_takes_the_better_format_of_each():
     row = {"group": "net", "neuron": "eigen", "path": "kernels", "dtype": "float32"}
-    row |= {"training_own": 1.1, "training_own_rounds": [1.1]}
-    row |= {"inference_own": 1.05, "inference_own_rounds": [1.0, 1.1]}
     rows = [
         {**row, "format": "nchw", "training": 1.5, "inference": 1.1}
-        | {"training_rounds": [1.5], "inference_rounds": [1.0, 1.2]},
+        | {"training_turns": 1.6, "inference_turns": 1.3},
         {**row, "format": "channels_last", "training": 1.2, "inference": 1.4}
-        | {"training_rounds": [1.2, 1.3], "inference_rounds": [1.4]},
+        | {"training_turns": 1.25, "inference_turns": 1.5},
     ]
     text = bench.summary(rows, markdown=True)
-    assert text.splitlines()[2] == ("| net | kernels | 1.20 (1.20-1.30) / 1.10 (1.00-1.20) |  |")
-    assert "| net | kernels, both in nchw | 1.10 (1.10-1.10) / 1.05 (1.00-1.10) |  |" in text
-
-
-def test_a_bare_pass_changes_nothing_but_the_time():
-    torch.manual_seed(0)
-    model = models.create("resnet8").eval()
-    input = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        expected = model(input)
-        found = with_bare_passes(model)(input)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    passes = [m for m in model.modules() if type(m).__name__ == "_BarePass"]
-    assert len(passes) == sum(isinstance(m, torch.nn.Conv2d) for m in model.modules())
-    assert len(passes) > 5
+    assert text.splitlines()[2] == ("| net | kernels | 1.25 / 1.30 (1.20 / 1.10) |  |")
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -120,4 +145,4 @@ def test_a_machine_that_slows_down_changes_no_ratio_within_a_turn(monkeypatch):
     row = bench.run(cases, repeats=3, memory=False).rows[1]
     assert row["training_turns"] == pytest.approx(1.2)
     assert row["training"] == pytest.approx(2.4)
-    assert "1.20 / 1.20" in turns_summary([row])
+    assert "1.20 / 1.20 (2.40 / 2.40)" in bench.summary([row])

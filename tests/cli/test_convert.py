@@ -224,7 +224,10 @@ def test_bad_files(folder: Path) -> None:
         (["--model", "resnet8", "--first", "99"], "first must be at most"),
         (["--model", "resnet8", "--set", "num_classes"], "an option must be name=value"),
         (["--model", "resnet8", "--set", "size=3"], "unknown option 'size'"),
-        (["--model", "my_nets:build", "--set", "size=3"], "options must be for a network of ours"),
+        (
+            ["--model", "my_nets:build", "--set", "size=3"],
+            "options must be for a network of quadric.models",
+        ),
         (
             ["--model", "no_nets:build"],
             "the module 'no_nets' of 'no_nets:build' must be importable",

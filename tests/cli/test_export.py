@@ -12,11 +12,13 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import quadric
+from quadric.cli.app import app
 from quadric.data.tables import Standardization
 from quadric.saving import load_, save
-from quadric.train import deployment
+from quadric.train import exported_run
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
@@ -24,6 +26,10 @@ from quadric.train.run import find_run, train
 from tests.command_line import assert_mistake
 from tests.command_line import quadric as run_command
 from tests.exporting.networks import small_cnn
+
+
+def run(*args: object) -> Any:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +217,7 @@ def test_a_difference_counts_against_the_target_s_spread() -> None:
     zero, one = torch.zeros(1), torch.ones(1)
 
     def tolerance(mean: float, std: float) -> float:
-        return deployment._tolerance(Standardization(zero, one, mean * one, std * one))
+        return exported_run._tolerance(Standardization(zero, one, mean * one, std * one))
 
     assert tolerance(0.0, 3.0) == pytest.approx(1e-4)
     assert tolerance(-30.0, 3.0) == pytest.approx(1e-5)

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 import quadric
 from quadric.attention import QuadraticMultiheadAttention
-from quadric.conversion.convert import apply_plan_
+from quadric.conversion.convert import plan_conversion
 from quadric.nn import QuadraticLayer, QuadraticLinear
 from tests.networks import (
     NETWORKS,
@@ -341,7 +341,7 @@ def test_what_is_skipped_and_why() -> None:
     assert "computed" in reasons["normed"]
     assert "depthwise" in reasons["depthwise"]
     assert reasons["tiny_groups"] == "small groups: 4 outputs each do not hold one neuron of rank 9"
-    assert reasons["scaled"] == "Scaled is a subclass with a forward of its own"
+    assert reasons["scaled"] == "Scaled is a subclass with its own forward"
     assert "held outside of the submodules (by steps)" in reasons["frozen"]
     assert "by steps" in reasons["hidden"]
     for name, reason in reasons.items():
@@ -384,8 +384,8 @@ def test_other_layers_that_cannot_be_replaced() -> None:
     report = quadric.convert_(model)
     assert report.names == ["fine"]
     reasons = {s.name: s.reason for s in report.skipped}
-    assert "_conv_forward of its own" in reasons["conv"]
-    assert "buffers or modules of its own (scale)" in reasons["buffered"]
+    assert "subclass with its own _conv_forward" in reasons["conv"]
+    assert "its own parameters, buffers or modules (scale)" in reasons["buffered"]
     assert "replaced on the instance" in reasons["patched"]
     assert "no room for a feature" in reasons["one"]
     assert "shape (6, 4), where (4, 4)" in reasons["pruned"]
@@ -403,7 +403,7 @@ def test_weights_of_special_tensors_are_left() -> None:
     model[0].weight = nn.Parameter(weight)
     report = quadric.convert_(model)
     assert report.names == ["2"]
-    assert "Special, quantized or otherwise special" in report.skipped[0].reason
+    assert "a special tensor (Special), maybe quantized" in report.skipped[0].reason
 
 
 def test_transposed_convolutions_are_for_eigen_alone() -> None:
@@ -814,21 +814,21 @@ def test_training_a_converted_model_uses_the_curvature() -> None:
 def test_a_plan_converts_exactly_the_named_layers() -> None:
     model = transformer()
     name = "encoder.layers.0.self_attn"
-    apply_plan_(
+    plan_conversion(
         model,
         {
             name: {"neuron": "shared", "rank": 5, "init": "linear"},
             "decoder.layers.0.linear1": {"neuron": "eigen", "rank": 3, "normalize": True},
         },
-    )
+    ).do()
     layers = quadratic_layers(model)
     assert len(layers) == 5
     assert model.encoder.layers[0].self_attn.rank == 5
     assert model.decoder.layers[0].linear1.normalize
     with pytest.raises(ValueError, match=r"got 'nowhere', not found; the model's layers are: enc"):
-        apply_plan_(transformer(), {"nowhere": {"neuron": "eigen", "rank": 3}})
+        plan_conversion(transformer(), {"nowhere": {"neuron": "eigen", "rank": 3}})
     with pytest.raises(ValueError, match=r"'normed' cannot be converted: its weight is computed"):
-        apply_plan_(Mixed(), {"normed": {"neuron": "eigen", "rank": 3}})
+        plan_conversion(Mixed(), {"normed": {"neuron": "eigen", "rank": 3}})
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -907,7 +907,9 @@ def test_bad_models_are_left_alone(match: str) -> None:
 
 
 def test_lazy_layers_are_refused_or_excluded() -> None:
-    match = r"'0' must have its parameters, got an uninitialized LazyLinear: run one forward pass"
+    match = (
+        r"every parameter must be initialized, got '0.weight' without a shape: run one forward pass"
+    )
     model = lazy()
     with pytest.raises(ValueError, match=match):
         quadric.convert_(model)

@@ -32,35 +32,64 @@ def data(n: int = 40) -> list[tuple[Tensor, Tensor]]:
     return list(zip(x.split(n // 4), y.split(n // 4), strict=True))
 
 
-def by_hand(model: nn.Sequential, index: int, batches: Any, rank: int) -> float:
+def pairs_of(neuron: str, rank: int, channels: int, groups: int) -> list[tuple[int, int]]:
+    """Output and feature channel of every eigenvalue, written out."""
+    found = []
+    per_group = channels // groups
+    for start in range(0, channels, per_group):
+        size = {"eigen": rank + 1, "shared": rank, "square": 1}[neuron]
+        for first in range(start, start + per_group, size):
+            block = range(first, min(first + size, start + per_group))
+            if neuron == "eigen":
+                found += [(first, j) for j in block[1:]]
+            else:
+                found += [(i, j) for i in block for j in block]
+    return found
+
+
+def by_hand(model: nn.Sequential, index: int, batches: Any, pairs: list[tuple[int, int]]) -> float:
     """The formula of the module's docstring, eigenvalue by eigenvalue."""
     outputs, gradients = [], []
     for x, y in batches:
         z = model[:index](x)
         z = model[index](z).detach().requires_grad_(True)
         loss = F.mse_loss(model[index + 1 :](z), y)
-        outputs.append(z.detach())
-        gradients.append(torch.autograd.grad(loss, z)[0])
+        gradient = torch.autograd.grad(loss, z)[0]
+        outputs.append(z.detach().movedim(1, -1).flatten(0, -2))
+        gradients.append(gradient.movedim(1, -1).flatten(0, -2))
     z, g = torch.cat(outputs), torch.cat(gradients) / len(batches)
     total = 0.0
-    for first in range(0, z.shape[1], rank + 1):
-        y = z[:, first]
-        for j in range(first + 1, min(first + 1 + rank, z.shape[1])):
-            square = z[:, j] ** 2
-            centered = square - square.mean()
-            slope = (g[:, first] * centered).sum()
-            total += float(slope * y.std(correction=0) / square.std(correction=0)) ** 2
+    for i, j in pairs:
+        square = z[:, j] ** 2
+        slope = (g[:, i] * (square - square.mean())).sum()
+        total += float(slope * z[:, i].std(correction=0) / square.std(correction=0)) ** 2
     return math.sqrt(total)
 
 
+@pytest.mark.parametrize("neuron", ["eigen", "shared", "square"])
 @pytest.mark.parametrize("rank", [1, 4, 9])
-def test_scores_are_those_of_the_formula(rank: int) -> None:
+def test_scores_are_those_of_the_formula(neuron: str, rank: int) -> None:
     model, batches = net(), data()
-    scores = quadric.sensitivity(model, mse, batches, rank=rank)
+    options = {} if neuron == "square" else {"rank": rank}
+    scores = quadric.sensitivity(model, mse, batches, neuron=neuron, **options)
     assert set(scores) == {"0", "2"}
     for name, score in scores.items():
-        expected = by_hand(model, int(name), batches, rank)
-        assert score == pytest.approx(expected, rel=1e-9)
+        pairs = pairs_of(neuron, rank, model[int(name)].out_features, 1)
+        assert score == pytest.approx(by_hand(model, int(name), batches, pairs), rel=1e-9)
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared", "square"])
+def test_scores_of_a_grouped_convolution(neuron: str) -> None:
+    """Every position counts, and the split into neurons starts again in each group."""
+    model = nn.Sequential(
+        nn.Conv1d(4, 10, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(40, 2)
+    ).double()
+    x, y = torch.randn(12, 4, 6, dtype=torch.float64), torch.randn(12, 2, dtype=torch.float64)
+    batches = list(zip(x.split(4), y.split(4), strict=True))
+    options = {} if neuron == "square" else {"rank": 3}
+    scores = quadric.sensitivity(model, mse, batches, neuron=neuron, **options)
+    expected = by_hand(model, 0, batches, pairs_of(neuron, 3, 10, 2))
+    assert scores.to_dict() == {"0": pytest.approx(expected, rel=1e-9)}
 
 
 def test_the_gradient_is_that_of_the_eigenvalues_at_zero() -> None:
@@ -144,21 +173,6 @@ def test_the_layer_that_needs_curvature_scores_highest() -> None:
             optimizer.step()
         gains[name] = start - float(mse(one, batches[0]).detach())
     assert max(gains, key=gains.__getitem__) == scores.top(1)[0]
-
-
-@pytest.mark.parametrize("neuron", ["eigen", "shared", "square"])
-def test_neurons(neuron: str) -> None:
-    model, batches = net(), data()
-    scores = quadric.sensitivity(model, mse, batches, neuron=neuron)
-    assert set(scores) == {"0", "2"}
-    assert all(score > 0 for score in scores.values())
-    if neuron == "square":
-        # The diagonal of shared with groups of one.
-        shared = quadric.sensitivity(model, mse, batches, neuron="shared", rank=1)
-        assert scores.to_dict() == pytest.approx(shared.to_dict())
-    if neuron == "shared":
-        square = quadric.sensitivity(model, mse, batches, neuron="square")
-        assert all(scores[name] > square[name] for name in scores)
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -245,10 +259,16 @@ def test_features_that_do_not_vary_score_nothing() -> None:
     ("loss", "batches", "options", "error", "match"),
     [
         (mse, [], {}, ValueError, r"batches must hold at least one batch, got none"),
-        (lambda m, b: m(b[0]), None, {}, ValueError, r"tensor with one number, got \(10, 2\)"),
-        (lambda m, b: 1.0, None, {}, ValueError, r"tensor with one number, got float"),
+        (lambda m, b: m(b[0]), None, {}, ValueError, r"got \(10, 2\): return one number"),
+        (lambda m, b: 1.0, None, {}, ValueError, r"got float: return one number"),
         (lambda m, b: torch.ones(()), None, {}, ValueError, r"one without a gradient"),
-        (lambda m, b: m(b[0]).sum() * torch.nan, None, {}, ValueError, r"finite, got nan in batch"),
+        (
+            lambda m, b: m(b[0]).sum() * torch.nan,
+            None,
+            {},
+            ValueError,
+            r"finite loss .*, got nan in batch 1",
+        ),
         ("mse", None, {}, TypeError, r"loss_fn must be a function of \(model, batch\), got str"),
         (mse, None, {"neuron": "fan"}, ValueError, r"must be one of eigen, shared, square, got"),
         (mse, None, {"include": ["nope"]}, ValueError, r"at least one layer must match"),

@@ -9,14 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quadric.conversion.selection import ExactNames, Selector, rank_of
+from quadric.conversion.selection import (
+    ExactNames,
+    Selector,
+    find_head,
+    is_shortcut,
+    rank_of,
+    trace,
+)
 from quadric.conversion.targets import (
     example_arguments,
-    find_head,
     find_targets,
-    is_shortcut,
     look_around,
-    trace,
     undisturbed,
     walk,
 )

@@ -502,7 +502,7 @@ def test_lazy_and_old_style_hooks_and_rnn_weights() -> None:
     assert macs(model, torch.zeros(5, 2, 3)) == 5 * 2 * 16 * 7
     out, _ = model(torch.zeros(5, 2, 3))
     assert not out.is_meta
-    with pytest.raises(ValueError, match=r"uninitialized 'weight': run one forward pass"):
+    with pytest.raises(ValueError, match=r"got 'weight' without a shape: run one forward pass"):
         cost(nn.LazyLinear(3), torch.zeros(2, 4))
 
 

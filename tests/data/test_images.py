@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadric.data.images import (
-    CropFlip,
-    ImageData,
-    Normalization,
-    TensorBatches,
-    epoch_order,
-    make_generator,
-    stratified_split,
-)
+from quadric.data.batches import TensorBatches, make_generator
+from quadric.data.images import CropFlip, ImageData, Normalization
 
 
 def pictures(count: int = 20, size: int = 6, channels: int = 2) -> Tensor:
@@ -119,18 +112,8 @@ def test_epochs_differ_repeat_and_follow_the_seed() -> None:
     first, second = epoch(0), epoch(1)
     assert not torch.equal(first, second)
     torch.testing.assert_close(epoch(0), first, rtol=0, atol=0)
-    batches.seed = 6
+    batches = data(augmentation=CropFlip(1)).train_batches(8, seed=6)
     assert not torch.equal(epoch(0), first)
-
-
-def test_each_epoch_has_its_own_order() -> None:
-    orders = {
-        tuple(epoch_order(20, seed, epoch, True, 0, 1, True).tolist())
-        for seed in (0, 1)
-        for epoch in (0, 1, 2)
-    }
-    assert len(orders) == 6
-    assert epoch_order(5, 0, 3, False, 0, 1, True).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_augmentation_can_be_left_out() -> None:
@@ -177,15 +160,6 @@ def test_processes_augment_differently() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_epoch_order_covers_everything(world_size: int) -> None:
-    parts = [epoch_order(5, 0, 0, True, r, world_size, True) for r in range(world_size)]
-    assert {len(p) for p in parts} == {-(-5 // world_size)}
-    assert set(torch.cat(parts).tolist()) == set(range(5))
-    exact = [epoch_order(5, 0, 0, True, r, world_size, False) for r in range(world_size)]
-    assert sorted(torch.cat(exact).tolist()) == list(range(5))
-
-
 def test_hold_out_takes_from_training_only() -> None:
     toy = data(train=30)
     held = toy.hold_out(0.2, seed=1)
@@ -202,13 +176,6 @@ def test_hold_out_takes_from_training_only() -> None:
     other = toy.hold_out(0.2, seed=2).val_images
     assert other is not None
     assert not torch.equal(other, held.val_images)
-
-
-def test_stratified_split_is_disjoint_and_complete() -> None:
-    labels = torch.tensor([0] * 10 + [1] * 30)
-    first, second = stratified_split(labels, 0.3, 0)
-    assert labels[first].bincount().tolist() == [3, 9]
-    assert sorted(first.tolist() + second.tolist()) == list(range(40))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from quadric import data
-from quadric.data._extras import require
+from quadric.errors import MissingExtraError
+from quadric.extras import load_extra
 from tests.data import test_uci
 
 
@@ -81,9 +82,9 @@ class Without:
 @pytest.mark.parametrize(
     ("package", "name", "match"),
     [
-        ("sklearn", "digits", "the digits data set needs sklearn"),
-        ("pooch", "cifar10", "the download of CIFAR-10 needs pooch"),
-        ("PIL", "folders", "a data set of pictures in folders needs PIL"),
+        ("sklearn", "digits", "the digits data set needs the training extras"),
+        ("pooch", "cifar10", "the download of CIFAR-10 needs the training extras"),
+        ("PIL", "folders", "a data set of pictures in folders needs the training extras"),
     ],
 )
 def test_missing_extra_is_one_line(
@@ -93,7 +94,7 @@ def test_missing_extra_is_one_line(
         if module.partition(".")[0] == package:
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [Without(package), *sys.meta_path])
-    with pytest.raises(ModuleNotFoundError, match=rf"^{match}: pip install 'quadric\[train\]'$"):
+    with pytest.raises(MissingExtraError, match=rf"^{match}: pip install 'quadric\[train\]'$"):
         data.load(name, "." if name == "folders" else None)
 
 
@@ -103,6 +104,6 @@ def test_a_broken_module_is_not_called_missing(
     (tmp_path / "broken_module_xyz.py").write_text("import another_missing_module_xyz")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'another_missing_module_xyz'"):
-        require("broken_module_xyz", "this test")
-    with pytest.raises(ModuleNotFoundError, match=r"this test needs no_such_xyz: pip install 'qua"):
-        require("no_such_xyz", "this test")
+        load_extra("broken_module_xyz", "this test")
+    with pytest.raises(MissingExtraError, match=r"this test needs the training extras: pip in"):
+        load_extra("no_such_xyz", "this test")

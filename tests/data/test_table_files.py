@@ -195,7 +195,7 @@ def test_pandas_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     def missing(module: str, purpose: str, extra: str) -> Any:
         raise ModuleNotFoundError(f"{purpose} needs pandas: quadric[{extra}]", name="pandas")
 
-    monkeypatch.setattr(table_files, "require", missing)
+    monkeypatch.setattr(table_files, "load_extra", missing)
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ModuleNotFoundError, match=r"quadric\[tables\]"):

@@ -23,7 +23,7 @@ def test_networks_differ_in_their_eigenvalues_only(task: scenes.Task) -> None:
     built = {}
     for neuron in scenes.NEURONS:
         torch.manual_seed(3)
-        built[neuron] = task.build(neuron, task.rank).eval()
+        built[neuron] = task.network(neuron).eval()
     linear, eigen = built["linear"], built["eigen"]
     assert not any(isinstance(module, QuadraticLayer) for module in linear.modules())
     hidden = [module for module in eigen.modules() if isinstance(module, QuadraticLayer)]
@@ -114,7 +114,7 @@ def test_batches_cover_an_epoch_without_repetition() -> None:
 
 def test_outcome_means_and_costs() -> None:
     task = named("rings")
-    outcome = scenes.Outcome(task, "eigen", task.load(0), [task.build("eigen", 2)])
+    outcome = scenes.Outcome(task, "eigen", task.load(0), [task.network("eigen")])
     outcome.values, outcome.seconds = [0.5, 0.75, 1.0], [1.0, 2.0, 3.0]
     row = outcome.to_dict()
     assert (row["mean"], row["std"], row["seconds"], row["rank"]) == (0.75, 0.25, 2.0, 2)

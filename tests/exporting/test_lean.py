@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import quadric
-from quadric.exporting.lean import Lean, is_lean, lean_layer
+from quadric.exporting.lean import LeanLinear, is_lean, lean_layer
 from tests.conftest import assert_close
 from tests.nn.cases import CASES, IDS, Case
 
 F64 = torch.float64
 
-# Layers that take each way: all at once, by groups, in two steps, by blocks, diagonal, by rows.
+# Layers that take each way: all at once, by groups, in two steps, padded to whole groups.
 LAYERS = [
     (nn.Linear, (5, 20), (4, 5), {}),
     (nn.Linear, (5, 128), (2, 3, 5), {}),
@@ -59,27 +59,25 @@ def test_every_eigen_layer(case: Case, normalize: bool) -> None:
 def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, ...]]:
     args = (4, outputs) if kind is nn.Linear else (4, outputs, 3)
     layer: Any = lean_layer(quadric.make_layer(kind, *args, neuron=neuron, rank=rank))  # type: ignore[arg-type]
-    return [tuple(p.shape) for p in layer.mix.parameters()]
+    mixing = [layer.products] if kind is nn.Linear else layer.mix.parameters()
+    return [tuple(p.shape) for p in mixing]
 
 
-def test_the_cheapest_way_is_chosen() -> None:
+def test_few_zeros_are_multiplied() -> None:
     # Neurons of 10 channels cross every block: all at once, or down to their y and up again.
     assert weights("eigen", 9, nn.Conv2d, 48) == [(48, 48, 1, 1)]
     assert weights("eigen", 9, nn.Conv2d, 64) == [(16, 64, 1, 1), (64, 16, 1, 1)]
-    assert weights("eigen", 9, nn.Conv2d, 128) == [(16, 128, 1, 1), (128, 16, 1, 1)]
     # Neurons of 8 channels do not cross blocks of 16.
     assert weights("eigen", 7, nn.Conv2d, 64) == [(64, 16, 1, 1)]
     assert weights("shared", 8, nn.Conv2d, 64) == [(64, 16, 1, 1)]
-    assert weights("shared", 8, nn.Linear, 32) == [(32, 32)]
-    assert weights("shared", 8, nn.Linear, 256) == [(8, 32, 32)]
-    # Two products for a few neurons, for many of them one with neurons as rows.
-    assert weights("eigen", 9, nn.Linear, 256) == [(256, 26), (26, 256)]
-    assert weights("eigen", 9, nn.Linear, 512) == [(520,), (10, 10)]
-    assert weights("eigen", 15, nn.Linear, 512) == [(512,), (16, 16)]
-    assert weights("eigen", 3, nn.Linear, 130) == [(136,), (8, 8)]  # two neurons a row
+    # A narrow dense layer is one product, a wide one a product per group of whole neurons.
+    assert weights("shared", 8, nn.Linear, 64) == [(1, 64, 64)]
+    assert weights("shared", 8, nn.Linear, 256) == [(16, 16, 16)]
+    assert weights("eigen", 9, nn.Linear, 512) == [(26, 20, 20)]
+    assert weights("eigen", 31, nn.Linear, 130) == [(5, 32, 32)]
 
 
-def test_a_full_last_row_needs_no_outputs_of_zero() -> None:
+def test_only_a_last_group_that_is_not_full_needs_outputs_of_zero() -> None:
     for rank, outputs in ((15, 512), (9, 520)):
         layer: Any = lean_layer(quadric.QuadraticLinear(4, 512, rank=rank))
         assert layer.linear.out_features == outputs
@@ -121,7 +119,7 @@ def test_the_layer_itself_stays_as_it_is() -> None:
     nn.init.normal_(layer.eigenvalues)
     before = {name: p.detach().clone() for name, p in layer.named_parameters()}
     lean = lean_layer(layer)
-    assert isinstance(lean, Lean)
+    assert isinstance(lean, LeanLinear)
     assert not lean_layer(layer.eval()).training
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)

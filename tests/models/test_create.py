@@ -141,7 +141,7 @@ def test_neuron_options_reach_the_layers() -> None:
 
 
 def test_unknown_neuron_lists_the_neurons() -> None:
-    with pytest.raises(ValueError, match=r"unknown neuron 'eigne': choose from .*eigen"):
+    with pytest.raises(ValueError, match=r"neuron must be one of .*eigen.*, got 'eigne'"):
         models.create("resnet8", neuron="eigne")
 
 

@@ -9,7 +9,7 @@ import torch
 
 import quadric
 from quadric import models
-from quadric.conversion.convert import count_parameters
+from quadric.counting.network import count_parameters
 
 
 def params(name: str, **options: Any) -> int:
@@ -95,7 +95,10 @@ def test_to_dict() -> None:
         ({"name": "nope", "params": 50}, r"unknown model 'nope'"),
         ({"name": "mlp", "params": 50, "rank": 3}, r"neuron 'linear' has no rank, got rank=3"),
         ({"name": "mlp", "params": 50, "depth": 3}, r"unknown option 'depth'"),
-        ({"name": "mlp", "params": 50, "neuron": "cubic"}, r"unknown neuron 'cubic'"),
+        (
+            {"name": "mlp", "params": 50, "neuron": "cubic"},
+            r"neuron must be one of .*, got 'cubic'",
+        ),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], match: str) -> None:

@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import quadric
+from quadric import ops
 from quadric.nn.eigen import EigenLayer
 from tests import reference
 from tests.conftest import assert_close
@@ -28,6 +29,12 @@ from tests.nn.cases import CASES, IDS, Case
 each_layer = pytest.mark.parametrize("case", CASES, ids=IDS)
 each_recompute = pytest.mark.parametrize("recompute", [False, True], ids=["keep", "recompute"])
 F64 = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def _no_layer_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices take a path that keeps more: here all take that of large ones."""
+    monkeypatch.setattr(ops, "_SMALL", 0)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from quadric.ops._squares import EigenSquares, SharedSquares, Squares
 from torch import Tensor, nn
 
 import quadric
+from quadric.ops.blocks import eigen_blocks, shared_blocks
 from tests.conftest import assert_close, need_kernels
+from tests.ops.squares import data, formula
 
-SQUARES: dict[str, Squares] = {
-    "eigen": EigenSquares(9),
-    "eigen, images": EigenSquares(4, -3),
-    "shared": SharedSquares(8),
-    "shared, images": SharedSquares(5, -3, groups=2),
+CASES = {
+    "eigen": (eigen_blocks(26, 9), -1),
+    "eigen, images": (eigen_blocks(26, 4), -3),
+    "shared": (shared_blocks(26, 8), -1),
+    "shared, images": (shared_blocks(26, 5, groups=2), -3),
 }
 
 
@@ -44,28 +45,23 @@ class Graphs:
         return graph.forward
 
 
-@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_torch_s_own_checks(name: str, channels_last: bool) -> None:
     """Gradients, the promise on shapes and strides, tracing: torch.library.opcheck."""
-    squares = SQUARES[name]
-    out = torch.randn((4, 26) if squares.dim == -1 else (2, 26, 3, 5))
-    if channels_last and out.dim() == 4:
-        out = out.to(memory_format=torch.channels_last)
-    out = out.requires_grad_()
-    lam = torch.randn(squares.num_eigenvalues(26), requires_grad=True)
-    kind = "eigen" if isinstance(squares, EigenSquares) else "shared"
-    arguments = (out, lam, kind, squares.rank, squares.dim, squares.groups, "1.0")
+    blocks, dim = CASES[name]
+    if channels_last and dim == -1:
+        return
+    z, lam, grad = data(
+        blocks, (4, 26) if dim == -1 else (2, 26, 3, 5), channels_last=channels_last
+    )
+    settings = (blocks.shape, blocks.channels, blocks.size, blocks.groups, dim, "1.0")
     add = torch.ops.quadric.add_squares.default
-    torch.library.opcheck(add, arguments)
-    expected = squares.plain(out.double(), lam.double())
-    torch.testing.assert_close(add(*arguments).double(), expected, rtol=1e-5, atol=1e-5)
-    plain = [t.detach() for t in arguments[:2]]
-    for after in ((None, False, None), (torch.randn(26), True, torch.randn(26))):
-        add_ = torch.ops.quadric.add_squares_.default
-        torch.library.opcheck(add_, (*plain, *after, *arguments[2:]))
+    torch.library.opcheck(add, (z.requires_grad_(), lam.requires_grad_(), *settings))
+    expected = formula(z, lam, blocks, dim)
+    torch.testing.assert_close(add(z, lam, *settings).double(), expected, rtol=1e-5, atol=1e-5)
     backward = torch.ops.quadric.add_squares_backward.default
-    torch.library.opcheck(backward, (torch.randn_like(plain[0]), *plain, *arguments[2:]))
+    torch.library.opcheck(backward, (grad, z.detach(), lam.detach(), *settings))
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "7.8.9"])

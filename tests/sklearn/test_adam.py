@@ -9,11 +9,14 @@ from quadric.sklearn.adam import FlatAdam, flatten
 
 def test_equals_torch_with_a_rate_and_a_penalty_of_each_tensor() -> None:
     torch.manual_seed(1)
-    start = {"a": torch.randn(2, 3, dtype=torch.float64), "b": torch.randn(4, dtype=torch.float64)}
+    start = {
+        "a": torch.randn(2, 3, dtype=torch.float64),
+        "b": torch.randn(2, 4, dtype=torch.float64),
+    }
     rates, penalties = {"a": 0.1, "b": 0.03}, {"a": 0.0, "b": 0.5}
 
     def spread(values: dict[str, float]) -> torch.Tensor:
-        return flatten([torch.full_like(t, values[name]) for name, t in start.items()])
+        return flatten({name: torch.full_like(t, values[name]) for name, t in start.items()})
 
     ours = FlatAdam(start, spread(rates), spread(penalties))
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
@@ -32,6 +35,23 @@ def test_equals_torch_with_a_rate_and_a_penalty_of_each_tensor() -> None:
 
 
 def test_views_share_the_flat_tensor() -> None:
-    ours = FlatAdam({"a": torch.ones(2, 2)}, torch.ones(4), torch.zeros(4))
+    ours = FlatAdam({"a": torch.ones(2, 2)}, torch.ones(2, 2), torch.zeros(2, 2))
     ours.flat.zero_()
     assert ours.parameters["a"].abs().sum() == 0
+
+
+def test_networks_that_stay_go_on_as_before() -> None:
+    start = {"a": torch.randn(3, 2), "b": torch.randn(3, 1, 2)}
+    ours, alone = (
+        FlatAdam({name: t[rows] for name, t in start.items()}, torch.ones(n, 4), torch.ones(n, 4))
+        for rows, n in ((slice(None), 3), (slice(2, 3), 1))
+    )
+    for step in range(3):
+        if step == 1:
+            ours.keep(torch.tensor([0, 2]))
+        for optimizer in (ours, alone):
+            for name, gradient in optimizer.gradients.items():
+                gradient.copy_(start[name][-1])
+            optimizer.step()
+    for name, parameter in alone.parameters.items():
+        torch.testing.assert_close(ours.parameters[name][1:], parameter)

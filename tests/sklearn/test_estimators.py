@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -102,6 +103,27 @@ def test_a_pickle_predicts_the_same_in_a_new_process(kind: type[Any], tmp_path: 
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model.predict(X))
+
+
+OLD = Path(__file__).parent.parent / "data_files" / "estimators"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(OLD.glob("*.pkl"))])
+def test_pickles_of_the_first_version_predict_and_go_on_learning(name: str) -> None:
+    """Pickles made before the layers moved into folders, with what they predicted then."""
+    expected = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    y = X[:, 0] * X[:, 1]
+    with (OLD / f"{name}.pkl").open("rb") as file:
+        model = pickle.load(file)
+    predict = model.predict if isinstance(model, QuadraticRegressor) else model.predict_proba
+    np.testing.assert_allclose(predict(X[:4]), expected[name], rtol=1e-6)
+    if name == "regressor-eigen":  # its optimizer goes on where it stopped
+        model.partial_fit(X, y)
+        np.testing.assert_allclose(
+            model.predict(X[:4]), expected[f"{name}, one more epoch"], rtol=1e-6
+        )
+        assert model._optimizer.steps == 3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -274,6 +274,6 @@ def test_an_error_in_one_thread_ends_all() -> None:
 def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table(60)
     job = QuadraticRegressor((4,)).prepare_fit(X, y)
-    assert training_module._is_small(job)
+    assert job.is_small()
     monkeypatch.setattr(training_module, "SMALL_MACS", 60 * 16 - 1)
-    assert not training_module._is_small(job)
+    assert not job.is_small()

@@ -42,7 +42,7 @@ def test_readme_is_up_to_date(tool: ModuleType) -> None:
     assert tool.main(["--check"]) == 0
 
 
-def test_a_stale_table_is_found_and_mended(
+def test_a_stale_table_is_found_and_rewritten(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "demo.json").write_text(json.dumps({"seeds": 1, "rows": [ROW]}), encoding="utf-8")
@@ -106,6 +106,55 @@ def test_tables_of_compare_and_of_the_bench(tool: ModuleType, tmp_path: Path) ->
     page = tool.fill("<!-- table: table-fits -->\n<!-- /table -->", tmp_path)
     assert "| MLPRegressor | 2.00 | 1 |" in page
     assert "| eigen | 3.00 | 1.50 | 2.0 | 3.0 times as fast |" in page
+
+
+def suite_row(group: str, neuron: str, path: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"group": group, "neuron": neuron, "path": path, "format": ""}
+    for kind in ("training", "inference"):
+        row |= {kind: 1.25, f"{kind}_turns": 1.5, f"{kind}_runs": 7}
+    return row | {"rank": None, "peak_memory_bytes": 2**20, "memory": 1.0}
+
+
+def test_tables_of_the_suite_from_old_and_new_files(tool: ModuleType, tmp_path: Path) -> None:
+    """Old files have joined and fused paths, and no training of fused networks."""
+    kept = [
+        suite_row("resnet20, batch 128", "eigen", "plain"),
+        suite_row("resnet20, batch 128", "eigen", "kernels"),
+        suite_row("transformer, batch 64", "shared", "kernels"),
+    ]
+    more = [
+        suite_row("resnet20, batch 128", "shared, recompute", "kernels"),
+        suite_row("resnet20, batch 128", "eigen", "compiled"),
+        suite_row("helmholtz, 1024 points", "eigen", "plain"),
+    ]
+    fused = suite_row("resnet20, batch 128", "eigen", "kernels-fused")
+    fused |= {"training": None, "training_turns": None, "peak_memory_bytes": None, "memory": None}
+    old = [
+        suite_row("resnet20, batch 128", "eigen", "kernels-joined"),
+        suite_row("resnet20, batch 128", "linear and a bare pass", "kernels"),
+        fused,
+    ]
+    (tmp_path / "bench").mkdir()
+    found = []
+    for rows in ([*kept, *more], [*kept, *more, *old]):
+        data = {
+            "rows": rows, "repeats": 7, "rounds": 1, "command": "quadric bench --suite",
+            "machine": {"cpu": "Fast", "cores": 2}, "versions": {"torch": "2"},
+        }  # fmt: skip
+        (tmp_path / "bench" / "suite.json").write_text(json.dumps(data), encoding="utf-8")
+        names = ("speed", "networks", "memory")
+        markers = "".join(f"<!-- table: {name} -->\n<!-- /table -->\n" for name in names)
+        found.append(tool.fill(markers, tmp_path))
+    assert found[0] == found[1]
+    short = found[0].partition("<!-- /table -->")[0]
+    assert [line.split(" | ")[0] for line in short.splitlines() if "1.50 / 1.50" in line] == [
+        "| resnet20, batch 128",
+        "| resnet20, batch 128",
+        "| transformer, batch 64",
+    ]
+    assert "| resnet20, batch 128 | kernels | 1.50 / 1.50 (1.25 / 1.25) |  |" in short
+    assert "| helmholtz, 1024 points | plain |" in found[0]
+    assert "| resnet20, batch 128 | shared, recompute | 1.0 | 1.000 |" in found[0]
 
 
 def test_markers_that_cannot_be_filled(tool: ModuleType, tmp_path: Path) -> None:

@@ -234,3 +234,16 @@ def test_recipes_lists_and_shows() -> None:
     assert "cifar10-wide-resnet110" in quadric("recipes").stdout
     assert quadric("recipes digits").stdout.startswith("# quadric train digits")
     assert len(json.loads(quadric("recipes --json -").stdout)) > 40
+
+
+def test_commands_keep_freed_memory_and_mistakes_leave_no_directory(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("quadric.train.commands.keep_freed_memory", lambda: calls.append("kept"))
+    assert quadric("sweep law-lorentz --set epochs=1 --set samples=64").exit_code == 0
+    assert quadric(f"{LAW} --quiet").exit_code == 0
+    assert calls == ["kept", "kept"]
+    done = quadric("train law-lorentz --set model=resnet8 --set hidden=null --run-dir mistake")
+    assert_mistake(done, "needs a network for tables")
+    assert not (here / "mistake").exists()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quadric.train import catalog
-from quadric.train.data import PicturePart, RowBatches, TablePart, load_data
+from quadric.train.data import PicturePart, TablePart, load_data
 from quadric.train.network import build_network
 from quadric.train.recipe import Recipe
 from tests.train.small import pictures
@@ -84,40 +84,6 @@ def test_the_validation_part_of_a_table_is_left_out_of_its_scaling() -> None:
     assert len(rows(held)) == 200
     torch.testing.assert_close(rows(data.train(0, 1)).mean(0), torch.zeros(5), atol=1e-5, rtol=0)
     assert float(rows(held).mean(0).abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("count", [12, 13])
-def test_processes_share_the_rows(count: int) -> None:
-    inputs = torch.arange(count)[:, None].float()
-    one = RowBatches(inputs, inputs, 4, shuffle=True, seed=3, pad=True)
-    two = [
-        RowBatches(inputs, inputs, 2, shuffle=True, seed=3, rank=r, world_size=2, pad=True)
-        for r in (0, 1)
-    ]
-    for batches in (one, *two):
-        batches.set_epoch(5)
-    assert len(two[0]) == len(two[1])
-    # The i-th batches of both together are the i-th batch of one process with twice the batch.
-    for whole, first, second in zip(one, *two, strict=False):
-        if len(whole[0]) == 4:
-            assert set(whole[0].flatten().tolist()) == set(
-                torch.cat([first[0], second[0]]).flatten().tolist()
-            )
-    tests = [RowBatches(inputs, inputs, 2, rank=r, world_size=2) for r in (0, 1)]
-    seen = sorted(torch.cat([rows(part) for part in tests]).flatten().tolist())
-    assert seen == list(range(count))
-
-
-def test_every_epoch_has_its_own_order() -> None:
-    inputs = torch.arange(20)[:, None].float()
-    batches = RowBatches(inputs, inputs, 20, shuffle=True)
-    orders = []
-    for epoch in (0, 1, 0):
-        batches.set_epoch(epoch)
-        orders.append(rows(batches).flatten().tolist())
-    assert orders[0] == orders[2] != orders[1]
-    assert len(RowBatches(inputs, inputs, 6, drop_last=True)) == 3
-    assert len(RowBatches(inputs, inputs, 6)) == 4
 
 
 @pytest.mark.parametrize(

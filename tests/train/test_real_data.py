@@ -127,5 +127,5 @@ def test_a_corrupted_archive_is_refused_before_it_is_read(tmp_path: Path) -> Non
     words = ["train", "cifar10-resnet20", "--data-dir", str(tmp_path)]
     done = quadric(*words, "--run-dir", str(tmp_path / "run"))
     assert done.exit_code == 2
-    assert "cifar-10-python.tar.gz is truncated or not the published archive" in done.stderr
+    assert "cifar-10-python.tar.gz is truncated or not the published file" in done.stderr
     assert "expected c58f30108f718f92721af3b95e74349a" in done.stderr

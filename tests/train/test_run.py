@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from quadric.train.data import RowBatches, load_data
+from quadric.data.batches import TensorBatches
+from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
 from quadric.train.module import TrainingModule
@@ -133,15 +134,15 @@ def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
 
 def test_every_epoch_has_its_own_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
-    each = RowBatches.__iter__
+    each = TensorBatches.__iter__
 
-    def listened(batches: RowBatches) -> Any:
+    def listened(batches: TensorBatches) -> Any:
         for inputs, targets in each(batches):
-            if batches.shuffle:
+            if batches.batching.shuffle:
                 orders.append(inputs.clone())
             yield inputs, targets
 
-    monkeypatch.setattr(RowBatches, "__iter__", listened)
+    monkeypatch.setattr(TensorBatches, "__iter__", listened)
     law_result(tmp_path / "run", epochs=3)
     assert len(orders) == 3 * 4
     epochs = [torch.cat(orders[4 * i : 4 * i + 4]) for i in range(3)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from quadric.train import directory
 from quadric.train.run import train
 from quadric.train.sweep import plan, seeds_of, split_assignment, split_values, sweep
 from tests.train.small import LISTENING
@@ -141,11 +142,14 @@ def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     kinds = {(o.run.recipe.neuron, tuple(o.run.recipe.hidden or ())): o for o in outcomes}
     # A perceptron without hidden layers has only its head, and nothing to convert.
     assert kinds["eigen", ()].kind == "failed"
-    assert "ValueError" in kinds["eigen", ()].text
+    assert "InputError: at least one layer" in kinds["eigen", ()].text
     assert [o.kind for o in outcomes].count("done") == 3
 
 
-def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
+def test_a_run_that_another_process_trains_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "PATIENCE", 0.2)
     found = runs(tmp_path, {"neuron": ["linear", "eigen"]}, [0])
     with found[0].directory.lock():
         found[0].directory.create(found[0].recipe, found[0].command)

@@ -1,0 +1,93 @@
+"""The quadratic layers of a model as plain values, from which they can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from quadric.attention import QuadraticMultiheadAttention
+from quadric.conversion.targets import walk
+from quadric.nn import QuadraticLayer
+from quadric.zoo import get_neuron
+
+# Options that do not change what a layer computes.
+_INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")
+
+
+@dataclass(frozen=True)
+class LayerDescription:
+    """One quadratic layer as plain values.
+
+    Attributes:
+        neuron: the registry name of its neuron.
+        rank: its rank, None for a neuron without one.
+        attention: whether it is an attention, whose four projections are such layers.
+        options: the neuron's further options, those that are not the default.
+    """
+
+    neuron: str
+    rank: int | None
+    attention: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The layer as plain values. `attention` and `options` are left out where empty."""
+        more = {"attention": self.attention, "options": dict(self.options)}
+        return {"neuron": self.neuron, "rank": self.rank} | {k: v for k, v in more.items() if v}
+
+    def agrees(self, other: LayerDescription) -> bool:
+        """Whether both layers compute the same function of their parameters."""
+        own, others = (
+            {k: v for k, v in layer.options.items() if k not in _INDIFFERENT}
+            for layer in (self, other)
+        )
+        return (self.neuron, self.rank, own) == (other.neuron, other.rank, others)
+
+    def plan(self) -> dict[str, Any]:
+        """The entry of a conversion plan that makes this layer out of a linear one."""
+        start = "linear" if get_neuron(self.neuron).can_be_linear else "published"
+        return {"neuron": self.neuron, "rank": self.rank, "init": start, **self.options}
+
+    def __str__(self) -> str:
+        words = [self.neuron] + ([] if self.rank is None else [f"rank {self.rank}"])
+        return ", ".join(words + [f"{k}={v!r}" for k, v in self.options.items()])
+
+
+def describe_layer(layer: QuadraticLayer) -> LayerDescription:
+    """Neuron, rank and further options of a layer."""
+    holder, options = getattr(layer, "rule", layer), {}
+    for name, default in get_neuron(layer.neuron).options.items():
+        value = getattr(holder, name, default)
+        # A function cannot be written to a file, and only a fresh layer needs this one.
+        is_function = name == "eigenvalue_init" and callable(value)
+        if name != "rank" and value != default and not is_function:
+            options[name] = value
+    return LayerDescription(layer.neuron, layer.rank, options=options)
+
+
+def describe_layers(model: nn.Module) -> Iterator[tuple[str, LayerDescription, int]]:
+    """Describes every place of every quadratic layer.
+
+    An attention whose projections are alike is one layer.
+
+    Args:
+        model: the network.
+
+    Yields:
+        The layer's name, what it is, the id of the module.
+    """
+    if isinstance(model, QuadraticLayer):
+        yield "", describe_layer(model), id(model)
+    parts: set[int] = set()
+    for name, _, _, module in walk(model):
+        if isinstance(module, QuadraticMultiheadAttention):
+            inside = list(module.children())
+            described = [describe_layer(p) for p in inside if isinstance(p, QuadraticLayer)]
+            if len(described) == len(inside) and all(one == described[0] for one in described):
+                parts.update(map(id, inside))
+                yield name, replace(described[0], attention=True), id(module)
+        elif isinstance(module, QuadraticLayer) and id(module) not in parts:
+            yield name, describe_layer(module), id(module)

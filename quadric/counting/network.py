@@ -1,0 +1,94 @@
+"""What functions that take a whole network need: checks, wrappers, parameters, quiet runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from quadric.errors import InputError, InputTypeError
+
+
+def check_model(model: Any) -> None:
+    """Checks that an argument is a network.
+
+    Args:
+        model: the argument.
+
+    Raises:
+        InputTypeError: if it is not a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network "
+            "itself, not its parameters or its name"
+        )
+
+
+def check_initialized(module: nn.Module, name: str = "") -> None:
+    """Checks that a network or layer has no lazy parameters.
+
+    Args:
+        module: the network or layer.
+        name: its name, the start of the names of its parameters.
+
+    Raises:
+        InputError: if a parameter or buffer has no shape yet.
+    """
+    for kind in (module.named_parameters, module.named_buffers):
+        for key, tensor in kind(prefix=name):
+            if is_lazy(tensor):
+                raise InputError(
+                    f"every parameter must be initialized, got {key!r} without a shape: run one "
+                    "forward pass first"
+                )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside torch.compile, DataParallel and DistributedDataParallel.
+
+    Args:
+        model: a network, wrapped or not.
+
+    Returns:
+        The network without its wrappers.
+    """
+    wrappers = {"OptimizedModule": "_orig_mod"}
+    wrappers |= {"DataParallel": "module", "DistributedDataParallel": "module"}
+    while type(model).__name__ in wrappers:
+        model = model.get_submodule(wrappers[type(model).__name__])
+    return model
+
+
+def count_parameters(module: nn.Module) -> int:
+    """The number of parameters. Shared ones count once, lazy ones (of no size yet) not at all.
+
+    Args:
+        module: a network or a layer.
+
+    Returns:
+        The count.
+    """
+    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
+
+
+def random_state_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """A context after which the random state of the CPU and of the model's GPUs is as before."""
+    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    kept: contextlib.AbstractContextManager[None] = torch.random.fork_rng(devices=sorted(devices))
+    return kept
+
+
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+    """A context without torch's fused attention, which calls no submodules."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)

@@ -1,0 +1,53 @@
+"""What the two kinds of residual networks have in common (He et al. 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+
+def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+    """A shortcut where the shape changes: a 1x1 convolution and batch normalization."""
+    convolution = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(out_channels))
+
+
+class ResNet(nn.Module):
+    """Stages `layer1`, `layer2`, … of blocks, a global average and a linear classifier.
+
+    A subclass makes its stem first, then calls `add_stages`, so that weights are drawn in order.
+    """
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
+
+    def add_stages(
+        self,
+        blocks: Sequence[int],
+        channels: Sequence[int],
+        num_classes: int,
+        make_block: Callable[[int, int, int], nn.Module],
+    ) -> None:
+        """Adds everything after the stem, and draws the weights of all convolutions.
+
+        Args:
+            blocks: number of blocks of each stage.
+            channels: of each stage.
+            num_classes: outputs of the classifier.
+            make_block: makes a block from its input channels, channels and stride.
+        """
+        before = channels[0]
+        for stage, (count, width) in enumerate(zip(blocks, channels, strict=True), start=1):
+            layers = []
+            for block in range(count):
+                layers.append(make_block(before, width, 2 if stage > 1 and block == 0 else 1))
+                before = width
+            self.add_module(f"layer{stage}", nn.Sequential(*layers))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(before, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

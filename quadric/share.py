@@ -1,0 +1,273 @@
+"""How much of a network's curvature is used: the quadratic share of every layer.
+
+A quadratic network that behaves like a linear one has a share near 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from quadric.conversion.targets import undisturbed
+from quadric.counting.network import check_model, unwrapped
+from quadric.errors import InputError, InputTypeError
+from quadric.nn import QuadraticLayer
+from quadric.texttable import text_table
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """How much of one layer's variation is quadratic.
+
+    Attributes:
+        neuron: the layer's neuron, by its name in the registry.
+        share: the mean over its neurons of ``Var(y2) / (Var(y1) + Var(y2))``, 0 to 1, where y1 is
+            the linear and y2 the quadratic part of an output. A neuron whose parts both do not
+            vary has share 0.
+        correlation: the mean over its neurons of the correlation of y1 and y2, -1 to 1; None where
+            no neuron has two parts that vary.
+        shares: the share of each neuron.
+        correlations: the correlation of each neuron, None where a part does not vary.
+        samples: how many values of each neuron were seen.
+    """
+
+    neuron: str
+    share: float
+    correlation: float | None
+    shares: tuple[float, ...] = field(repr=False)
+    correlations: tuple[float | None, ...] = field(repr=False)
+    samples: int = 0
+
+    @property
+    def num_neurons(self) -> int:
+        """How many neurons the means are over."""
+        return len(self.shares)
+
+
+class QuadraticShare(dict[str, LayerShare]):
+    """The shares of a model, by layer name; prints as a table.
+
+    Args:
+        layers: the shares by layer name.
+        unmeasured: the quadratic layers without a share, by name, each with the reason.
+
+    Attributes:
+        unmeasured: the quadratic layers without a share, by name, each with the reason.
+    """
+
+    def __init__(self, layers: Mapping[str, LayerShare], unmeasured: Mapping[str, str]) -> None:
+        super().__init__(layers)
+        self.unmeasured = dict(unmeasured)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean share over the layers; None if no layer has one."""
+        return _mean([layer.share for layer in self.values()])
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """The layers as plain values, for JSON."""
+        columns = ("neuron", "num_neurons", "share", "correlation")
+        return {name: {c: getattr(layer, c) for c in columns} for name, layer in self.items()}
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                name,
+                layer.neuron,
+                str(layer.num_neurons),
+                f"{layer.share:.4f}",
+                "-" if layer.correlation is None else f"{layer.correlation:+.3f}",
+            )
+            for name, layer in self.items()
+        ]
+        if self.mean is not None:
+            rows.append(("mean over layers", "", "", f"{self.mean:.4f}", ""))
+        header = ("layer", "neuron", "neurons", "share", "correlation")
+        lines = [f"{name}: not measured, {why}" for name, why in self.unmeasured.items()]
+        return "\n".join([text_table(header, rows, "llrrr"), *lines])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({super().__repr__()}, unmeasured={self.unmeasured!r})"
+
+
+def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
+    """Measures, layer by layer, how much of the neurons' output is quadratic.
+
+    Each neuron's output is split into its linear part y1 and its quadratic part y2. Its share is
+    ``Var(y2) / (Var(y1) + Var(y2))`` over all samples and positions: 0 where the curvature is not
+    used, 1 where nothing else is. The correlation says whether the two parts support (positive) or
+    cancel (negative) each other. The model runs in eval mode without gradients and is left as it
+    was.
+
+    Args:
+        model: a model with quadratic layers.
+        batches: any iterable of batches, for example a DataLoader or a list of tensors. Of a tuple
+            or list the first entry is the input; a mapping is passed as keyword arguments; an input
+            that is itself a tuple or list is passed as several arguments. Tensors are moved to the
+            device of the model. Everything is read in one pass and nothing is kept, so that any
+            number of batches fits.
+
+    Returns:
+        The share and the correlation of every layer.
+
+    Raises:
+        InputError: if the model has no quadratic layers, or there is no batch.
+        InputTypeError: if `model` is not a module, or `batches` is a single batch.
+
+    Examples:
+        >>> from quadric.nn import QuadraticLinear
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(QuadraticLinear(4, 20, rank=9), nn.ReLU(), nn.Linear(20, 1))
+        >>> report = quadratic_share(model, [torch.randn(32, 4) for _ in range(3)])
+        >>> print(report)  # fresh eigenvalues are zero: a linear network so far
+        layer             neuron  neurons   share  correlation
+        ----------------  ------  -------  ------  -----------
+        0                 eigen         2  0.0000            -
+        mean over layers                   0.0000
+    """
+    check_model(model)
+    if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Iterable):
+        raise InputTypeError(
+            f"batches must be an iterable of batches, got one {type(batches).__name__}: "
+            "put a single batch into a list."
+        )
+    # Hooks added to an already compiled module may never be called: run what it was compiled from.
+    model = unwrapped(model)
+    layers = {
+        name: module for name, module in model.named_modules() if isinstance(module, QuadraticLayer)
+    }
+    if not layers:
+        raise InputError(
+            f"model must have a quadratic layer, got {type(model).__name__} without any: "
+            "convert it first with quadric.convert_(model)."
+        )
+    unmeasured = {
+        name: f"the neuron {layer.neuron!r} has no split into linear and quadratic parts"
+        for name, layer in layers.items()
+        if type(layer).responses is QuadraticLayer.responses
+    }
+    moments = {name: _Moments() for name in layers if name not in unmeasured}
+    seen = _run(model, batches, {layers[name]: moment for name, moment in moments.items()})
+    if not seen:
+        raise InputError(
+            "batches must hold at least one batch, got none: "
+            "give a list or a DataLoader, and not a generator that was read already."
+        )
+    measured: dict[str, LayerShare] = {}
+    for name, moment in moments.items():
+        if not moment.count:
+            unmeasured[name] = "the forward pass never called it"
+        elif not moment.finite:
+            unmeasured[name] = "its outputs are NaN or infinite"
+        else:
+            measured[name] = moment.layer_share(layers[name].neuron)
+    return QuadraticShare(measured, unmeasured)
+
+
+def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Moments]) -> int:
+    """Runs all batches and lets the moments add up; returns how many batches there were."""
+    device = next(model.parameters()).device
+    hooks = [layer.register_forward_hook(m.see, with_kwargs=True) for layer, m in moments.items()]
+    seen = 0
+    try:
+        # A compiled submodule would not call the hooks.
+        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            for batch in batches:
+                arguments = _arguments(batch)
+                args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
+                model(*args, **kwargs)
+                seen += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+class _Moments:
+    """Running means, variances and covariance of two parts, merged batch by batch.
+
+    Chan's update in float64: sums of squares around the mean, never the difference of two large
+    numbers, so that a part with a large mean and a small variance keeps its digits.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        # Rows: linear part, quadratic part; columns: neurons.
+        self.mean = torch.zeros(())
+        self.deviation = torch.zeros(())  # sums of squares around the mean
+        self.together = torch.zeros(())  # sums of products around the means
+        self.noise = 0.0
+
+    def see(self, layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """A forward hook that adds the two parts of one call."""
+        linear, quadratic, _ = layer.responses(args[0] if args else next(iter(kwargs.values())))
+        # float64 on the CPU where the device has none
+        device = "cpu" if linear.device.type == "mps" else linear.device
+        parts = torch.stack([linear, quadratic]).movedim(layer.linear_map.channel_dim, 1)
+        # (2, neurons, samples)
+        parts = parts.reshape(2, parts.shape[1], -1).to(device, torch.float64)
+        count = parts.shape[-1]
+        if not count:
+            return
+        mean = parts.mean(-1)
+        centered = parts - mean.unsqueeze(-1)
+        deviation = centered.square().sum(-1)
+        together = centered.prod(0).sum(-1)
+        if not self.count:
+            self.mean, self.deviation, self.together = mean, deviation, together
+        else:
+            shift = mean - self.mean
+            total = self.count + count
+            weight = self.count * count / total
+            self.mean = self.mean + shift * (count / total)
+            self.deviation = self.deviation + deviation + shift.square() * weight
+            self.together = self.together + together + shift.prod(0) * weight
+        self.count += count
+        self.noise = max(self.noise, torch.finfo(linear.dtype).eps)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all that was added is finite."""
+        return bool(torch.isfinite(self.deviation).all())
+
+    def layer_share(self, neuron: str) -> LayerShare:
+        """The result for a layer of this neuron."""
+        # A part that varies by less than the rounding of its own dtype does not vary.
+        floor = (self.noise * self.mean).square() * self.count
+        deviation = torch.where(self.deviation > floor, self.deviation, 0.0)
+        total = deviation.sum(0)
+        shares = deviation[1] / torch.where(total > 0, total, 1.0)
+        varies = (deviation > 0).all(0)
+        # The roots apart, as the product of two small sums could vanish.
+        scale = torch.where(varies, deviation, 1.0).sqrt().prod(0)
+        pairs = zip((self.together / scale).clamp(-1, 1).tolist(), varies.tolist(), strict=True)
+        correlations = [value if known else None for value, known in pairs]
+        return LayerShare(
+            neuron=neuron,
+            share=float(shares.mean()),
+            correlation=_mean([value for value in correlations if value is not None]),
+            shares=tuple(shares.tolist()),
+            correlations=tuple(correlations),
+            samples=self.count,
+        )
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that a batch stands for."""
+    if isinstance(batch, (tuple, list)):
+        if not batch:
+            raise InputError("a batch must hold an input, got an empty one: give (input, ...).")
+        batch = batch[0]
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}

@@ -1,0 +1,115 @@
+"""Does a quadratic network help on this table? `quadric.sklearn.compare` says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from quadric.errors import InputError
+from quadric.sklearn.comparison.models import Plan, parse_neurons
+from quadric.sklearn.comparison.report import Comparison
+from quadric.sklearn.comparison.run import Progress, check_table, run_fits
+from quadric.sklearn.comparison.saving import check_path, save_best
+from quadric.sklearn.comparison.sources import load_source
+from quadric.sklearn.networks import ACTIVATIONS
+
+
+def compare(
+    source: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    neurons: str = "eigen,shared",
+    hidden: Sequence[int] = (64, 64),
+    activation: str = "silu",
+    folds: int = 5,
+    seeds: int = 3,
+    seed: int = 0,
+    epochs: int | None = None,
+    rows: int | None = None,
+    delimiter: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    data_dir: str | os.PathLike[str] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    baselines: bool = True,
+    save: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Says whether a quadratic network is better on a table, and by how much.
+
+    Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept in a
+    directory, so that the same call goes on where it was stopped. The directory also gets
+    compare.json, compare.png (if matplotlib is there) and a result.json for each network.
+
+    Args:
+        source: a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of scikit-learn.
+        target: the column to predict; only a file needs it.
+        task: "regression" or "classification"; None finds it from the target.
+        neurons: the neurons to compare with linear, with an optional rank: "eigen:3,shared".
+        hidden: widths of the linear network; the others have no more parameters.
+        activation: between the layers: silu, relu, tanh, logistic or identity.
+        folds: of the cross-validation.
+        seeds: starts of each network on each fold.
+        seed: of the split and the first start.
+        epochs: at most; None for enough to converge.
+        rows: the first rows of a file, or the number of samples of a law.
+        delimiter: of a file; None finds it.
+        drop: columns of a file to leave out.
+        categories: columns of a file to take as categories.
+        data_dir: where the UCI tables are.
+        run_dir: where the fits are kept; None for a directory under runs/compare.
+        baselines: whether to fit scikit-learn's models too.
+        save: a file, .onnx or .safetensors, for the best quadratic network, refitted on all rows.
+        progress: called with the number of new fits, what is being fitted, and the number of all.
+
+    Returns:
+        The comparison: print it, or take `verdict()`, `rows`, `differences`, `to_dict()`.
+
+    Raises:
+        InputError: if an argument, the table or the directory does not fit.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = compare("diabetes", hidden=[4], folds=2, seeds=1, epochs=2,
+        ...                     baselines=False, run_dir=f"{folder}/run")
+        >>> [row.model for row in found.rows]
+        ['linear', 'eigen', 'shared']
+    """
+    contenders, widths = parse_neurons(neurons), tuple(hidden)
+    if not widths or min(widths) < 1:
+        raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if save is not None:
+        check_path(Path(save))
+    table = load_source(
+        os.fspath(source),
+        target=target,
+        task=task,
+        data_dir=data_dir,
+        rows=rows,
+        delimiter=delimiter,
+        drop=drop,
+        categories=categories,
+        seed=seed,
+    )
+    table = check_table(table, folds)
+    plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
+    directory = None if run_dir is None else Path(run_dir)
+    found = Comparison(table, plan, run_fits(table, plan, directory=directory, progress=progress))
+    found.write()
+    picture = found.records.path / "compare.png"
+    if importlib.util.find_spec("matplotlib") is not None:
+        from quadric.sklearn.comparison.picture import draw
+
+        draw(found, picture)
+        found.written.append(f"{picture}: the picture")
+    else:
+        found.written.append("no picture: pip install 'quadric[plots]'")
+    if save is not None:
+        found.written += save_best(found, Path(save))
+    return found

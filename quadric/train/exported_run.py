@@ -1,0 +1,129 @@
+"""Runs as networks to be exported: what `quadric export` makes of a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric.data.tables import Standardization
+from quadric.errors import InputError
+from quadric.exporting.checking import TOLERANCES
+from quadric.exporting.deploying import Deployable
+from quadric.saving import load_
+from quadric.train.data import PicturePart, TablePart, TrainingData, load_data
+from quadric.train.directory import RunDirectory, continued
+from quadric.train.network import build_network
+from quadric.train.tasks import Classification
+
+_SCALE = dataclasses.fields(Standardization)
+
+ROWS = 16
+"""Of a table's training rows, on which a file is compared with the network."""
+
+
+def from_run(path: str | Path, **place: Any) -> Deployable:
+    """The network of a finished run, with its data.
+
+    Args:
+        path: the run directory.
+        **place: `data_dir`, if another one than when it was trained.
+
+    Returns:
+        The network, the linear one to compare it with, and what its export needs of the data.
+
+    Raises:
+        InputError: if the run is not finished.
+    """
+    directory = RunDirectory(Path(path))
+    recipe = continued(directory.recipe(), place)
+    if not directory.weights_file.is_file():
+        raise InputError(
+            f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
+            f"with `{directory.resume_command}`"
+        )
+    data = load_data(recipe)
+    network = build_network(recipe, data)
+    load_(network, directory.weights_file)
+    linear = None
+    if recipe.neuron != "linear":
+        linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
+    example, tolerance = torch.zeros(1, *data.input_shape), None
+    if isinstance(data, TablePart):
+        network = InUnits(network, data.scale)
+        linear = None if linear is None else InUnits(linear, data.scale)
+        example = data.data.train_inputs[:ROWS]
+        tolerance = _tolerance(data.scale)
+    rank = "" if recipe.rank is None else f", rank {recipe.rank}"
+
+    def calibration(count: int) -> list[Tensor]:
+        batches: list[Tensor] = []
+        for inputs, _ in data.train(0, 1):
+            if isinstance(data, TablePart):
+                inputs = data.scale.restore_inputs(inputs)
+            batches.append(inputs[: count - sum(map(len, batches))])
+            if sum(map(len, batches)) >= count:
+                break
+        return batches
+
+    classifies = isinstance(data.task, Classification)
+    return Deployable(
+        str(directory.path),
+        recipe.neuron + rank,
+        network,
+        linear,
+        (example,),
+        calibration,
+        (lambda: data.test(0, 1)) if classifies else None,
+        _units(data),
+        tolerance,
+    )
+
+
+def _tolerance(scale: Standardization) -> float:
+    """The tolerance of a file that gives a target in its own units.
+
+    There a difference counts against the target's spread, while files are compared by their largest
+    output. It is no finer than float32.
+    """
+    spread, mean = float(scale.target_std.abs().max()), float(scale.target_mean.abs().max())
+    return max(TOLERANCES[torch.float32] * spread / max(spread, mean), 1e-6)
+
+
+class InUnits(nn.Module):
+    """A network of standardized columns that takes and gives them in their own units.
+
+    Args:
+        network: as it was trained.
+        scale: of the training rows.
+    """
+
+    def __init__(self, network: nn.Module, scale: Standardization) -> None:
+        super().__init__()
+        self.network = network
+        for field in _SCALE:
+            self.register_buffer(field.name, getattr(scale, field.name).clone())
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Scales, computes and scales back."""
+        scale = Standardization(*(self.get_buffer(f.name) for f in _SCALE))
+        out: Tensor = scale.restore_targets(self.network(scale.inputs(input)))
+        return out
+
+
+def _units(data: TrainingData) -> dict[str, Any]:
+    """What an exported network takes and gives."""
+    if isinstance(data, TablePart):
+        columns, target = list(data.data.input_names), data.data.target_name
+        text = f"in own units: takes {', '.join(columns)}; gives {target}"
+        return {"text": text, "inputs": columns, "output": target}
+    if isinstance(data, PicturePart):
+        how = data.data.normalization
+        mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (how.mean, how.std))
+        text = f"takes (pixel / {how.scale:g} - mean) / std, with mean {mean} and std {std}"
+        numbers = {"scale": how.scale, "mean": list(how.mean), "std": list(how.std)}
+        return {"text": text, **numbers}
+    return {}

@@ -1,0 +1,231 @@
+"""Which path runs, once per call, and that each gives the formula's values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import quadric
+from quadric import ops
+from quadric.ops import eager, reference, rows
+from quadric.ops.blocks import eigen_blocks, shared_blocks
+from tests.conftest import need_kernels
+from tests.ops.squares import FORMATS, Operations, formula
+
+NEURONS = ("eigen", "shared")
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    need_kernels()
+    yield
+    quadric.use_kernels(False)
+
+
+def bent(layer: Any) -> Any:
+    """A layer whose eigenvalues have learned."""
+    nn.init.normal_(layer.eigenvalues, std=0.3)
+    return layer
+
+
+def expected_of(layer: Any, x: Tensor) -> Tensor:
+    """What a layer should compute, in float64."""
+    twin = copy.deepcopy(layer).double()
+    linear_map = twin.linear_map
+    z = linear_map(linear_map.prepare(x.double()), twin.weight, twin.bias)
+    return formula(z, twin.effective_eigenvalues(), twin.blocks, linear_map.channel_dim)
+
+
+BLOCKS = eigen_blocks(20, 9)
+
+
+@pytest.mark.parametrize(
+    ("z", "dim", "kernels", "chosen"),
+    [
+        (torch.zeros(3, 20), -1, True, "_NATIVE"),
+        (torch.zeros(3, 20), -1, False, "_ROWS"),
+        (torch.zeros(3, 20, dtype=torch.float64), -1, True, "_ROWS"),
+        (torch.zeros(3, 20).bfloat16(), -1, True, "_SLICES"),
+        (torch.zeros(20, 3).T, -1, True, "_SLICES"),
+        (torch.zeros(0, 20), -1, True, "_SLICES"),
+        (torch.zeros(3, 20, device="meta"), -1, True, "_SLICES"),
+        (torch.zeros(2, 20, 4, 4), -3, True, "_NATIVE"),
+        (torch.zeros(2, 20, 4, 4), -3, False, "_SLICES"),
+        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, True, "_NATIVE"),
+        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, False, "_ROWS"),
+        (torch.zeros(2, 20, 4).transpose(1, 2).contiguous().transpose(1, 2), -2, False, "_ROWS"),
+    ],
+)
+def test_the_backend(z: Tensor, dim: int, kernels: bool, chosen: str) -> None:
+    quadric.use_kernels(kernels)
+    assert ops.backend_for(z, BLOCKS, dim) is getattr(ops, chosen)
+
+
+def test_the_square_neuron_needs_no_mixing() -> None:
+    assert ops.backend_for(torch.zeros(3, 20), shared_blocks(20, 1), -1) is ops._SLICES
+
+
+@pytest.fixture
+def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the paths that run."""
+    ran: list[str] = []
+
+    def record(module: Any, name: str, label: str) -> None:
+        real = getattr(module, name)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            ran.append(label)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, recorded)
+
+    record(reference, "add_squares", "reference")
+    record(rows, "add_squares", "small")
+    record(eager.AddSquares, "apply", "eager")
+    record(ops, "backend_for", "backend")
+    return ran
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_the_path(neuron: str, paths: list[str]) -> None:
+    layer = bent(quadric.make_layer(nn.Linear, 8, 64, neuron=neuron))
+    small, large = torch.randn(5, 8), torch.randn(2000, 8)
+    with torch.no_grad():
+        layer(small)
+    assert paths == ["backend"]
+    paths.clear()
+    layer(small)
+    assert paths == ["small"]
+    paths.clear()
+    layer(large)
+    assert paths == ["backend", "eager"]
+    paths.clear()
+    torch.func.vmap(layer)(small)
+    assert paths == ["reference"]
+    paths.clear()
+    wide = bent(quadric.make_layer(nn.Linear, 8, 200, neuron=neuron))
+    wide(small)
+    assert paths == ["backend", "eager"]
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("positions", [(5,), (3, 700), (0,), ()])
+def test_gradients_of_all_parameters(
+    neuron: str, kernels: bool, positions: tuple[int, ...]
+) -> None:
+    quadric.use_kernels(kernels)
+    layer = bent(quadric.make_layer(nn.Linear, 8, 40, neuron=neuron, rank=3))
+    twin = copy.deepcopy(layer).double()
+    x = torch.randn(*positions, 8, requires_grad=True)
+    x64 = x.detach().double().requires_grad_()
+    found = torch.autograd.grad(layer(x).sin().sum(), [x, *layer.parameters()])
+    z = nn.functional.linear(x64, twin.weight, twin.bias)
+    expected = formula(z, twin.eigenvalues, twin.blocks, -1)
+    wanted = torch.autograd.grad(expected.sin().sum(), [x64, *twin.parameters()])
+    for one, other in zip(found, wanted, strict=True):
+        scale = float(other.abs().max()) if other.numel() else 1.0
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5 * max(scale, 1))
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("rows_", [5, 2000])
+def test_second_derivatives(neuron: str, rows_: int) -> None:
+    layer = bent(quadric.make_layer(nn.Linear, 4, 40, neuron=neuron, rank=3)).double()
+    x = torch.randn(rows_, 4, dtype=torch.float64, requires_grad=True)
+
+    def second(out: Tensor) -> tuple[Tensor, ...]:
+        own = [x, *layer.parameters()]
+        slopes = torch.autograd.grad(out.sin().sum(), own, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), own)
+
+    z = nn.functional.linear(x, layer.weight, layer.bias)
+    wanted = second(formula(z, layer.eigenvalues, layer.blocks, -1))
+    torch.testing.assert_close(second(layer(x)), wanted)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_an_infinite_square_of_a_small_layer_stays_in_its_block(neuron: str) -> None:
+    layer = bent(quadric.make_layer(nn.Linear, 2, 40, neuron=neuron, rank=3, bias=False))
+    with torch.no_grad():
+        layer.weight[:, 0], layer.weight[9:, 1] = 1.0, 0.0
+    x = torch.tensor([[0.5, 1e30]])
+    out = layer(x)
+    assert out[:, 20:].isfinite().all()
+    assert not out[:, :9].isfinite().all()
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_fresh_layer_is_exactly_linear(neuron: str, train: bool, kernels: bool) -> None:
+    """Also for so many inputs that torch adds up products in several parts."""
+    quadric.use_kernels(kernels)
+    linear = nn.Linear(2000, 40)
+    layer = quadric.make_layer(linear, neuron=neuron)
+    x = torch.randn(64, 2000)
+    with torch.set_grad_enabled(train):
+        assert torch.equal(layer(x), linear(x))
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_network_trains_as_in_float64(neuron: str, threads: int, channels_last: bool) -> None:
+    conv = bent(quadric.make_layer(nn.Conv2d, 3, 26, 3, padding=1, neuron=neuron, rank=4))
+    linear = bent(quadric.make_layer(nn.Linear, 26, 17, neuron=neuron, rank=3))
+    pool = nn.AdaptiveAvgPool2d(1)
+    model = nn.Sequential(conv, nn.ReLU(True), pool, nn.Flatten(), linear, nn.SiLU(True))
+    x = torch.randn(8, 3, 24, 24)  # large enough for several threads to share the work
+    wide = copy.deepcopy(model).double()
+    wide(x.double()).square().sum().backward()
+    if channels_last:
+        model, x = model.to(memory_format=FORMATS[4]), x.contiguous(memory_format=FORMATS[4])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        model(x).square().sum().backward()
+    finally:
+        torch.set_num_threads(before)
+    for (name, ours), theirs in zip(model.named_parameters(), wide.parameters(), strict=True):
+        assert ours.grad is not None, name
+        scale = float(theirs.grad.abs().max())
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_graph_that_is_recorded_holds_the_squares(neuron: str, gradients: bool) -> None:
+    """make_fx sees torch's operations, and not what the kernels do to a tensor."""
+    layer = bent(quadric.make_layer(nn.Linear, 20, 20, neuron=neuron, rank=4))
+    x = torch.randn(5, 20)
+    with torch.set_grad_enabled(gradients):
+        graph = make_fx(lambda x: layer(x))(torch.randn(5, 20))
+        torch.testing.assert_close(graph(x).double(), expected_of(layer, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("neuron", "most"), [("eigen", 3), ("shared", 4)])
+def test_no_operator_besides_the_convolution_touches_an_activation(neuron: str, most: int) -> None:
+    """An operator that slips in is one more pass over all activations.
+
+    eigen has room for the gradient and for the eigenvalues' sums, shared also for its output.
+    """
+    names: dict[str, list[str]] = {}
+    for each in ("linear", neuron):
+        layer = quadric.make_layer(nn.Conv2d, 8, 20, 3, neuron=each)
+        x = torch.randn(2, 8, 8, 8, requires_grad=True)
+        with Operations() as operations:
+            out = layer(x)
+            out.backward(torch.ones_like(out))
+        names[each] = [n for n in operations.names if n not in ("detach", "empty")]
+    added = list(names[neuron])
+    for each in names["linear"]:
+        added.remove(each)
+    assert len(added) <= most, added
+    assert not {"mul", "add", "pow", "square", "sum", "matmul", "bmm", "clone"} & set(added), added
