@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import errno
 import sys
 from pathlib import Path
 
