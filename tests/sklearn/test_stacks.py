@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quadric.nn import QuadraticLinear
 from quadric.sklearn.networks import ACTIVATIONS, build_network
 from quadric.sklearn.stacks import AnyStack, ProductStack, make_stack, stack_parameters
 
@@ -73,6 +74,14 @@ def test_products_of_other_ranks(neuron: str, rank: int) -> None:
 def test_other_neurons_run_their_own_layer(neuron: str) -> None:
     made = networks(neuron)
     assert isinstance(make_stack(made[0]), AnyStack)
+    assert_same(made)
+
+
+def test_eigenvectors_of_unit_length_run_their_own_layer() -> None:
+    made = networks("linear")
+    for network in made:
+        network[0] = QuadraticLinear(5, 13, rank=3, normalize=True, dtype=torch.float64)
+        nn.init.normal_(network[0].eigenvalues)
     assert_same(made)
 
 
