@@ -121,9 +121,11 @@ def layer_rule(layer: nn.Module) -> Rule | None:
     """The rule that counts a layer, or None where there is no closed form for it."""
     if isinstance(layer, EigenLayer):
         return get_neuron("eigen").make_rule(rank=layer.rank)
-    if isinstance(layer, NeuronLayer) and type(layer.rule).num_macs is not Rule.num_macs:
-        return layer.rule
-    return None
+    if not isinstance(layer, NeuronLayer):
+        return None
+    kind = type(layer.rule)
+    stated = kind.num_macs is not Rule.num_macs or kind.per_output is not Rule.per_output
+    return layer.rule if stated else None
 
 
 def layer_macs(layer: QuadraticLayer, rule: Rule, input: Tensor, output: Tensor) -> tuple[int, int]:

@@ -606,3 +606,11 @@ def test_fvcore_agrees_on_plain_networks() -> None:
         analysis = fvcore.FlopCountAnalysis(model, X32).unsupported_ops_warnings(False)
         theirs = analysis.by_operator()
     assert theirs["conv"] + theirs["linear"] == cost(model, X32).macs
+
+
+@pytest.mark.parametrize("neuron", quadric.neurons())
+def test_the_products_of_every_neuron_are_counted(neuron: str) -> None:
+    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron)
+    macs = quadric.neurons()[neuron].make_rule().num_macs(4, 10, positions=3, inputs=12)
+    assert quadric.cost(layer, torch.zeros(3, 4)).macs == macs
+    assert macs > 3 * 4 * 10 or neuron == "linear"
