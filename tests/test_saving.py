@@ -614,9 +614,9 @@ def test_foreign_files_change_nothing(kind: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"nothing\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors"):
         quadric.load_(small(), tmp_path / "nothing.safetensors")
-    with pytest.raises(FileError, match="Is a directory"):
+    with pytest.raises(IsADirectoryError):
         quadric.load_(small(), tmp_path)
 
 

@@ -307,7 +307,7 @@ def test_all_neurons_but_those_that_take_hours(tmp_path):
 
 @pytest.mark.parametrize("model", ["transformer", "resnet20"])
 def test_neurons_that_take_hours_in_a_network(model):
-    widest = command._widest(model)
+    widest = command.widest(model)
     ratios = {n: command._layer_ratio(n, widest) for n in ("eigen", "fan", "general")}
     assert 1 < ratios["eigen"] < 1.5 < ratios["fan"] < 4
     assert ratios["general"] > command.EXPENSIVE
