@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data.tables import Standardization
-from quadric.errors import InputError
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
-from quadric.saving import load_
-from quadric.train.data import PicturePart, TablePart, TrainingData, load_data
-from quadric.train.directory import RunDirectory, continued
-from quadric.train.network import build_network
+from quadric.train.data import PicturePart, TablePart, TrainingData
+from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
 
 _SCALE = dataclasses.fields(Standardization)
@@ -38,16 +35,8 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     Raises:
         InputError: if the run is not finished.
     """
-    directory = RunDirectory(Path(path))
-    recipe = continued(directory.recipe(), place)
-    if not directory.weights_file.is_file():
-        raise InputError(
-            f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
-            f"with `{directory.resume_command}`"
-        )
-    data = load_data(recipe)
-    network = build_network(recipe, data)
-    load_(network, directory.weights_file)
+    run = load_run(path, **place)
+    recipe, data, network = run.recipe, run.data, run.network
     linear = None
     if recipe.neuron != "linear":
         linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
@@ -71,7 +60,7 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
 
     classifies = isinstance(data.task, Classification)
     return Deployable(
-        str(directory.path),
+        str(run.directory.path),
         recipe.neuron + rank,
         network,
         linear,
