@@ -119,7 +119,7 @@ def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: in
     matrices = [chunk.matrix(lam) for chunk in chunks]
     rows = as_rows(out, out.shape[dim])
     star = blocks.shape == "star"
-    for tile, part in _tiles(*rows.shape, _STAR_TILE if star else _TILE):
+    for tile, part in _tiles(len(rows), rows.shape[1], _STAR_TILE if star else _TILE):
         own = rows[tile]
         if star:
             done = _add_to_heads(own, part, chunks, matrices)
@@ -170,7 +170,7 @@ def backward(
     chunks = chunks_of(blocks)
     doubled = [chunk.matrix(2 * eigenvalues.to(kept.dtype)) for chunk in chunks]
     g_rows, x_rows, r_rows = (as_rows(tensor, kept.shape[dim]) for tensor in (grad, kept, result))
-    tiles = list(_tiles(*x_rows.shape, _TILE))
+    tiles = list(_tiles(len(x_rows), x_rows.shape[1], _TILE))
     most = max((tile.stop - tile.start) // part for tile, part in tiles)
     totals = [matrix.new_zeros(most, *matrix.shape) for matrix in doubled]
     for tile, part in tiles:
