@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
+from quadric.counting.network import tensors_in
 from quadric.errors import InputError
-from quadric.exporting.checking import tensors_in
 from quadric.models.building import create
 from quadric.models.named import build_network, example_inputs
 from quadric.ops import native as kernels
