@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from quadric.counting.network import tensors_in
+from quadric.counting.network import tensors_in, unwrapped
 
 
 @dataclass
@@ -27,3 +28,9 @@ def test_tensors_of_nested_results() -> None:
     assert [t.numel() for t in tensors_in(nested)] == [1, 2, 3]
     assert tensors_in(UserDict(x=two)) == [two]
     assert tensors_in((Result, "text", None)) == []
+
+
+def test_a_network_comes_out_of_all_its_wrappers() -> None:
+    network = nn.Linear(2, 2)
+    wrapped: Any = torch.compile(nn.DataParallel(network), backend="eager")
+    assert unwrapped(wrapped) is network
