@@ -162,13 +162,16 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     """
     check_model(model)
     path = os.fspath(path)
-    header, tensors = _read(path)
+    tensors, metadata = read_tensors(path)
+    header = _parse(metadata, set(tensors), path)
     inner = unwrapped(model)
     swap, names = _conversion(model, inner, header, path)
     swap.do()
     before: dict[str, Tensor] = {}
     try:
-        values = _fitting(inner, header, tensors, path)
+        values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
+        keys = quadratic_keys(inner) if header.content == "quadratic" else None
+        check_tensors(inner, values, path, keys)
         own = inner.state_dict()
         before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
         inner.load_state_dict(values, strict=header.content == "model")
@@ -281,23 +284,30 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 # ------------------------------------------------------------------------------------------------
 
 
-def _read(path: str) -> tuple[Header, dict[str, Tensor]]:
+def read_tensors(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, and its metadata.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        InputError: if it is no safetensors file.
+    """
     with open(path, "rb"):
         pass  # Python's own error, with the path, for a file that cannot be opened
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            metadata = file.metadata()
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{path} must be a safetensors file that quadric.save wrote, got a truncated, damaged "
-            f"or foreign one ({error}): write it again"
+            f"{path} must be a safetensors file, got a truncated, damaged or foreign one "
+            f"({error}): fetch or write it again"
         ) from None
-    return _parse(metadata, set(tensors), path), tensors
 
 
-def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> Header:
-    if not metadata or KEY not in metadata:
+def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
+    if KEY not in metadata:
         raise InputError(
             f"{path} must be a file that quadric.save wrote, got a safetensors file without its "
             "header: a linear checkpoint loads with "
@@ -362,13 +372,22 @@ def _conversion(
         raise InputError(f"{path} does not fit the model: {error}") from None
 
 
-def _fitting(
-    model: nn.Module, header: Header, tensors: Mapping[str, Tensor], path: str
-) -> dict[str, Tensor]:
-    """The tensors of the file by all their names, once they are known to fit the model."""
-    values = dict(tensors) | {key: tensors[first] for key, first in header.aliases.items()}
+def check_tensors(
+    model: nn.Module, values: Mapping[str, Tensor], path: str, keys: set[str] | None = None
+) -> None:
+    """Refuses tensors that do not fit a model.
+
+    Args:
+        model: the network.
+        values: the tensors, by all their names.
+        path: the file they come from, for the error.
+        keys: the names that there must be; by default those of the model's state dict.
+
+    Raises:
+        InputError: if a name, shape or kind of number differs, or the model is on the meta device.
+    """
     state = model.state_dict()
-    keys = quadratic_keys(model) if header.content == "quadratic" else set(state)
+    keys = set(state) if keys is None else keys
     missing = [repr(key) for key in state if key in keys and key not in values]
     unexpected = [repr(key) for key in values if key not in keys]
     faults = [f"{some(missing, 3)} missing"] if missing else []
@@ -393,9 +412,8 @@ def _fitting(
     if faults:
         raise InputError(
             f"the tensors of {path} must be those of the model, got {' and '.join(faults)}: load "
-            "it into a model of the same architecture"
+            "it into a model of the same architecture and options (such as num_classes)"
         )
-    return values
 
 
 def _number_kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:

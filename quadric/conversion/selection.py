@@ -18,9 +18,8 @@ from quadric.conversion.targets import (
     naming_layer,
     obstacle,
     run_examples,
-    tensors_of,
 )
-from quadric.counting.network import check_initialized, unfused, unwrapped
+from quadric.counting.network import check_initialized, tensors_in, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.nn.layer import check_size
@@ -315,12 +314,12 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
 
     def watch(module: nn.Module, args: Any, output: Any) -> None:
         inputs.setdefault(id(module), []).extend(t for t in args if isinstance(t, Tensor))
-        outputs.setdefault(id(module), []).extend(tensors_of(output))
+        outputs.setdefault(id(module), []).extend(tensors_in(output))
 
     handles = [target.module.register_forward_hook(watch) for target in targets]
     try:
         with unfused():
-            result = {_storage(t) for t in tensors_of(run_examples(model, example_inputs))}
+            result = {_storage(t) for t in tensors_in(run_examples(model, example_inputs))}
     finally:
         for handle in handles:
             handle.remove()

@@ -8,10 +8,9 @@ as it is gets a reason in words.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -384,17 +383,3 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not buffer.is_meta and not torch.equal(buffer, value):
                     buffer.copy_(value)
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in what a module returned: in sequences, mappings and dataclasses, too."""
-    if isinstance(value, Tensor):
-        return [value]
-    inner: Any = ()
-    if isinstance(value, (tuple, list)):
-        inner = value
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = vars(value).values()
-    return [tensor for item in inner for tensor in tensors_of(item)]

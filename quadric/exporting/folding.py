@@ -24,11 +24,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
-from quadric.errors import InputError, InputTypeError
+from quadric.counting.network import check_model
+from quadric.errors import InputError
 from quadric.exporting.following import Pair, find_pairs, is_touched, places_of, several_places
 from quadric.nn import QuadraticLayer
 from quadric.ops.blocks import Blocks
 from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.zoo import layer_kind
 
 CANCELLATION = 100.0
 """A folded eigen neuron adds constants sum |lambda'| c_f^2 that cancel again. Above this many
@@ -38,15 +40,6 @@ SMALLEST_SCALE = 1e-6
 """Features are not divided by a smaller scale than this: their squares would leave the range of
 float32."""
 
-_LINEAR = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 _KNOWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 _ABOUT_ZERO = "some of its scales are about zero, and the squares would be divided by them"
 _OTHER_DIMENSION = "it normalizes another dimension than the layer's outputs"
@@ -95,7 +88,7 @@ class FoldingReport:
         return "\n".join(lines + [f"  {name}: {reason}" for name, reason in self.kept.items()])
 
 
-def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingReport:
+def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
     """Folds every BatchNorm that directly follows a linear, eigen, shared or square layer into it.
 
     The model computes what it computed, up to rounding, in eval mode. It is for inference: it is no
@@ -104,31 +97,27 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
 
     Args:
         model: in eval mode; changed in place.
-        example_inputs: a tensor, a tuple or a mapping. They are needed for networks that torch.fx
-            cannot trace, and after a Linear or a Conv1d to see which dimension is normalized. Where
-            torch.fx cannot trace, this one run decides: a network that takes another path with
-            other inputs (`if x.shape[0] > 4`) must not be folded.
+        example_inputs: the arguments of `model.forward`: a tensor, a tuple or a mapping. One run
+            with them shows who reads what: a network that takes another path with other inputs
+            (`if x.shape[0] > 4`) must not be folded.
 
     Returns:
         What was folded, and what was not, with the reason.
 
     Raises:
-        InputError: if a part of the model is in training mode, or example inputs are missing.
+        InputError: if a part of the model is in training mode, or the inputs do not fit.
         InputTypeError: if the model is no module.
 
     Examples:
         >>> import quadric
         >>> model = nn.Sequential(nn.Conv2d(1, 20, 3), nn.BatchNorm2d(20), nn.ReLU()).eval()
         >>> report = quadric.convert_(model)
-        >>> fold_batchnorm_(model).folded
+        >>> fold_batchnorm_(model, torch.randn(2, 1, 5, 5)).folded
         {'0': '1'}
         >>> type(model[1]).__name__
         'Identity'
     """
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(
-            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
-        )
+    check_model(model)
     report = FoldingReport()
     places = places_of(model)
     norms = [p for p in places.values() if isinstance(p.module, _BatchNorm)]
@@ -172,7 +161,7 @@ def _obstacle(pair: Pair) -> str | None:
         return "it keeps no running statistics: in eval mode too it normalizes by the batch"
     if isinstance(layer, QuadraticLayer) and layer.blocks is None:
         return f"the neuron {layer.neuron!r} cannot take up a scale and a shift"
-    if not quadratic and type(layer) not in _LINEAR:
+    if not quadratic and type(layer) is not layer_kind(layer):
         return f"{type(layer).__name__} is not a layer whose formula is known"
     for module in (layer, norm):
         if is_touched(module):
@@ -186,12 +175,7 @@ def _obstacle(pair: Pair) -> str | None:
     if type(norm).forward not in _KNOWN_FORWARDS:
         return f"{type(norm).__name__} is a subclass with a forward of its own"
     spatial = -1 - _linear_map_of(layer).channel_dim
-    if pair.dims is None and spatial < 2:
-        return (
-            "without example_inputs it is not known whether it normalizes the layer's outputs: "
-            "give them"
-        )
-    if pair.dims is not None and pair.dims != spatial + 2:
+    if pair.dims != spatial + 2:
         return _OTHER_DIMENSION
     tensors = [*layer._parameters.values(), norm.running_mean]
     if any(t is not None and t.is_meta for t in tensors):

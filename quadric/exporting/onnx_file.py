@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.exporting.checking import BATCH_SIZES, check_arguments
+from quadric.exporting.checking import BATCH_SIZES
 from quadric.exporting.preparing import (
     Call,
     Examples,
@@ -84,7 +84,6 @@ def export_onnx(
     """
     who = "quadric.export_onnx"
     require("onnx", who)
-    check_arguments(model, example_inputs, who)
     _check_opset(opset)
     if input_names is not None and len(input_names) != len(example_inputs):
         raise InputError(

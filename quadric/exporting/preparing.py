@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.conversion.targets import walk
+from quadric.counting.network import tensors_in, unfused, unwrapped
 from quadric.errors import InputError
 from quadric.exporting.checking import (
     batch_of,
@@ -27,13 +28,11 @@ from quadric.exporting.checking import (
     check_difference,
     difference,
     has_numbers,
-    tensors_in,
     tolerance_of,
 )
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
-from quadric.nn import QuadraticLayer
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported file."""
@@ -47,21 +46,16 @@ def in_one_line(error: BaseException) -> str:
 
 def copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in eval mode, out of its wrappers."""
-    inner = model._modules.get("_orig_mod")  # torch.compile
-    if type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-        inner = model._modules.get("module")
-    if inner is not None:
-        return copied(inner)
-    return copy.deepcopy(model).cpu().eval()
+    return copy.deepcopy(unwrapped(model)).cpu().eval()
 
 
 def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
     """The model with lean layers, which also take up the shifts that folding left after them."""
-    if isinstance(model, QuadraticLayer):
-        return lean_layer(model) if is_lean(model) else model
+    if is_lean(model):
+        return lean_layer(model)
     made: dict[int, nn.Module] = {}
     for name, parent, key, module in list(walk(model)):
-        if not isinstance(module, QuadraticLayer) or not is_lean(module):
+        if not is_lean(module):
             continue
         if id(module) not in made:
             shift = None
@@ -76,12 +70,8 @@ def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
 @torch.no_grad()
 def run(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a model, without torch's fused Transformer paths."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with unfused():
         return [t.clone() for t in tensors_in(model(*inputs))]
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @dataclass(frozen=True)

@@ -88,11 +88,9 @@ class CifarResNet(ResNet):
         make_block = partial(BasicBlock, shortcut=shortcut, activation=activation)
         self.add_stages([blocks] * len(channels), channels, num_classes, make_block)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
-        x = self.act1(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        out: Tensor = self.fc(self.avgpool(x).flatten(1))
+    def stem(self, x: Tensor) -> Tensor:
+        """What the first stage sees."""
+        out: Tensor = self.act1(self.bn1(self.conv1(x)))
         return out
 
 

@@ -64,11 +64,9 @@ class ImageNetResNet(ResNet):
         make_block = partial(BasicBlock, activation=activation)
         self.add_stages(blocks, channels, num_classes, make_block)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        out: Tensor = self.fc(self.avgpool(x).flatten(1))
+    def stem(self, x: Tensor) -> Tensor:
+        """What the first stage sees."""
+        out: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         return out
 
 

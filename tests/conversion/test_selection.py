@@ -200,3 +200,12 @@ def test_ranks_by_number_mapping_and_callable() -> None:
     assert ranks(3) == [3, 3]
     assert ranks({"2": 4}) == [9, 4]
     assert ranks(lambda name: 2 if name == "0" else None) == [2, 9]
+
+
+@pytest.mark.parametrize(("neuron", "rank"), [("eigen", 4), ("shared", 5)])
+def test_small_groups_hold_one_neuron_or_are_left(neuron: str, rank: int) -> None:
+    """Five outputs in each group: just enough for one neuron, and one too few."""
+    for wanted, converted in ((rank, True), (rank + 1, False)):
+        model = nn.Sequential(nn.Conv2d(4, 10, 3, groups=2), nn.Conv2d(10, 20, 1))
+        report = quadric.convert_(model, neuron, rank=wanted)
+        assert ("0" in report.names) == converted

@@ -81,7 +81,7 @@ def test_the_file_is_standard_onnx_of_the_stated_opset(tmp_path: Path) -> None:
     assert not any(node.metadata_props for node in graph.graph.node)
     facts = report.to_dict()
     assert facts["path"] == str(path)
-    assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, [3])
+    assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, (3,))
     assert "opset 20" in str(report)
     assert "3 BatchNorm folded" in str(report)
 
