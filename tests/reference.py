@@ -506,6 +506,43 @@ def quadenhancer_mix(z: Tensor, theta: Tensor, b: Tensor | None) -> Tensor:
     return torch.stack(outputs)
 
 
+def bilinear(x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> Tensor:
+    """(w1'x + b1)(w2'x + b2); a layer without bias keeps the constant b2 = 1."""
+    outputs = [(w1[o] @ x + _at(b1, o)) * (w2[o] @ x + _at(b2, o)) for o in range(len(w1))]
+    return torch.stack(outputs)
+
+
+def glu(
+    x: Tensor, act: str, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None
+) -> Tensor:
+    """act(w1'x + b1)(w2'x + b2)."""
+    outputs = []
+    for o in range(len(w1)):
+        a = w1[o] @ x + _at(b1, o)
+        if act == "sigmoid":
+            gate = 1 / (1 + torch.exp(-a))
+        elif act == "silu":
+            gate = a / (1 + torch.exp(-a))
+        elif act == "gelu":
+            gate = a * (1 + torch.erf(a / math.sqrt(2))) / 2
+        else:
+            gate = torch.minimum(torch.maximum(a, 0 * a), 6 + 0 * a)
+        outputs.append(gate * (w2[o] @ x + _at(b2, o)))
+    return torch.stack(outputs)
+
+
+def cross(x: Tensor, W: Tensor, b: Tensor | None, U: Tensor, V: Tensor) -> Tensor:
+    """z (1 + U V'z) with z = Wx + b: U (O, k) one row per output, V (k, O) one row per feature."""
+    z = torch.stack([W[o] @ x + _at(b, o) for o in range(len(W))])
+    features = [sum_of(row[j] * z[j] for j in range(len(z))) for row in V]
+    return torch.stack(
+        [
+            z[o] * (1 + sum_of(u * f for u, f in zip(U[o], features, strict=True)))
+            for o in range(len(z))
+        ]
+    )
+
+
 def symmetric(x: Tensor, Q: Tensor, lam: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """x'Q L Q'x + w'x + b, y alone: Q (O, k, n), lam (O, k)."""
     outputs = []

@@ -70,6 +70,7 @@ ORDER: dict[str, list[str]] = {
         "eigen",
         "shared",
         "products",
+        "gates",
         "full",
         "kervolution",
         "make",

@@ -84,6 +84,15 @@ def test_the_neurons_of_the_registry_by_hand() -> None:
     assert R.kervolution(x, c, half, 2, None).tolist() == [6.25]
     z = torch.cat([a, c])  # z = 3, 2: each output meets the channel before it
     assert R.quadenhancer(x, z, rows([0.5, 1.0]), None).tolist() == [3 * 2.0, 2 * 4.0]
+    assert R.bilinear(x, a, one, c, half).tolist() == [4 * 2.5]
+    assert R.glu(x, "relu6", c, one, a, one).tolist() == [3 * 4.0]
+    assert R.glu(x, "relu6", 4 * c, None, a, None).tolist() == [6 * 3.0]
+    for act, known in (("sigmoid", 0.8807970779778823), ("silu", 1.7615941559557646)):
+        torch.testing.assert_close(R.glu(x, act, c, None, b, one), rows(known))  # b'x + 1 = 1
+    torch.testing.assert_close(R.glu(x, "gelu", c, None, b, one), rows(1.9544997361036416))
+    # z = 3, 2; V'z = 5, -1; U V'z = 5 * 1 - 1 * 2 = 3 and 0.5 * 5 = 2.5
+    U, V = rows([1.0, 2.0], [0.5, 0.0]), rows([1.0, 1.0], [1.0, -2.0])
+    assert R.cross(x, z, None, U, V).tolist() == [3 * 4.0, 2 * 3.5]
     assert R.symmetric(x, rows([[1.0, 1.0], [0.0, 1.0]]), rows([1.0, -1.0]), c, one).tolist() == [
         8.0
     ]

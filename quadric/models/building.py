@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +16,10 @@ from torch.nn import functional as F
 from quadric.conversion.convert import convert_
 from quadric.conversion.selection import Rank, Selection
 from quadric.errors import InputError
+from quadric.models.activations import ACTIVATIONS
 from quadric.models.registry import ENTRIES, Entry, entry
-from quadric.zoo import get_neuron, make_layer
+from quadric.nn import QuadraticLayer
+from quadric.zoo import brings_activation, get_neuron, layer_kind, make_layer
 
 # Layers draw from torch's global generator, which threads share.
 _DRAWING = threading.Lock()
@@ -107,7 +111,8 @@ def create(
 
     In the networks for pictures every convolution is converted, the stem and the 1x1 shortcuts
     included; the classifier stays linear. With neuron="linear" nothing is converted, and what
-    chooses layers is not read.
+    chooses layers is not read. Behind a layer that brings its own activation (glu) the network has
+    none, unless the neuron's option `keep_activation` is True or `init` is "linear".
 
     Args:
         name: one of `names()`.
@@ -160,7 +165,32 @@ def create(
                 init=init or ("linear" if _starts_linear(neuron, options) else "published"),
                 **options,
             )
+            if init != "linear" and any(map(brings_activation, model.modules())):
+                _drop_activations_(model, found.input_shape(own))
     return model
+
+
+def _drop_activations_(model: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Takes out each activation that only ever follows layers with an activation of their own."""
+    activations = {type(make()) for make in ACTIVATIONS.values()} - {nn.Identity}
+    follows: dict[str, bool] = {}
+    last = False
+
+    def watch(name: str, module: nn.Module, *_: Any) -> None:
+        nonlocal last
+        if type(module) in activations:
+            follows[name] = follows.get(name, True) and last
+        elif layer_kind(module) is not None or isinstance(module, QuadraticLayer):
+            last = brings_activation(module)
+
+    twin = copy.deepcopy(model).to("meta").eval()
+    for name, module in twin.named_modules():
+        module.register_forward_hook(partial(watch, name))
+    with torch.no_grad():
+        twin(torch.empty(1, *input_shape, device="meta"))
+    for name in follows:
+        if follows[name]:
+            model.set_submodule(name, nn.Identity())
 
 
 def first_layers(layers: str | None) -> int | None:

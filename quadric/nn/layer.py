@@ -96,6 +96,11 @@ class QuadraticLayer(nn.Module):
         named = self._parameters.items()
         return [k for k, p in named if p is not None and k not in ("weight", "bias")]
 
+    @property
+    def linear_scale(self) -> float:
+        """Weight and bias at the linear start, as a multiple of the linear layer's."""
+        return 1.0
+
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
         """The added parameters at which the layer is linear, with the device and dtype of `weight`.
 
@@ -136,6 +141,9 @@ class QuadraticLayer(nn.Module):
             if weight.shape == own.shape:
                 for name, value in self.linear_start(weight).items():
                     state_dict[prefix + name] = value
+                for name in ("weight", "bias") if self.linear_scale != 1 else ():
+                    if prefix + name in state_dict:
+                        state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def is_linear(self) -> bool:

@@ -56,8 +56,8 @@ class FlatAdam:
             setattr(self, name, getattr(self, name)[index])
         self._make_views()
 
-    def step(self) -> None:
-        """One step down the gradients."""
+    def step(self, rate: float = 1.0) -> None:
+        """One step down the gradients, with `rate` times the learning rates."""
         g = self._gradient
         g.addcmul_(self.flat, self.decay)
         self.steps += 1
@@ -66,7 +66,7 @@ class FlatAdam:
         torch.sqrt(self.square, out=self._root)
         self._root.div_(math.sqrt(1 - BETA2**self.steps)).add_(EPSILON)
         torch.mul(self.average, self.lr, out=g)
-        self.flat.addcdiv_(g, self._root, value=-1 / (1 - BETA1**self.steps))
+        self.flat.addcdiv_(g, self._root, value=-rate / (1 - BETA1**self.steps))
 
 
 def flatten(parameters: dict[str, Tensor]) -> Tensor:

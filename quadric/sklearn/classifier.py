@@ -31,6 +31,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
             ordinary network.
         rank: its rank; None for the neuron's own default.
+        neuron_options: its further options, such as {"act": "gelu"} of glu.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         alpha: L2 penalty of the weights, divided by the rows of a minibatch.
         batch_size: rows of a minibatch; "auto" is min(200, rows).

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +47,7 @@ PREDICT_ROWS = 2**16
 class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
+    neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
     module_: Scaled
     _optimizer: AdamState | None
     n_iter_: int
@@ -58,6 +59,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         *,
         neuron: str = "eigen",
         rank: int | None = None,
+        neuron_options: Mapping[str, Any] | None = None,
         activation: str = "silu",
         alpha: float = 1e-4,
         batch_size: int | str = "auto",
@@ -78,6 +80,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         self.hidden_layer_sizes = hidden_layer_sizes
         self.neuron = neuron
         self.rank = rank
+        self.neuron_options = neuron_options
         self.activation = activation
         self.alpha = alpha
         self.batch_size = batch_size
@@ -286,6 +289,7 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             self.widths(),
             neuron=self.neuron,
             rank=self.rank,
+            neuron_options=self.neuron_options,
             activation=self.activation,
             **options,
         )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from quadric.errors import InputError
-from quadric.zoo import get_neuron, make_layer
+from quadric.zoo import brings_activation, get_neuron, make_layer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -35,6 +36,7 @@ def build_network(
     *,
     neuron: str = "eigen",
     rank: int | None = None,
+    neuron_options: Mapping[str, Any] | None = None,
     activation: str = "silu",
     dtype: torch.dtype = torch.float32,
     seed: int | None = None,
@@ -48,7 +50,8 @@ def build_network(
         hidden: width of each hidden layer; empty for a linear model.
         neuron: the neuron of the hidden layers, by its registry name.
         rank: its rank; None for the neuron's own default.
-        activation: a key of `ACTIVATIONS`.
+        neuron_options: its further options.
+        activation: a key of `ACTIVATIONS`. Behind a layer that brings its own (glu) there is none.
         dtype: of the parameters.
         seed: of their start.
         device: where they live; "meta" to count them only.
@@ -56,7 +59,7 @@ def build_network(
     Returns:
         The network.
     """
-    options = {} if rank is None else {"rank": rank}
+    options = {**(neuron_options or {}), **({} if rank is None else {"rank": rank})}
     with _DRAWING, torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)
@@ -66,7 +69,8 @@ def build_network(
             layer = make_layer(
                 nn.Linear, before, width, neuron=neuron, dtype=dtype, device=device, **options
             )
-            layers += [layer, ACTIVATIONS[activation]()]
+            make = nn.Identity if brings_activation(layer) else ACTIVATIONS[activation]
+            layers += [layer, make()]
             before = width
         layers.append(nn.Linear(before, outputs, dtype=dtype, device=device))
     return nn.Sequential(*layers)

@@ -29,6 +29,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
             ordinary network.
         rank: its rank; None for the neuron's own default.
+        neuron_options: its further options, such as {"act": "gelu"} of glu.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
             and biases have none.

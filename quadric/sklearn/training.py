@@ -68,6 +68,7 @@ class Settings:
         alpha: the L2 penalty of weights, as in scikit-learn divided by the rows of a minibatch.
         adaptive: instead of stopping, lower the learning rate to a fifth, three times.
         verbose: print the loss of each epoch.
+        rate: what the learning rate is multiplied with at each step, counted from 0; None: by 1.
     """
 
     batch_size: int
@@ -77,6 +78,7 @@ class Settings:
     alpha: float
     adaptive: bool = False
     verbose: bool = False
+    rate: Callable[[int], float] | None = None
 
 
 @dataclass
@@ -337,7 +339,8 @@ class _Stack:
 
         optimizer = self.optimizer
         self.stack.backward(optimizer.parameters, optimizer.gradients, inputs, output_gradient)
-        optimizer.step()
+        rate = self.settings.rate
+        optimizer.step(1.0 if rate is None else rate(optimizer.steps))
         return summed
 
     def _validate(self) -> list[tuple[float, float]] | None:

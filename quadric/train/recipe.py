@@ -42,7 +42,7 @@ DESCRIPTION = ("title", "reproduces")
 SPELLED = ("name", "neuron", "rank", "seed")
 # Neurons whose quadratic parameters are whole weights that start at random: their authors train
 # them with the rate of all other weights.
-ONE_RATE = ("general", "pure", "qres", "lowrank", "quadralib", "symmetric")
+ONE_RATE = tuple("general pure qres lowrank quadralib symmetric bilinear glu cross".split())
 # What a command says by an option of its own; all other fields by --set.
 OPTIONS = (
     "rank epochs batch_size lr eigenvalue_lr eigenvalue_weight_decay weight_decay schedule layers "

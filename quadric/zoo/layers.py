@@ -68,6 +68,10 @@ class NeuronLayer(QuadraticLayer):
             uniform_start_(self.weight, self.bias)
         elif self.bias is not None:
             nn.init.zeros_(self.bias)
+        if self.init == "linear":
+            with torch.no_grad():
+                for parameter in [p for p in (self.weight, self.bias) if p is not None]:
+                    parameter.mul_(self.linear_scale)
         self.rule.start_(self, self.init)
 
     @property
@@ -154,6 +158,10 @@ class NeuronLayer(QuadraticLayer):
             self._parameters[name] = nn.Parameter(empty)
         self.rule.start_(self, "linear")
 
+    @property
+    def linear_scale(self) -> float:
+        return self.rule.linear_scale
+
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
         if "linear" not in self.rule.starts:
             return {}
@@ -175,6 +183,9 @@ class NeuronLayer(QuadraticLayer):
         linear = super().to_linear()
         if self.bias is not None:
             linear.bias = self.rule.linear_bias(self)  # type: ignore[assignment]
+        back: Any = linear
+        back.weight = scaled(back.weight, 1 / self.linear_scale)
+        back.bias = scaled(back.bias, 1 / self.linear_scale)
         return linear
 
     def extra_repr(self) -> str:
@@ -182,6 +193,18 @@ class NeuronLayer(QuadraticLayer):
         for name, value in self.rule.options().items():
             text += f", {name}={value!r}"
         return text
+
+
+def scaled(parameter: nn.Parameter | None, scale: float) -> nn.Parameter | None:
+    """A parameter times a number: the same object for 1, else a new one."""
+    if parameter is None or scale == 1:
+        return parameter
+    return nn.Parameter(parameter.detach() * scale, requires_grad=parameter.requires_grad)
+
+
+def brings_activation(layer: nn.Module) -> bool:
+    """Whether a layer has an activation of its own, so that a network puts none behind it."""
+    return isinstance(layer, NeuronLayer) and layer.rule.replaces_activation
 
 
 def check_start(neuron: str, init: str | None) -> str:

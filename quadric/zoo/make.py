@@ -21,6 +21,7 @@ from quadric.zoo.layers import (
     NeuronLayer,
     NeuronLinear,
     check_start,
+    scaled,
 )
 from quadric.zoo.registry import get_neuron
 
@@ -150,6 +151,7 @@ def _from_module(module: nn.Module, neuron: str, options: dict[str, Any]) -> nn.
     check_plain_parameters(module)
     weight, bias = module.weight, module.bias
     assert isinstance(weight, nn.Parameter)
+    assert bias is None or isinstance(bias, nn.Parameter)
     layer = cls(
         **cls.geometry_of(module),
         bias=bias is not None,
@@ -160,9 +162,8 @@ def _from_module(module: nn.Module, neuron: str, options: dict[str, Any]) -> nn.
         **rule.options(),
     )
     if init == "linear":
-        layer.weight = weight
-        if bias is not None:
-            layer.bias = bias  # type: ignore[assignment]
+        layer.weight = scaled(weight, layer.linear_scale)
+        layer.bias = scaled(bias, layer.linear_scale)
         layer.start_linear_(weight.device, weight.dtype)
         if wanted != "linear" and "eigenvalue_init" in options:
             eigenvalues_(layer.parameter("eigenvalues"), options["eigenvalue_init"])

@@ -49,9 +49,19 @@ class Rule:
     switches: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def degree(self) -> int:
-        """The degree of the output as a polynomial of the input."""
+    def degree(self) -> int | None:
+        """The degree of the output as a polynomial of the input; None if it is no polynomial."""
         return 2
+
+    @property
+    def replaces_activation(self) -> bool:
+        """Whether it brings an activation: networks built with it have none behind it."""
+        return False
+
+    @property
+    def linear_scale(self) -> float:
+        """Its weight and bias at the linear start, as a multiple of the linear layer's."""
+        return 1.0
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         """The parameters of a layer, by name."""

@@ -130,6 +130,35 @@ def test_the_start_can_be_chosen() -> None:
     assert not torch.equal(model.hidden1.weight, plain.hidden1.weight)
 
 
+def activations(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if type(module) is nn.ReLU]
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_cnn", "resnet8", "resnet18"])
+def test_gates_have_no_activation_behind_them(name: str) -> None:
+    with torch.device("meta"):
+        plain = models.build(name)
+        assert activations(models.create(name, neuron="glu")) == []
+        assert activations(models.create(name, neuron="glu", init="linear")) == activations(plain)
+        kept = models.create(name, neuron="glu", keep_activation=True)
+        assert activations(kept) == activations(plain)
+        # A product without an activation of its own is followed by one, as all other neurons are.
+        assert activations(models.create(name, neuron="bilinear")) == activations(plain)
+
+
+def test_linear_layers_keep_their_activation() -> None:
+    with torch.device("meta"):
+        small = models.create("mlp", neuron="glu", include=["hidden2"])
+        assert activations(small) == ["activation1"]
+        part = models.create("resnet8", neuron="glu", layers="first:2")
+        left = set(activations(models.build("resnet8"))) - set(activations(part))
+        assert left == {"act1", "layer1.0.act1"}
+        # One module stands behind both convolutions of a block: it stays if one of them is linear.
+        part = models.create("resnet18", neuron="glu", layers="first:2")
+        assert "layer1.0.relu" in activations(part)
+        assert "relu" not in activations(part)
+
+
 def test_neuron_options_reach_the_layers() -> None:
     model = models.create("mlp", neuron="kervolution", p=2)
     x = torch.randn(5, 8, dtype=torch.float64)

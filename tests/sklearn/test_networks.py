@@ -8,6 +8,7 @@ from torch import nn
 
 from quadric import QuadraticLinear
 from quadric.sklearn.networks import build_network, count_parameters, fit_widths
+from quadric.zoo import NeuronLinear
 
 
 def test_hidden_layers_are_quadratic_and_the_last_one_is_linear() -> None:
@@ -16,6 +17,15 @@ def test_hidden_layers_are_quadratic_and_the_last_one_is_linear() -> None:
     assert kinds == [QuadraticLinear, nn.Tanh, QuadraticLinear, nn.Tanh, nn.Linear]
     assert network[0].rank == 2
     assert network(torch.zeros(3, 4)).shape == (3, 2)
+
+
+def test_gates_have_no_activation_behind_them() -> None:
+    def kinds(**options: object) -> list[type[nn.Module]]:
+        return [type(layer) for layer in build_network(4, 1, (6,), neuron="glu", **options)]  # type: ignore[arg-type]
+
+    assert kinds() == [NeuronLinear, nn.Identity, nn.Linear]
+    kept = kinds(neuron_options={"keep_activation": True, "act": "gelu"})
+    assert kept == [NeuronLinear, nn.SiLU, nn.Linear]
 
 
 def test_a_seed_fixes_the_start_and_leaves_the_global_state() -> None:

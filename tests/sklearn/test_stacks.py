@@ -70,7 +70,7 @@ def test_products_of_other_ranks(neuron: str, rank: int) -> None:
     assert_same(networks(neuron, rank=rank))
 
 
-@pytest.mark.parametrize("neuron", ["symmetric", "fan", "quadenhancer"])
+@pytest.mark.parametrize("neuron", ["symmetric", "fan", "quadenhancer", "bilinear", "glu", "cross"])
 def test_other_neurons_run_their_own_layer(neuron: str) -> None:
     made = networks(neuron)
     assert isinstance(make_stack(made[0]), AnyStack)

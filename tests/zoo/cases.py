@@ -197,6 +197,33 @@ def _quadenhancer(layer: Any, o: slice, x: Tensor) -> Tensor:
     return reference.quadenhancer(x, rows(layer, "weight", o), theta, values(layer, "bias", o))
 
 
+def _bilinear(layer: Any, o: slice, x: Tensor) -> Tensor:
+    w1, w2 = rows(layer, "weight", o), rows(layer, "weight2", o)
+    b1, b2 = values(layer, "bias", o), values(layer, "bias2", o)
+    if b2 is None:  # without biases b2 stays the constant 1
+        b2 = torch.ones(len(w2), dtype=F64)
+    return reference.bilinear(x, w1, b1, w2, b2)
+
+
+# Where each activation is 1; a sigmoid never is.
+GATE_OFFSETS = {"silu": 1.278464542761074, "gelu": 1.1444507183528787, "sigmoid": 0.0, "relu6": 1.0}
+
+
+def _glu(layer: Any, o: slice, x: Tensor) -> Tensor:
+    w1, w2 = rows(layer, "weight2", o), rows(layer, "weight", o)
+    b1, b2 = values(layer, "bias2", o), values(layer, "bias", o)
+    if b1 is None:  # without biases b1 stays a constant
+        b1 = torch.full((len(w1),), GATE_OFFSETS[layer.rule.act], dtype=F64)
+    return reference.glu(x, layer.rule.act, w1, b1, w2, b2)
+
+
+def _cross(layer: Any, o: slice, x: Tensor) -> Tensor:
+    group = o.start // (o.stop - o.start)
+    features = layer.v.double()[group * layer.rank : (group + 1) * layer.rank]
+    weight, bias = rows(layer, "weight", o), values(layer, "bias", o)
+    return reference.cross(x, weight, bias, layer.u.double()[o], features)
+
+
 CASES = [
     Case("linear", {}, _linear),
     Case("eigen", {"rank": 2}, _eigen),
@@ -215,6 +242,10 @@ CASES = [
     Case("quadralib", {}, _quadralib),
     Case("quadenhancer", {}, _quadenhancer),
     Case("quadenhancer", {"shifts": 2}, _quadenhancer),
+    Case("bilinear", {}, _bilinear),
+    *(Case("glu", {"act": act}, _glu) for act in GATE_OFFSETS),
+    Case("cross", {"rank": 1}, _cross),
+    Case("cross", {"rank": 4}, _cross),
     Case("shared", {"rank": 3}, _shared),
     Case("shared", {"rank": 8}, _shared),
     Case("shared", {"rank": 1}, _shared),

@@ -78,6 +78,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "lowrank": [{"rank": 1}, {"rank": 3}],
     "kervolution": [{}, {"p": 2}, {"p": 5, "learnable_c": True}],
     "quadenhancer": [{}, {"shifts": 3}],
+    "cross": [{"rank": 1}, {"rank": 4}],
 }
 ALL = [(name, options) for name in neurons() for options in OPTIONS.get(name, [{}])]
 each_neuron = pytest.mark.parametrize(

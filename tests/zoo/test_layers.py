@@ -16,7 +16,17 @@ import quadric
 from quadric.nn import QuadraticLayer
 from quadric.zoo import NeuronConv2d, NeuronLinear, neurons
 from tests.conftest import assert_close
-from tests.zoo.cases import CASE_IDS, CASES, F64, KIND_IDS, KINDS, Case, Kind, randomize_
+from tests.zoo.cases import (
+    CASE_IDS,
+    CASES,
+    F64,
+    GATE_OFFSETS,
+    KIND_IDS,
+    KINDS,
+    Case,
+    Kind,
+    randomize_,
+)
 
 each_case = pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
@@ -78,6 +88,11 @@ def test_is_a_polynomial_of_its_degree(case: Case, kind: Kind) -> None:
     layer, x = case.make(kind), kind.input()
     degree = neurons()[case.neuron].make_rule(**case.options).degree
     assert degree == (1 if case.neuron == "linear" else case.options.get("p", None) or degree)
+    if degree is None:
+        with torch.no_grad():
+            ray = torch.stack([layer(t * x) for t in range(-4, 5)])
+        assert ray.diff(n=6, dim=0).abs().max() > 1e-3
+        return
     with torch.no_grad():
         ray = torch.stack([layer(t * x) for t in range(degree + 3)])
     zero = torch.zeros_like(ray.diff(n=degree + 1, dim=0))
@@ -86,9 +101,10 @@ def test_is_a_polynomial_of_its_degree(case: Case, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("neuron", "degree"), [(n, {"linear": 1, "kervolution": 3}.get(n, 2)) for n in neurons()]
+    ("neuron", "degree"),
+    [(n, {"linear": 1, "kervolution": 3, "glu": None}.get(n, 2)) for n in neurons()],
 )
-def test_degrees(neuron: str, degree: int) -> None:
+def test_degrees(neuron: str, degree: int | None) -> None:
     assert neurons()[neuron].make_rule().degree == degree
 
 
@@ -201,16 +217,87 @@ def test_published_starts() -> None:
     drawn = made("fan", init="random")
     assert torch.count_nonzero(drawn.weight2) == torch.count_nonzero(drawn.weight3) == 1200
     bound = 1 / 40**0.5
-    for tensor in (made("qres").weight2, made("lowrank").q2, made("quadralib").weight2):
+    drawn_gates = (made(neuron).weight2 for neuron in ("qres", "quadralib", "bilinear", "glu"))
+    for tensor in (made("lowrank").q2, *drawn_gates):
         assert tensor.abs().max() <= bound
         torch.testing.assert_close(tensor.std().item(), bound / 3**0.5, rtol=0.05, atol=0)
     for neuron in ("eigen", "square", "shared", "symmetric"):
         assert not made(neuron).eigenvalues.any()
     assert not made("quadenhancer").theta.any()
+    for neuron in ("bilinear", "glu"):  # as torch draws a second layer
+        assert 0 < made(neuron).bias2.abs().max() <= bound
+    for tensor in (made("cross", rank=30).u, made("cross", rank=30).v):  # Xavier's normal start
+        torch.testing.assert_close(tensor.std().item(), (2 / 60) ** 0.5, rtol=0.1, atol=0)
+    assert not made("cross", init="linear").u.any()
     pure = made("pure").forms  # Glorot's uniform start
     torch.testing.assert_close(pure.std().item(), (2 / 80) ** 0.5, rtol=0.02, atol=0)
     general = made("general").forms  # x'Mx has the scale of one input
     torch.testing.assert_close(general.std().item(), 1 / 40, rtol=0.02, atol=0)
+
+
+@each_kind
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("act", GATE_OFFSETS)
+def test_the_linear_start_of_each_gate(act: str, bias: bool, kind: Kind) -> None:
+    """A linear layer is taken over, loaded, drawn and given back."""
+    plain, x = kind.make_plain(bias), kind.input()
+    before = plain(x)
+    layer: Any = quadric.make_layer(plain, neuron="glu", act=act)
+    torch.testing.assert_close(layer(x), before, rtol=1e-12, atol=1e-12)
+    assert layer.is_linear()
+    torch.testing.assert_close(layer.to_linear()(x), before, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(plain(x), before, rtol=0, atol=0)
+    assert (layer.weight is plain.weight) == (act != "sigmoid")
+    loaded: Any = randomize_(quadric.make_layer(kind.make_plain(bias), neuron="glu", act=act))
+    assert not loaded.is_linear()
+    loaded.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(loaded(x), before, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(plain(x), before, rtol=0, atol=0)
+    drawn: Any = quadric.make_layer(
+        kind.plain, *kind.args, **kind.options, bias=bias, dtype=F64, neuron="glu", act=act,
+        init="linear",
+    )  # fmt: skip
+    torch.testing.assert_close(drawn(x), drawn.to_linear()(x), rtol=1e-12, atol=1e-12)
+    bound = 1 / drawn.num_inputs**0.5
+    assert drawn.to_linear().weight.abs().max() <= bound
+    with torch.no_grad():
+        layer.weight2[0] += 0.1
+    assert not layer.is_linear()
+
+
+def test_sigmoid_glu_is_torchs() -> None:
+    both = nn.Linear(5, 14, dtype=F64)
+    layer: Any = quadric.make_layer(nn.Linear, 5, 7, neuron="glu", act="sigmoid", dtype=F64)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            factor, gate = getattr(both, name).chunk(2)
+            getattr(layer, name).copy_(factor)
+            getattr(layer, f"{name}2").copy_(gate)
+    x = torch.randn(3, 5, dtype=F64)
+    torch.testing.assert_close(layer(x), F.glu(both(x)))
+
+
+def test_cross_is_a_layer_of_a_low_rank_cross_net() -> None:
+    """One layer of torchrec's LowRankCrossNet, x0 * (W (V x) + b) + x at x = x0 and b = 0."""
+    layer: Any = quadric.make_layer(nn.Linear, 6, 6, bias=False, neuron="cross", rank=3, dtype=F64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(6))
+    W, V = torch.randn(6, 3, dtype=F64), torch.randn(3, 6, dtype=F64)
+    layer.load_state_dict({"weight": layer.weight, "u": W, "v": V})
+    x = torch.randn(4, 6, dtype=F64)
+    torch.testing.assert_close(layer(x), x * ((W @ (V @ x.T)).T) + x)
+
+
+@pytest.mark.parametrize("neuron", ["bilinear", "cross"])
+def test_a_gate_in_use_is_not_linear(neuron: str) -> None:
+    layer: Any = quadric.make_layer(nn.Linear(3, 4), neuron=neuron)
+    assert layer.is_linear()
+    with torch.no_grad():
+        if neuron == "bilinear":
+            layer.bias2[0] = 2
+        else:
+            layer.u[0] = 1
+    assert not layer.is_linear()
 
 
 def test_fan_without_bias_is_not_dead() -> None:
@@ -300,6 +387,8 @@ def test_make_layer_of_a_layer_that_draws_new_weights() -> None:
         (nn.Linear(3, 4), {"neuron": "symmetric", "rank": 1.5}, TypeError, r"integer.*got 1.5"),
         (nn.Linear(3, 4), {"neuron": "kervolution", "p": 1}, ValueError, r"p must be.*got 1"),
         (nn.Linear(3, 4), {"neuron": "quadenhancer", "shifts": 0}, ValueError, r"shifts.*got 0"),
+        (nn.Linear(3, 4), {"neuron": "glu", "act": "tanh"}, ValueError, r"act must.*got 'tanh'"),
+        (nn.Linear(3, 4), {"neuron": "cross", "rank": 0}, ValueError, r"rank must be >= 1, got 0"),
         (nn.ReLU(), {"neuron": "fan"}, TypeError, r"nn.Linear, .*got.*ReLU"),
         (nn.ConvTranspose1d(3, 4, 2), {"neuron": "fan"}, ValueError, r"'eigen' alone, got.*'fan'"),
         (nn.LazyLinear(4), {"neuron": "fan"}, ValueError, r"uninitialized LazyLinear"),
@@ -363,7 +452,9 @@ def test_half_precision(case: Case, kind: Kind, dtype: torch.dtype) -> None:
     assert error < {torch.bfloat16: 0.03, torch.float16: 0.005}[dtype]
 
 
-@pytest.mark.parametrize("neuron", ["square", "symmetric", "shared", "qres", "quadralib", "fan"])
+@pytest.mark.parametrize(
+    "neuron", ["square", "symmetric", "shared", "qres", "quadralib", "fan", "cross"]
+)
 def test_products_are_accumulated_in_float32(neuron: str) -> None:
     """Each factor fits float16, their product does not, the sum does: no inf in between."""
     layer: Any = quadric.make_layer(nn.Linear, 1, 2, bias=False, neuron=neuron, dtype=torch.float16)
@@ -376,6 +467,11 @@ def test_products_are_accumulated_in_float32(neuron: str) -> None:
             layer.eigenvalues.fill_(0.01)
             terms = {"square": 1, "shared": 2, "symmetric": 9}[neuron]
             expected = terms * 900.0 + (300 if neuron != "symmetric" else 0)
+        elif neuron == "cross":  # V'z = 2 * 300 * 150 = 90,000 > 65,504
+            layer.weight.fill_(300)
+            layer.v.fill_(150)
+            layer.u.fill_(1e-4)
+            expected = 300 * (1 + 4 * 9.0)
         elif neuron == "fan":  # (250)(250 + 1) - 62,500
             layer.weight.fill_(250)
             layer.weight2.fill_(279)
@@ -462,7 +558,9 @@ def test_its_own_checkpoint_round_trips(case: Case) -> None:
     torch.testing.assert_close(second(x), first(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("neuron", ["fan", "lowrank", "quadralib", "symmetric"])
+@pytest.mark.parametrize(
+    "neuron", ["fan", "lowrank", "quadralib", "symmetric", "bilinear", "glu", "cross"]
+)
 def test_a_partial_checkpoint_fills_nothing(neuron: str) -> None:
     layer = randomize_(quadric.make_layer(nn.Linear, 4, 6, neuron=neuron))
     state = layer.state_dict()

@@ -30,6 +30,9 @@ NAMES = [
     "quadralib",
     "kervolution",
     "quadenhancer",
+    "bilinear",
+    "glu",
+    "cross",
     "symmetric",
     "eigen",
     "square",
@@ -55,7 +58,7 @@ def test_changing_the_dict_does_not_change_the_registry() -> None:
 
 def test_ranks_and_starts() -> None:
     ranks = {name: row.default_rank for name, row in neurons().items() if row.has_rank}
-    assert ranks == {"eigen": 9, "symmetric": 9, "lowrank": 2, "shared": 8}
+    assert ranks == {"eigen": 9, "symmetric": 9, "lowrank": 2, "shared": 8, "cross": 4}
     not_linear = [name for name, row in neurons().items() if not row.can_be_linear]
     assert sorted(not_linear) == ["kervolution", "pure"]
     assert neurons()["fan"].starts == ("published", "linear", "random")

@@ -1,0 +1,412 @@
+"""Learn the physical laws with every neuron at equal parameters, and write what came out.
+
+    python tools/evidence_laws.py             # tunes, tests, draws curves; goes on where it was
+    python tools/evidence_laws.py --summary   # tables of what is there
+
+Two hidden layers with the parameters of a linear network (32 neurons each), SiLU, Adam, one-cycle.
+
+- tuning/ARM.json: learning rate and the quadratic parameters' factor of it, chosen on a validation
+  part of five laws with seeds 0 to 2.
+- test/ARM.json: all laws with ten other seeds, errors on the test set.
+- curve/ARM-WIDTH.json: six laws at the parameters of linear networks of other widths, five seeds.
+
+Networks of one shape train as one stack. The error is the root mean square as a share of the
+target's standard deviation. A seed draws data, start and order; arms are paired by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric import models, provenance, quadratic_share
+from quadric.data import laws
+from quadric.data.intervals import mean_difference
+from quadric.models.fitting import Fit
+from quadric.nn import QuadraticLayer
+from quadric.sklearn.losses import SQUARED
+from quadric.sklearn.training import Job, Outcome, Rows, Settings, train
+from quadric.texttable import markdown_table
+from quadric.train.schedule import make_schedule
+
+WIDTH, BATCH, ROWS, HELD_OUT = 32, 256, 10_000, 2_000
+RATES, FACTORS = (3e-3, 1e-2, 3e-2), (1.0, 0.1)
+LINEAR_RATES = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2)  # as many trials as the other neurons have
+TUNING_SEEDS, TEST_SEEDS, CURVE_SEEDS = range(3), range(10, 20), range(10, 15)
+TUNING_LAWS = ("lorentz", "distance", "barometer", "two-waves", "planck")
+CURVE_LAWS = ("lorentz", "two-waves", "gravitation", "barometer", "planck", "anharmonic")
+WIDTHS = (8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A neuron with its rank."""
+
+    neuron: str
+    rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.neuron if self.rank is None else f"{self.neuron}-k{self.rank}"
+
+    def trials(self) -> list[tuple[float, float]]:
+        """Learning rates, each with the factor of the quadratic parameters."""
+        if self.neuron == "linear":
+            return [(rate, 1.0) for rate in LINEAR_RATES]
+        return list(itertools.product(RATES, FACTORS))
+
+
+@functools.cache
+def fitted(arm: Arm, columns: int, width: int) -> Fit:
+    """The widest perceptron with no more parameters than the linear one of this width."""
+    plain: dict[str, Any] = {
+        "in_features": columns,
+        "hidden": (width, width),
+        "activation": "silu",
+    }
+    with torch.device("meta"):
+        budget = sum(p.numel() for p in models.build("mlp", **plain).parameters())
+    if arm.neuron != "linear":
+        plain |= {"neuron": arm.neuron, "rank": arm.rank}
+    return models.fit("mlp", params=budget, **plain)
+
+
+ARMS = [
+    Arm("linear"), Arm("eigen", 3), Arm("eigen", 7), Arm("square"), Arm("shared", 4),
+    Arm("symmetric", 3), Arm("qres"), Arm("fan"), Arm("quadenhancer"), Arm("bilinear"), Arm("glu"),
+    Arm("cross", 4),
+]  # fmt: skip
+CURVE_ARMS = [Arm("linear"), Arm("glu"), Arm("eigen", 3), Arm("shared", 4)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One network: what it learns, and how."""
+
+    law: str
+    seed: int
+    lr: float
+    factor: float
+
+
+@dataclass
+class Task:
+    """A run made ready: its job, its network's cost, and the rows it is judged by."""
+
+    run: Run
+    job: Job
+    fit: Fit
+    judged: tuple[Tensor, Tensor]
+    outcome: Outcome | None = None
+
+    def result(self) -> dict[str, Any]:
+        """What is kept of it; the error of a network that diverged is null."""
+        assert self.outcome is not None
+        error, share = None, None
+        if self.outcome.usable:
+            inputs, targets = self.judged
+            with torch.no_grad():
+                residual = self.job.network(inputs).double() - targets
+            error = float(residual.square().mean().sqrt() / targets.std(correction=0))
+            if any(isinstance(m, QuadraticLayer) for m in self.job.network.modules()):
+                share = quadratic_share(self.job.network, [inputs[:1000]]).mean
+        return {
+            **dataclasses.asdict(self.run),
+            "error": error if error is None or math.isfinite(error) else None,
+            "quadratic_share": share,
+            "seconds": self.outcome.seconds,
+        }
+
+
+def make_task(arm: Arm, run: Run, width: int, validated: bool, settings: Settings) -> Task:
+    """A network with its data, inputs and target standardized by the rows that it learns from."""
+    data = laws.table(run.law, ROWS, ROWS, seed=run.seed, dtype=torch.float64)
+    inputs, targets = data.train_inputs, data.train_targets
+    judged = data.test_inputs, data.test_targets
+    if validated:
+        judged = inputs[-HELD_OUT:], targets[-HELD_OUT:]
+        inputs, targets = inputs[:-HELD_OUT], targets[:-HELD_OUT]
+
+    def scaled(values: Tensor, by: Tensor) -> Tensor:
+        return (values - by.mean(0)) / by.std(0, correction=0)
+
+    fit = fitted(arm, inputs.shape[1], width)
+    network = models.create(fit.name, **fit.options, seed=run.seed)
+    assert isinstance(network, nn.Sequential)
+    rows = Rows(
+        scaled(inputs, inputs).float(), scaled(targets, targets).float(), torch.ones(len(inputs))
+    )
+    job = Job(network, rows, None, SQUARED, settings, run.lr, run.lr * run.factor, run.seed)
+    return Task(run, job, fit, (scaled(judged[0], inputs).float(), scaled(judged[1], targets)))
+
+
+def train_runs(
+    arm: Arm, runs: Sequence[Run], width: int, steps: int, validated: bool, what: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Trains networks in stacks; gives their results, and their cost by the number of columns."""
+    rows = ROWS - (HELD_OUT if validated else 0)
+    per_epoch = -(-rows // BATCH)
+    epochs = round(steps / per_epoch)
+    rate = make_schedule("onecycle", per_epoch, epochs)
+    settings = Settings(BATCH, epochs, tol=0.0, patience=epochs, alpha=0.0, rate=rate)
+    tasks = [make_task(arm, run, width, validated, settings) for run in runs]
+    begin, done = time.monotonic(), 0
+
+    def finish(position: int, outcome: Outcome) -> None:
+        nonlocal done
+        tasks[position].outcome = outcome
+        done += 1
+        if sys.stderr.isatty():
+            left = (time.monotonic() - begin) / done * (len(tasks) - done)
+            line = f"\r{what}: {done}/{len(tasks)} networks, {left:.0f} s left "
+            print(line, end="", flush=True, file=sys.stderr)
+
+    train([task.job for task in tasks], on_finish=finish, max_stack=32)
+    print(
+        f"\r{what}: {len(tasks)} networks in {time.monotonic() - begin:.0f} s   ", file=sys.stderr
+    )
+    fits = {str(len(laws.get(t.run.law).variables)): t.fit for t in tasks}
+    cost = {
+        columns: {"hidden": fit.options["hidden"], "params": fit.params, "macs": fit.macs}
+        for columns, fit in sorted(fits.items())
+    }
+    return [task.result() for task in tasks], cost
+
+
+def write(
+    path: Path, arm: Arm, width: int, steps: int, runs: list[dict[str, Any]], **more: Any
+) -> None:
+    """Writes the file of an arm, with where it comes from."""
+    settings = {
+        "activation": "silu", "optimizer": "adam", "schedule": "onecycle", "steps": steps,
+        "batch_size": BATCH, "rows": ROWS, "width_of_linear": width,
+    }  # fmt: skip
+    origin = {
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "command": "python tools/" + provenance.command(),
+    }
+    facts = {"neuron": arm.neuron, "rank": arm.rank, "settings": settings}
+    provenance.write_json(path, {**facts, **more, "runs": runs, **origin})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file of an arm."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def tune(out: Path, arm: Arm, steps: int) -> tuple[float, float]:
+    """The learning rate and factor with the smallest geometric mean of validation errors."""
+    path = out / "tuning" / f"{arm.name}.json"
+    if not path.exists():
+        runs = [
+            Run(law, seed, *trial)
+            for trial in arm.trials()
+            for law in TUNING_LAWS
+            for seed in TUNING_SEEDS
+        ]
+        found, cost = train_runs(arm, runs, WIDTH, steps, True, f"tuning {arm.name}")
+
+        def mean_log(trial: tuple[float, float]) -> float:
+            own = [run["error"] for run in found if (run["lr"], run["factor"]) == trial]
+            return math.inf if None in own else statistics.fmean(math.log(e) for e in own)
+
+        lr, factor = min(arm.trials(), key=mean_log)
+        write(
+            path,
+            arm,
+            WIDTH,
+            steps,
+            found,
+            held_out=HELD_OUT,
+            cost=cost,
+            chosen={"lr": lr, "factor": factor},
+        )
+    chosen = read(path)["chosen"]
+    return chosen["lr"], chosen["factor"]
+
+
+def measure(
+    out: Path,
+    part: str,
+    arm: Arm,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    width: int,
+    steps: int,
+) -> None:
+    """Trains an arm on laws with fresh seeds and writes the errors on the test set."""
+    path = out / part / (f"{arm.name}.json" if part == "test" else f"{arm.name}-{width}.json")
+    if path.exists():
+        return
+    lr, factor = tune(out, arm, steps)
+    runs = [Run(law, seed, lr, factor) for law in names for seed in seeds]
+    found, cost = train_runs(arm, runs, width, steps, False, f"{part} {path.stem}")
+    write(path, arm, width, steps, found, cost=cost)
+
+
+def files(out: Path, part: str) -> Iterator[dict[str, Any]]:
+    """The files of a part, linear first."""
+    found = [read(path) for path in (out / part).glob("*.json")]
+    order = [arm.name for arm in ARMS]
+    name = {id(f): Arm(f["neuron"], f["rank"]).name for f in found}
+    return iter(
+        sorted(
+            ({**f, "arm": name[id(f)]} for f in found),
+            key=lambda f: (order.index(f["arm"]), f["settings"]["width_of_linear"]),
+        )
+    )
+
+
+def errors(data: dict[str, Any], law: str) -> dict[int, float]:
+    """The error of each seed that did not diverge."""
+    return {
+        r["seed"]: r["error"] for r in data["runs"] if r["law"] == law and r["error"] is not None
+    }
+
+
+def summarize(out: Path) -> str:
+    """Tables of errors and their ratios to linear; also writes summary.csv and tuning.csv."""
+    tested = list(files(out, "test"))
+    rows = [row for data in tested for row in law_rows(data, tested[0])]
+    write_csv(out / "summary.csv", rows)
+    trials = [{"arm": data["arm"], **run} for data in files(out, "tuning") for run in data["runs"]]
+    write_csv(out / "tuning.csv", trials)
+    parts = [arm_table(tested, rows), law_table(rows), curve_table(list(files(out, "curve")))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def law_rows(data: dict[str, Any], linear: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row a law: mean, deviation, and the change in percent against linear, paired by seed."""
+    for law in laws.names():
+        own, other = errors(data, law), errors(linear, law)
+        if not own:
+            continue
+        runs = [run for run in data["runs"] if run["law"] == law]
+        shares = [run["quadratic_share"] for run in runs if run["quadratic_share"] is not None]
+        # The change of the logarithm: a factor on the error, the same for easy and hard laws.
+        both = sorted(set(own) & set(other))
+        gap = mean_difference([math.log(own[seed] / other[seed]) for seed in both])
+        cost = data["cost"][str(len(laws.get(law).variables))]
+        yield {
+            "arm": data["arm"], "law": law, "params": cost["params"], "macs": cost["macs"],
+            "seeds": len(runs), "diverged": len(runs) - len(own),
+            "error_mean": statistics.fmean(own.values()),
+            "error_std": statistics.stdev(own.values()) if len(own) > 1 else None,
+            "ratio": math.exp(gap.mean), "ratio_low": _ratio(gap.mean, gap.half_width, -1),
+            "ratio_high": _ratio(gap.mean, gap.half_width, 1), "is_clear": gap.is_clear,
+            "quadratic_share": statistics.fmean(shares) if shares else None,
+            "seconds": statistics.fmean(run["seconds"] for run in runs),
+        }  # fmt: skip
+
+
+def _ratio(mean: float, half_width: float | None, side: int) -> float | None:
+    return None if half_width is None else math.exp(mean + side * half_width)
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows as CSV, whole or not at all."""
+    if not rows:
+        return
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def arm_table(tested: list[dict[str, Any]], rows: list[dict[str, Any]]) -> str:
+    """One row an arm: the mean factor on linear's error, and on how many laws it is clear."""
+    cells = []
+    for data in tested:
+        own = [row for row in rows if row["arm"] == data["arm"]]
+        ratio = mean_difference([math.log(row["ratio"]) for row in own])
+        half = ratio.half_width or 0.0
+        better = sum(row["is_clear"] and row["ratio"] < 1 for row in own)
+        worse = sum(row["is_clear"] and row["ratio"] > 1 for row in own)
+        shares = [row["quadratic_share"] for row in own if row["quadratic_share"] is not None]
+        best = sum(
+            row["error_mean"] == min(r["error_mean"] for r in rows if r["law"] == row["law"])
+            for row in own
+        )
+        first = data["runs"][0]
+        cells.append([
+            data["arm"], f"{first['lr']:g}", f"{first['factor']:g}", str(len(own)),
+            " ".join(f"{math.exp(ratio.mean + side * half):.3f}" for side in (0, -1, 1)),
+            str(better), str(worse), str(best), str(sum(row["diverged"] for row in own)),
+            f"{statistics.fmean(shares):.2f}" if shares else "",
+        ])  # fmt: skip
+    header = [
+        "neuron", "lr", "factor", "laws", "of linear's error, from, to (95 %)", "clearly lower",
+        "clearly higher", "lowest of all", "diverged", "share",
+    ]  # fmt: skip
+    return markdown_table(header, cells, "lrrrrrrrrr")
+
+
+def law_table(rows: list[dict[str, Any]]) -> str:
+    """One row a law: mean ± deviation of every arm."""
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    found = {(row["arm"], row["law"]): row for row in rows}
+    cells = []
+    for law in dict.fromkeys(row["law"] for row in rows):
+        own = [found.get((arm, law)) for arm in arms]
+        cells.append(
+            [law, *(f"{r['error_mean']:.4f} ± {r['error_std'] or 0:.4f}" if r else "" for r in own)]
+        )
+    return markdown_table(["law", *arms], cells, "l" + "r" * len(arms)) if cells else ""
+
+
+def curve_table(curves: list[dict[str, Any]]) -> str:
+    """One row a law and arm: the mean error at the parameters of each linear width."""
+    widths = sorted({data["settings"]["width_of_linear"] for data in curves})
+    cells = []
+    for law, arm in itertools.product(CURVE_LAWS, dict.fromkeys(data["arm"] for data in curves)):
+        own = {d["settings"]["width_of_linear"]: errors(d, law) for d in curves if d["arm"] == arm}
+        means = [statistics.fmean(own[w].values()) if own.get(w) else None for w in widths]
+        cells.append([law, arm, *("" if m is None else f"{m:.4f}" for m in means)])
+    header = ["law", "neuron", *(f"linear {width}" for width in widths)]
+    return markdown_table(header, cells, "ll" + "r" * len(widths)) if cells else ""
+
+
+def main() -> None:
+    """Runs the parts that are not there yet, or shows what is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("results/laws"))
+    parser.add_argument("--steps", type=int, default=3000, help="of each network, about")
+    parser.add_argument("--widths", type=int, nargs="*", default=WIDTHS, help="of the curve")
+    parser.add_argument("--arms", nargs="*", help="such as linear eigen-k3; all by default")
+    parser.add_argument("--summary", action="store_true", help="show what is there, train nothing")
+    given = parser.parse_args()
+    if not given.summary:
+        chosen = [arm for arm in ARMS if not given.arms or arm.name in given.arms]
+        for arm in chosen:
+            tune(given.out, arm, given.steps)
+        for arm in chosen:
+            measure(given.out, "test", arm, laws.names(), TEST_SEEDS, WIDTH, given.steps)
+        for width, arm in itertools.product(given.widths, CURVE_ARMS):
+            if arm in chosen:
+                measure(given.out, "curve", arm, CURVE_LAWS, CURVE_SEEDS, width, given.steps)
+    print(summarize(given.out))
+
+
+if __name__ == "__main__":
+    main()
