@@ -46,7 +46,7 @@ def missing_names() -> list[str]:
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^::: quadric\.([\w.]+)", page, re.MULTILINE))
     modules = {"functional", "models", "zoo"}
-    return sorted(set(quadric.__all__) - modules - documented)
+    return sorted(set(vars(quadric)["__all__"]) - modules - documented)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -29,7 +29,7 @@ def _surface(axes: Axes, eigenvalues: tuple[float, float], title: str) -> None:
     with torch.no_grad():
         cos, sin = torch.cos(torch.tensor(turn)), torch.sin(torch.tensor(turn))
         layer.weight[:] = torch.tensor([[0.35, -0.25], [cos, sin], [-sin, cos]])
-        layer.bias[:] = torch.tensor([-0.6, 0.0, 0.0])
+        layer.bias = torch.nn.Parameter(torch.tensor([-0.6, 0.0, 0.0]))
         layer.eigenvalues[:] = torch.tensor(eigenvalues)
         line = torch.linspace(-2.5, 2.5, 201)
         x, y = torch.meshgrid(line, line, indexing="xy")
