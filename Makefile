@@ -2,6 +2,8 @@
 # make test       every test but the slow ones
 # make test-slow  the slow ones
 # make lint       ruff and mypy
+# make docs       the documentation site into site/
+# make notebooks  run the notebooks again, and write their pages for the site
 # make readme     the demo's numbers and picture into results/, docs/ and README.md
 # make clean      removes the virtual environment, caches and builds (runs/ stays)
 #
@@ -18,7 +20,7 @@ JOBS ?= auto
 KERNEL_TESTS := tests/nn/test_linear.py tests/nn/test_conv.py tests/nn/test_layers.py tests/zoo/test_shared.py \
 	tests/test_functional.py
 
-.PHONY: demo test test-slow lint readme clean
+.PHONY: demo test test-slow lint docs notebooks readme clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed-demo
@@ -40,6 +42,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'the site is in site/: open site/index.html'
+
+notebooks: $(VENV)/.installed-dev
+	$(BIN)/python tools/notebooks.py
+
 readme: demo
 	mkdir -p results docs/images
 	cp runs/demo/demo.json results/demo.json
@@ -47,7 +56,7 @@ readme: demo
 	$(BIN)/python tools/readme_tables.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find quadric tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

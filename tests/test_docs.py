@@ -1,0 +1,81 @@
+"""The pages of docs/ and the README: their code runs, their commands exist, the site builds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from quadric.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# The pages of notebooks are made by running them.
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "notebooks")
+# These have tests of their own, with the names that their code needs.
+ELSEWHERE = {"tables.md", "conversion.md", "deployment.md", "neurons.md"}
+RUN = [
+    page for page in PAGES if page.name not in ELSEWHERE and "```python" in page.read_text("utf-8")
+]
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    """The `quadric …` lines of a page's blocks, without comments."""
+    found = []
+    for language, block in re.findall(r"```(\w*)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        if language in ("", "sh"):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [line.split(" #")[0].strip() for line in lines if line.startswith("quadric ")]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_code_runs_and_prints_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks of a page run one after the other; `print(…)  # value` promises a value."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in python_blocks(page):
+        exec(compile(block, str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        for promise in re.findall(r"^print\(.*\)  # (.+)$", block, flags=re.MULTILINE):
+            assert promise in printed, page.name
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for page in [ROOT / "README.md", *PAGES] for line in commands(page)})
+)
+def test_commands_exist(line: str) -> None:
+    """The command line takes each command with its options; it is parsed, not run."""
+    words = shlex.split(line.replace("…", "x").split(" | ")[0].split(" > ")[0])[1:]
+    group = get_command(app)
+    if words == ["--version"]:
+        return
+    command = group.commands[words[0]]  # type: ignore[attr-defined]
+    with command.make_context(words[0], words[1:], resilient_parsing=False) as context:
+        assert context.params is not None
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """A broken link or a missing public name fails."""
+    pytest.importorskip("mkdocs", reason="the site needs the docs extra")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "site" / "reference" / "cli.html").is_file()

@@ -1,0 +1,60 @@
+"""Pages of the site made from the project itself, and a check for missing public names.
+
+mkdocs calls `on_files` (see `hooks` in mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from typer.testing import CliRunner
+
+import quadric
+from quadric.cli.app import COMMANDS, app
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def commands_page() -> str:
+    """Every command with its help, as `quadric COMMAND --help` prints it."""
+    parts = ["# Command line\n\nEach command prints its part of this page with `--help`.\n"]
+    for command in COMMANDS:
+        name = command.__name__
+        printed = CliRunner().invoke(app, [name, "--help"], prog_name="quadric")
+        parts.append(f"## quadric {name}\n\n```text\n{printed.output}\n```\n")
+    return "\n".join(parts)
+
+
+def contributing_page() -> str:
+    """CONTRIBUTING.md with its links turned to pages of the site."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\(docs/", "](", text)
+    # What is not a page of the site is named, not linked.
+    return re.sub(
+        r"\[([^\]]+)\]\((?!https?:)[^)]*?(?<!\.md)\)",
+        r"\1",
+        re.sub(r"\[([^\]]+)\]\((quadric/[^)]*)\)", r"`\2`", text),
+    )
+
+
+def missing_names() -> list[str]:
+    """Public names of `quadric` that the page of the Python reference does not have."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^::: quadric\.([\w.]+)", page, re.MULTILINE))
+    modules = {"functional", "models", "zoo"}
+    return sorted(set(vars(quadric)["__all__"]) - modules - documented)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are made here."""
+    missing = missing_names()
+    if missing:
+        raise PluginError(f"docs/reference/api.md lacks public names: {', '.join(missing)}")
+    pages = {"reference/cli.md": commands_page(), "contributing.md": contributing_page()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
