@@ -59,6 +59,7 @@ ORDER: dict[str, list[str]] = {
         "reference",
         "slices",
         "rows",
+        "cache",
         "native",
         "backends",
         "eager",
