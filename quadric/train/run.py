@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from quadric.errors import InputError
 from quadric.train import catalog, checkpoints
-from quadric.train.data import DataSet, load_data
+from quadric.train.data import GIVEN, DataSet, load_data
 from quadric.train.directory import (
     RUNS,
     RunDirectory,
@@ -118,9 +118,12 @@ def train(
         run: what to train.
         resume: continue from the last checkpoint; without one, start.
         overwrite: start again, whatever the directory holds of the same recipe.
-        data: train on this instead of the recipe's data set, in one process.
+        data: train on this instead of the recipe's data set, in one process. It is recorded as
+            `given:` and its name.
         screen: where progress is printed, or None.
     """
+    if data is not None:
+        run = _on(data, run)
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
     if not is_first_process():
@@ -174,6 +177,13 @@ def train(
 
             fit(recipe, directory, data=prepared, screen=screen)
         return directory.result()
+
+
+def _on(data: DataSet, run: Run) -> Run:
+    """A run on other data than its recipe names: what it records must not name those."""
+    dataset = f"{GIVEN}{data.name}"
+    command = run.command if GIVEN in run.command else f"{GIVEN}{data.name}, else {run.command}"
+    return replace(run, recipe=run.recipe.model_copy(update={"dataset": dataset}), command=command)
 
 
 def _check_processes(recipe: Recipe) -> None:
