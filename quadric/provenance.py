@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from quadric.writing import write_text
+
 
 def versions(*distributions: str) -> dict[str, str | None]:
     """Versions of Python, Quadric, torch and further distributions; None for one not installed."""
@@ -81,9 +83,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write plain data as strict, readable JSON. A reader never sees half a file."""
     text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
 
 
 def _cpu_model() -> str | None:

@@ -30,6 +30,7 @@ from quadric.conversion.swapping import Swap
 from quadric.counting.network import check_model, unwrapped
 from quadric.errors import FileError, InputError
 from quadric.nn import QuadraticLayer
+from quadric.writing import sync
 from quadric.zoo import get_neuron
 
 KEY = "quadric"
@@ -131,7 +132,9 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
             mode = os.fstat(file.fileno()).st_mode  # as the user's umask says; save_file uses 0600
         save_file(stored, unfinished, metadata)
         os.chmod(unfinished, mode)
+        sync(unfinished)
         os.replace(unfinished, path)
+        sync(folder)
     except (SafetensorError, RuntimeError) as error:
         raise InputError(f"the model cannot be written to {path}: {error}") from error
     finally:

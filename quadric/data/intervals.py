@@ -11,6 +11,8 @@ from quadric.errors import InputError
 from quadric.extras import load_extra
 
 CONFIDENCE = 0.95
+ENOUGH = 3
+"""Pairs below which no difference is called clear."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,19 @@ class Difference:
     pairs: int
 
     @property
+    def doubt(self) -> str | None:
+        """Why the difference may be none; None if there is no such reason."""
+        if self.half_width is None or self.pairs < ENOUGH:
+            return f"{self.pairs} of at least {ENOUGH} pairs"
+        # Pairs that all differ by the same amount, up to rounding, tell nothing of the next one.
+        if self.half_width <= 1e-9 * abs(self.mean):
+            return "no spread at all"
+        return None if abs(self.mean) > self.half_width else "the interval holds 0"
+
+    @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
+        """Whether the interval leaves zero out, and is one to rely on."""
+        return self.doubt is None
 
     def to_dict(self) -> dict[str, float | int | bool | None]:
         """Everything, as plain values."""

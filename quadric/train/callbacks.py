@@ -17,6 +17,7 @@ from quadric.share import quadratic_share
 from quadric.train.directory import RunDirectory
 from quadric.train.module import TrainingModule
 from quadric.train.tasks import Task
+from quadric.writing import whole_file
 
 
 class EpochRecords(Callback):
@@ -146,12 +147,10 @@ def write_metrics(path: Path, records: list[dict[str, Any]]) -> None:
     """Writes all records again: a row that a killed process left never appears twice."""
     rows = [flat(record) for record in records]
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
-    partial.replace(path)
 
 
 def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
@@ -171,7 +170,7 @@ def make_callbacks(
 ) -> tuple[EpochRecords, list[Callback]]:
     """The callbacks of a run, the records apart."""
     records = EpochRecords(directory, screen)
-    # The same file each time: lightning writes beside it and renames, so one is always whole.
+    # The same file each time; `Checkpoints` keeps the one before it.
     last = MovableCheckpoint(
         directory.checkpoints,
         filename="last",

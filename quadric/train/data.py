@@ -28,6 +28,9 @@ LIMIT_SEED = 0
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
 TABLE_BATCH = 4096
 
+# What the data set of a run is called that was given its data, before their name.
+GIVEN = "given:"
+
 DataSet = ImageData | FolderData | TableData
 
 
@@ -166,6 +169,11 @@ def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
     Returns:
         The data, limited and split.
     """
+    if data is None and recipe.dataset.startswith(GIVEN):
+        raise InputError(
+            f"the run was trained on data that Python code gave it, {recipe.dataset!r}: give them "
+            "again with train(run, data=...)"
+        )
     if data is None:
         data = datasets.load(recipe.dataset, recipe.data_dir, **_options(recipe))
     return TablePart(recipe, data) if isinstance(data, TableData) else PicturePart(recipe, data)

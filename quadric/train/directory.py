@@ -3,7 +3,8 @@
     recipe.yaml             the resolved recipe; its first line is the command
     metrics.csv             one row per epoch
     tensorboard/            the same for TensorBoard
-    checkpoints/last.ckpt   after every epoch; best.ckpt where a validation part is held out
+    checkpoints/last.ckpt   after every epoch; previous.ckpt is that of the epoch before, best.ckpt
+                            that of the best one where a validation part is held out
     weights.safetensors     of the last, or of the best, epoch
     result.json             written at the end: a run that has one is finished
 
@@ -26,8 +27,10 @@ from typing import Any
 from quadric.errors import InputError
 from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
+from quadric.writing import write_text
 
 RUNS = Path("runs")
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 # A process that was killed with its parent needs a moment to be gone, and its lock with it: the
 # workers that decode pictures look for their parent every five seconds.
 PATIENCE = 8.0
@@ -51,13 +54,19 @@ class RunDirectory:
         self.result_file = path / "result.json"
         self.weights_file = path / "weights.safetensors"
         self.checkpoints = path / "checkpoints"
-        self.last_checkpoint = self.checkpoints / "last.ckpt"
-        self.best_checkpoint = self.checkpoints / "best.ckpt"
+        self.last_checkpoint = self.checkpoints / LAST
+        self.previous_checkpoint = self.checkpoints / PREVIOUS
+        self.best_checkpoint = self.checkpoints / BEST
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has a result."""
         return self.result_file.is_file()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether an epoch of the run is done."""
+        return self.last_checkpoint.is_file() or self.previous_checkpoint.is_file()
 
     @property
     def resume_command(self) -> str:
@@ -135,9 +144,7 @@ class RunDirectory:
         """
         with self._writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            partial = self.recipe_file.with_suffix(".partial")
-            partial.write_text(recipe.to_yaml(command), encoding="utf-8")
-            partial.replace(self.recipe_file)
+            write_text(self.recipe_file, recipe.to_yaml(command))
         free = shutil.disk_usage(self.path).free
         if free < need:
             raise InputError(
@@ -188,9 +195,9 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
+            reason = error.strerror or error
             raise InputError(
-                f"cannot write to run directory {self.path} ({error.strerror}): choose another "
-                "--run-dir"
+                f"cannot write to run directory {self.path} ({reason}): choose another --run-dir"
             ) from None
 
 

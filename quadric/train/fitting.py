@@ -17,7 +17,6 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
@@ -25,7 +24,9 @@ from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
 from quadric.process import one_thread
 from quadric.saving import save
+from quadric.train import checkpoints
 from quadric.train.callbacks import EpochRecords, make_callbacks
+from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import count, measure
@@ -65,11 +66,11 @@ def fit(
         records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
         steps = len(prepared.train(0, recipe.devices * recipe.nodes))
         trainer = _trainer(recipe, directory, callbacks, steps)
-        checkpoint = directory.last_checkpoint
         diverged: DivergedError | None = None
         try:
-            found = checkpoint.is_file() and not again
-            _fit(trainer, module, str(checkpoint) if found else None)
+            # The first process has seen to it that it is the last one.
+            found = directory.has_checkpoint and not again
+            _fit(trainer, module, str(directory.last_checkpoint) if found else None)
         except DivergedError as error:
             diverged = error
         if not trainer.is_global_zero:
@@ -89,20 +90,20 @@ def fit(
 def _load(network: nn.Module, checkpoint: Path) -> None:
     if not checkpoint.is_file():  # sharded, and diverged in the first epoch: as it started
         return
-    state = torch.load(checkpoint, weights_only=True, map_location="cpu")["state_dict"]
+    state = checkpoints.read(checkpoint)["state_dict"]
     network.load_state_dict({k.removeprefix("network."): v for k, v in state.items()})
 
 
-def _strategy(recipe: Recipe) -> str | ModelParallelStrategy:
+def _strategy(recipe: Recipe) -> str | ShardedNetwork:
     processes = recipe.devices * recipe.nodes
     if recipe.strategy == "fsdp":
         # Whole checkpoints: a run may go on with another number of processes, or be looked into.
-        return ModelParallelStrategy(processes, 1, save_distributed_checkpoint=False)
+        return ShardedNetwork(processes, 1, save_distributed_checkpoint=False)
     return "ddp" if processes > 1 else "auto"
 
 
 def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int) -> Trainer:
-    plugins: list[Any] = []
+    plugins: list[Any] = [Checkpoints()]
     if SLURMEnvironment.detect():
         # Its requeueing would save and continue in the middle of an epoch; --resume does not.
         plugins.append(SLURMEnvironment(auto_requeue=False))

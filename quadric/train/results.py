@@ -82,7 +82,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], lis
             the runs below it.
 
     Returns:
-        The results; and as notes a line for each directory that is a run but has no result yet,
+        The results, each with its `run`, the directory or file it was found in; and as notes a line for each directory that is a run but has no result yet,
         and one line for all files that are no results.
     """
     found: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], lis
         for file in [path] if path.is_file() else _result_files(path, notes):
             if file.suffix == ".json":
                 try:
-                    found.append(_read(file))
+                    found.append(_read(file) | {"run": _name(file)})
                 except NoResultError as error:
                     foreign.append(error)
     if foreign and not found and not notes:
@@ -118,6 +118,11 @@ def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[
             yield from _result_files(entry, notes, top=False)
         elif top and entry.suffix == ".json":
             yield entry  # a folder in which results are kept, one file per run
+
+
+def _name(file: Path) -> str:
+    """A result is known by its run directory; one that is kept alone by its file."""
+    return str(file.parent if file.name == "result.json" else file)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -145,6 +150,9 @@ def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
 
     Runs of one arm may have been trained at different places. Where a seed was trained at several,
     the places are what is compared, and each is an arm.
+
+    Raises:
+        InputError: if two runs that differ have the same arm and seed.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for result in results:
@@ -158,7 +166,14 @@ def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
         for result in alike:
             settings = {k: v for k, v in result["settings"].items() if k != "seed"}
             key = _key(result, {"seed"}) if several else kind
-            arms.setdefault(key, Arm(settings)).runs[int(result["seed"])] = result
+            runs, seed = arms.setdefault(key, Arm(settings)).runs, int(result["seed"])
+            twin = runs.setdefault(seed, result)
+            if {**twin, "run": None} != {**result, "run": None}:
+                label = f"{result['recipe']} with {result['neuron']} neurons and seed {seed}"
+                raise InputError(
+                    f"{twin.get('run')} and {result.get('run')} are two different runs of {label}: "
+                    "leave one of them out"
+                )
     return list(arms.values())
 
 
@@ -280,7 +295,7 @@ def comparison_line(found: Comparison, fields: Sequence[str]) -> str:
     if gap.half_width is None:
         return f"{text}{unit} {metric} (one seed: no interval)"
     text += f" ± {format(scale * gap.half_width, digits)}{unit} {metric}"
-    word = "clear" if gap.is_clear else "not clear: the interval holds 0"
+    word = "clear" if gap.doubt is None else f"not clear: {gap.doubt}"
     return f"{text} (95 % interval, {gap.pairs} paired seeds; {word})"
 
 

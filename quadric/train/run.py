@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
-
 from quadric.errors import InputError
-from quadric.train import catalog
-from quadric.train.data import DataSet, load_data
+from quadric.train import catalog, checkpoints
+from quadric.train.data import GIVEN, DataSet, load_data
 from quadric.train.directory import (
     RUNS,
     RunDirectory,
@@ -56,11 +54,9 @@ class Run:
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that the last checkpoint holds."""
-        if not self.directory.last_checkpoint.is_file():
-            return 0
-        state = torch.load(self.directory.last_checkpoint, weights_only=True, map_location="meta")
-        return int(state["epoch"]) + 1
+        """Epochs that the newest whole checkpoint holds."""
+        found = checkpoints.find(self.directory)
+        return 0 if found is None else found.epochs
 
 
 def find_run(
@@ -122,9 +118,12 @@ def train(
         run: what to train.
         resume: continue from the last checkpoint; without one, start.
         overwrite: start again, whatever the directory holds of the same recipe.
-        data: train on this instead of the recipe's data set, in one process.
+        data: train on this instead of the recipe's data set, in one process. It is recorded as
+            `given:` and its name.
         screen: where progress is printed, or None.
     """
+    if data is not None:
+        run = _on(data, run)
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
     if not is_first_process():
@@ -144,21 +143,26 @@ def train(
     with directory.lock() as lock:
         if directory.is_finished and not overwrite:
             return directory.result()  # another process has just finished it
-        if directory.last_checkpoint.is_file() and not (resume or overwrite):
+        found = None if overwrite else checkpoints.find(directory)
+        if found is not None and not resume:
             raise InputError(
-                f"{directory.path} holds an unfinished run, {run.epochs_done} of {recipe.epochs} "
-                f"epochs are done: continue it with `{directory.resume_command}`, or start again "
-                "with --overwrite"
+                f"{directory.path} holds an unfinished run, {found.epochs} of {recipe.epochs} "
+                f"epochs are {found.where}: continue it with `{directory.resume_command}`, or "
+                "start again with --overwrite"
             )
         moved = run.moved
         # Weights, momenta and the file that replaces the old one.
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
         if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
+        elif found is not None:
+            checkpoints.take(directory, found)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
             if moved is not None:
                 print(f"note: {moved}", file=screen)
+            if found is not None and found.damage is not None:
+                print(f"note: {found.damage}, going on from {found.path}", file=screen)
             if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
                 print(
                     f"note: the rate never decays, as milestones {recipe.milestones} are not "
@@ -173,6 +177,13 @@ def train(
 
             fit(recipe, directory, data=prepared, screen=screen)
         return directory.result()
+
+
+def _on(data: DataSet, run: Run) -> Run:
+    """A run on other data than its recipe names: what it records must not name those."""
+    dataset = f"{GIVEN}{data.name}"
+    command = run.command if GIVEN in run.command else f"{GIVEN}{data.name}, else {run.command}"
+    return replace(run, recipe=run.recipe.model_copy(update={"dataset": dataset}), command=command)
 
 
 def _check_processes(recipe: Recipe) -> None:

@@ -42,8 +42,14 @@ def test_a_single_pair_has_no_interval() -> None:
     assert not found.is_clear
 
 
-def test_equal_differences_are_clear() -> None:
-    assert mean_difference([2.0, 2.0]).is_clear
+def test_few_or_equal_differences_are_never_clear() -> None:
+    assert mean_difference([2.0, 2.1]).doubt == "2 of at least 3 pairs"
+    assert mean_difference([2.0]).doubt == "1 of at least 3 pairs"
+    assert mean_difference([2.0, 2.0, 2.0, 2.0]).doubt == "no spread at all"
+    # The same difference up to rounding.
+    assert mean_difference([0.94 - 0.92, 0.92 - 0.90, 0.93 - 0.91]).doubt == "no spread at all"
+    assert mean_difference([0.0, 0.0, 0.0]).doubt == "no spread at all"
+    assert mean_difference([2.0, 2.1, 2.2]).is_clear
 
 
 def test_no_difference_is_refused() -> None:

@@ -141,6 +141,12 @@ def test_the_json_is_strict_and_holds_the_values() -> None:
     assert data["differences"][0]["second"] == "eigen[9]"
 
 
+def read(*paths: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Results without the names of their runs."""
+    found, notes = read_results(paths)
+    return [{k: v for k, v in one.items() if k != "run"} for one in found], notes
+
+
 def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
     for i, one in enumerate((*LINEAR, EIGEN[0])):
         run = tmp_path / f"run{i}"
@@ -150,12 +156,13 @@ def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "recipe.yaml").write_text("")
     (tmp_path / "other").mkdir()
-    found, notes = read_results([tmp_path])
+    found, notes = read(tmp_path)
     assert len(found) == 4
+    assert read_results([tmp_path])[0][0]["run"] == str(tmp_path / "run0")
     assert len(notes) == 1
     assert notes[0].endswith("--resume")
-    assert read_results([tmp_path / "run0"])[0] == [LINEAR[0]]
-    assert read_results([tmp_path / "run3" / "result.json"])[0] == [EIGEN[0]]
+    assert read(tmp_path / "run0")[0] == [LINEAR[0]]
+    assert read(tmp_path / "run3" / "result.json")[0] == [EIGEN[0]]
 
 
 def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
@@ -168,17 +175,17 @@ def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
     (tmp_path / "compare" / "table-1" / "compare.json").write_text("{}")
     (tmp_path / "compare" / "table-1" / "eigen" / "result.json").write_text(json.dumps(EIGEN[1]))
     (tmp_path / "notes.txt").write_text("")
-    found, notes = read_results(sorted(tmp_path.iterdir()))
+    found, notes = read(*sorted(tmp_path.iterdir()))
     assert found == [EIGEN[1], EIGEN[0]]
     assert len(notes) == 1
     assert re.match(r"skipped: .*demo.json is not the result of a run.*\(and 1 more\)", notes[0])
     # A folder of folders: only result files of runs count.
-    assert read_results([tmp_path])[0] == [EIGEN[1], EIGEN[0]]
-    assert read_results([tmp_path])[1] == []
+    assert read(tmp_path)[0] == [EIGEN[1], EIGEN[0]]
+    assert read(tmp_path)[1] == []
     # Results kept as files.
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "one.json").write_text(json.dumps(LINEAR[0]))
-    assert read_results([tmp_path / "kept"]) == ([LINEAR[0]], [])
+    assert read(tmp_path / "kept") == ([LINEAR[0]], [])
 
 
 @pytest.mark.parametrize(
@@ -200,3 +207,34 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str, message: str) -
         read_results([tmp_path / "x.json"])
     with pytest.raises(ValueError, match="no such run"):
         read_results([tmp_path / "nowhere"])
+
+
+def test_two_different_runs_of_one_seed_are_refused_by_name(tmp_path: Path) -> None:
+    for name, one in (("a", EIGEN[0]), ("b", EIGEN[0] | {"test_accuracy": 0.5}), ("c", EIGEN[0])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps(one))
+    both = read_results([tmp_path / "a", tmp_path / "b"])[0]
+    names = f"{tmp_path / 'a'} and {tmp_path / 'b'} are two different runs of digits with eigen"
+    with pytest.raises(ValueError, match=f"{re.escape(names)} neurons and seed 0: leave one"):
+        group(both)
+    copies = read_results([tmp_path / "a", tmp_path / "c"])[0]
+    assert [len(arm.runs) for arm in group(copies)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "doubt"),
+    [
+        ((0.92, 0.945), "2 of at least 3 pairs"),
+        ((0.92, 0.94, 0.93), "no spread at all"),
+        ((0.92, 0.94, 0.9300001), None),
+    ],
+)
+def test_few_or_equal_differences_are_never_clear(
+    accuracies: tuple[float, ...], doubt: str | None
+) -> None:
+    runs = [result(a, seed=s, neuron="eigen") for s, a in enumerate(accuracies)]
+    (found,) = compare(group([*LINEAR, *runs]))
+    assert found.difference.doubt == doubt
+    assert found.difference.is_clear == (doubt is None)
+    text = tabulate(group([*LINEAR, *runs]))
+    assert (f"; not clear: {doubt})" if doubt else "; clear)") in text

@@ -132,6 +132,25 @@ def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
     assert curve(results[0]) == curve(results[1])  # type: ignore[arg-type]
 
 
+def test_given_data_are_recorded_and_not_those_of_the_recipe(tmp_path: Path) -> None:
+    data = pictures((1, 8, 8), 4, 24, 8)
+    run = find_run("digits", {"epochs": 1}, run_dir=tmp_path / "run")
+    result = train(run, data=data)
+    assert result is not None
+    assert result["dataset"] == result["settings"]["dataset"] == "given:random"
+    assert run.directory.recipe().dataset == "given:random"
+    assert not result["command"].startswith("quadric train")
+    assert train(run, data=data) == result  # finished, and the same run
+    # Nothing else may be taken for these data: neither for a test of the weights nor to go on.
+    told = r"data that Python code gave it, 'given:random'"
+    with pytest.raises(ValueError, match=told):
+        evaluate(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"dataset is 'given:random', not 'digits'"):
+        train(run, overwrite=True)
+    with pytest.raises(ValueError, match=told):
+        train(find_run(str(tmp_path / "run")), overwrite=True)
+
+
 def test_every_epoch_has_its_own_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
     each = TensorBatches.__iter__

@@ -1,0 +1,102 @@
+"""Writing files that are whole or absent, whatever ends the process or fills the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from quadric.errors import FileError
+
+PARTIAL = ".partial"
+"""What the name of a file ends with until it is complete."""
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Errors of a disk: full, over the quota or the largest file, read-only, broken."""
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iterator[Path]:
+    """A place beside a file to write it; it gets its name when it is complete and on the disk.
+
+    Args:
+        path: the file; its folder must exist. Where a link points is written. A device or a pipe is
+            written as it is.
+        before: the name that keeps the file which is replaced.
+
+    Yields:
+        Where to write.
+
+    Raises:
+        FileError: if the system refuses, with the file's name. Nothing is left behind.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with _named(path):
+            yield target
+        return
+    partial = target.with_name(target.name + PARTIAL)
+    with _named(path):
+        try:
+            yield partial
+            sync(partial)
+            if before is not None and target.exists():
+                _keep(target, before)
+            os.replace(partial, target)
+            sync(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file, whole or not at all.
+
+    Args:
+        path: the file; its folder must exist.
+        text: its content.
+
+    Raises:
+        FileError: if the system refuses.
+    """
+    with whole_file(path) as file:
+        file.write_text(text, encoding="utf-8", newline="\n")
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Waits until the content of a file, or the names in a folder, are on the disk."""
+    flags = getattr(os, "O_DIRECTORY", None) if os.path.isdir(path) else os.O_RDWR
+    if flags is None:  # a system on which folders cannot be opened
+        return
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot, and is not to blame
+            raise
+    finally:
+        os.close(handle)
+
+
+def _keep(target: Path, before: Path) -> None:
+    """Gives a file a second name; it keeps its own where the file system has links."""
+    before.unlink(missing_ok=True)
+    try:
+        os.link(target, before)
+    except OSError:
+        os.replace(target, before)
+
+
+@contextlib.contextmanager
+def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(
+            f"cannot write {os.fspath(path)} ({error.strerror or error}): make room, or choose "
+            "another place"
+        ) from None

@@ -1,0 +1,269 @@
+"""Checkpoints that were damaged, planted, or cut off by a kill while they were written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quadric.train import checkpoints
+from quadric.train.checkpoint_plugin import Checkpoints
+from quadric.train.directory import RunDirectory
+from quadric.train.run import Run, train
+from tests.command_line import assert_mistake, quadric
+from tests.train.small import curve, law_result, law_run
+
+OLD = Path(__file__).parent.parent / "data_files" / "old_runs" / "digits-interrupted"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of three epochs without its result: it can go on."""
+    run = law_run(tmp_path_factory.mktemp("runs") / "run")
+    train(run)
+    run.directory.result_file.unlink()
+    return run
+
+
+@pytest.fixture
+def unfinished(made: Run, tmp_path: Path) -> Run:
+    shutil.copytree(made.directory.path, tmp_path / "run")
+    return law_run(tmp_path / "run")
+
+
+def test_the_one_before_is_kept(made: Run) -> None:
+    found = checkpoints.find(made.directory)
+    assert found == checkpoints.Found(made.directory.last_checkpoint, 3)
+    assert checkpoints.read(made.directory.previous_checkpoint)["epoch"] + 1 == 2
+    names = {file.name for file in made.directory.checkpoints.iterdir()}
+    assert names == {"last.ckpt", "previous.ckpt"}
+
+
+def damaged(whole: bytes, kind: str) -> bytes:
+    draw = random.Random(0)
+    if kind == "empty":
+        return b""
+    if kind == "random":
+        return draw.randbytes(len(whole))
+    if kind == "cut":
+        return whole[: len(whole) // 2]
+    changed = bytearray(whole)
+    for place in draw.sample(range(len(whole)), 40):
+        changed[place] ^= 0xFF
+    return bytes(changed)
+
+
+KINDS = ["empty", "random", "cut", "flipped"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_one_is_refused_and_the_one_before_goes_on(
+    unfinished: Run, tmp_path: Path, kind: str
+) -> None:
+    directory = unfinished.directory
+    directory.last_checkpoint.write_bytes(damaged(directory.last_checkpoint.read_bytes(), kind))
+    named = f"{directory.last_checkpoint} is damaged ("
+    options = ["train", "law-lorentz", "--run-dir", directory.path]
+    options += ["--set", "samples=256", "--batch-size", 64, "--epochs", 3]
+    told = quadric(*options)
+    assert_mistake(told, f"2 of 3 epochs are in {directory.previous_checkpoint}, as {named}")
+    screen = io.StringIO()
+    result = train(unfinished, resume=True, screen=screen)
+    assert result is not None
+    note = next(line for line in screen.getvalue().splitlines() if named in line)
+    assert note.endswith(f"going on from {directory.previous_checkpoint}")
+    assert "epoch 1/3" not in screen.getvalue()
+    assert curve(result) == curve(law_result(tmp_path / "whole"))
+
+
+def test_without_one_that_is_whole_nothing_is_trained(unfinished: Run) -> None:
+    directory = unfinished.directory
+    before = {}
+    for file in (directory.last_checkpoint, directory.previous_checkpoint):
+        file.write_bytes(b"half")
+        before[file] = file.stat().st_mtime_ns
+    told = quadric("train", directory.path, "--resume")
+    assert_mistake(told, "no other checkpoint is left: start again with --overwrite")
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert train(unfinished, overwrite=True) is not None
+
+
+def test_a_missing_one_is_replaced_by_the_one_before(unfinished: Run, tmp_path: Path) -> None:
+    """What a kill leaves between two renames, on a file system without links."""
+    unfinished.directory.last_checkpoint.unlink()
+    assert unfinished.epochs_done == 2
+    result = train(unfinished, resume=True)
+    assert result is not None
+    assert curve(result) == curve(law_result(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("path", ["law", "old"])
+def test_no_flipped_bit_is_overlooked(made: Run, tmp_path: Path, path: str) -> None:
+    """Whatever bit is flipped, a file is refused or gives the same numbers."""
+    source = OLD / "checkpoints" / "last.ckpt" if path == "old" else made.directory.last_checkpoint
+    whole = source.read_bytes()
+    file = tmp_path / "flipped.ckpt"
+    draw = random.Random(1)
+    refused = 0
+    # Numbers and their checksums; the list of contents of an old file has none.
+    end = whole.index(b"PK\x01\x02") if path == "old" else len(whole)
+    want = checkpoints.read(source)["state_dict"]
+    for place in draw.sample(range(end), 100):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << draw.randrange(8)
+        file.write_bytes(changed)
+        try:
+            found = checkpoints.read(file)["state_dict"]
+        except checkpoints.CheckpointError:
+            refused += 1
+        else:
+            for name, value in want.items():
+                torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+    # What torch leaves empty between two tensors has no checksum in an old file.
+    assert refused > 30 if path == "old" else refused == 100
+
+
+class Payload:
+    """Runs code when it is unpickled; here it only makes a folder."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = str(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (self.file,))
+
+
+def plant(run: Run, tmp_path: Path) -> Path:
+    """A last checkpoint with code in it, otherwise whole, and its one trace."""
+    trace = tmp_path / "it ran"
+    directory = run.directory
+    state = checkpoints.read(directory.last_checkpoint)
+    checkpoints.write(state | {"payload": Payload(trace)}, directory.last_checkpoint)
+    return trace
+
+
+def test_no_checkpoint_runs_code(unfinished: Run, tmp_path: Path) -> None:
+    trace = plant(unfinished, tmp_path)
+    unfinished.directory.previous_checkpoint.unlink()
+    told = quadric("train", unfinished.directory.path, "--resume")
+    assert_mistake(told, "last.ckpt holds more than numbers and names, which is never loaded")
+    # Lightning before 2.6 asks to unpickle: that is not for it to say.
+    last = unfinished.directory.last_checkpoint
+    with pytest.raises(checkpoints.CheckpointError, match="more than numbers"):
+        Checkpoints().load_checkpoint(last, weights_only=False)
+    assert not trace.exists()
+    torch.load(last, weights_only=False)  # the payload is one
+    assert trace.exists()
+
+
+def test_the_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on another file system, from which nothing can be renamed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
+    assert law_result(tmp_path / "run", epochs=2, validation=0.25)["status"] == "ok"
+
+
+def test_a_disk_that_fills_loses_no_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "last.ckpt"
+    checkpoints.write({"epoch": 0}, file)
+    code = (
+        "import resource, sys, torch; from pathlib import Path;"
+        "from quadric.train import checkpoints\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))\n"
+        "try: checkpoints.write({'epoch': 1, 'x': torch.zeros(10_000)}, Path(sys.argv[1]))\n"
+        "except OSError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"cannot write {file} (File too large): make room")
+    assert checkpoints.read(file) == {"epoch": 0}
+    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+# Killed while a checkpoint is written, on a file system of its own.
+
+WIDE = {"hidden": [700, 700]}
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder on another file system than the temporary one, where there is such."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        pytest.skip("needs a second file system, /dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+def kill_in_a_write(run: Run, write: int, size: int) -> None:
+    """Trains until the n-th checkpoint of this process is being written, and kills it there."""
+    directory = run.directory
+    command = [sys.executable, "-c", "from quadric.cli import main; main()", "train"]
+    command += [str(directory.path), "--resume", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    writes, before, end = 0, False, time.monotonic() + 120
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            within = any(found < size for found in sizes(directory).values())
+            writes += within and not before
+            before = within
+            if writes == write:
+                break
+            time.sleep(0.0005)
+        else:
+            pytest.fail(f"no write was seen: {process.poll()}, {process.communicate()}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def sizes(directory: RunDirectory) -> dict[str, int]:
+    """The files of the checkpoints, some of which another process renames meanwhile."""
+    found = {}
+    for file in directory.checkpoints.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[file.name] = file.stat().st_size
+    return found
+
+
+def kills(folder: Path, count: int) -> None:
+    whole = law_run(folder / "whole", **WIDE | {"epochs": 2 + count})
+    expected = train(whole)
+    size = whole.directory.last_checkpoint.stat().st_size * 9 // 10
+    run = law_run(folder / "killed", **WIDE | {"epochs": 2 + count})
+    run.directory.create(run.recipe, run.command)
+    cut = 0
+    for done in range(1, count + 1):
+        kill_in_a_write(run, 2, size)
+        found = checkpoints.find(run.directory)
+        assert found is not None
+        # At most the epoch that was being written is lost.
+        assert (found.path, found.damage) == (run.directory.last_checkpoint, None)
+        assert found.epochs >= done
+        cut += "last.ckpt.partial" in sizes(run.directory)
+    assert cut > count // 2, "the kills came too late to show anything"
+    result = train(run, resume=True)
+    assert result is not None
+    assert expected is not None
+    assert curve(result) == curve(expected)
+    assert set(sizes(run.directory)) == {"last.ckpt", "previous.ckpt"}
+
+
+def test_a_kill_while_a_checkpoint_is_written(elsewhere: Path) -> None:
+    kills(elsewhere, 1)
+
+
+@pytest.mark.slow
+def test_twenty_kills_while_checkpoints_are_written(elsewhere: Path) -> None:
+    kills(elsewhere, 20)
