@@ -167,7 +167,7 @@ def sweep(
     """
     require("train", "quadric sweep")
     from quadric.train import commands
-    from quadric.train import sweep as sweeping
+    from quadric.train import grid as sweeping
 
     runs = sweeping.plan(
         recipe,

@@ -10,10 +10,10 @@ from typing import Any
 from quadric.errors import InputError
 from quadric.models.checkpoints import parse_selection
 from quadric.process import keep_freed_memory
+from quadric.train import arms as tables
 from quadric.train import catalog
-from quadric.train import results as tables
-from quadric.train import run as running
-from quadric.train import sweep as sweeping
+from quadric.train import grid as sweeping
+from quadric.train import training as running
 from quadric.train.directory import RunDirectory, is_run_directory
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
 from quadric.train.report import final_report

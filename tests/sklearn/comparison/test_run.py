@@ -155,7 +155,7 @@ def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) 
 
 def test_quadric_results_reads_them(done: Comparison) -> None:
     pytest.importorskip("lightning")
-    from quadric.train.results import group, read_results, tabulate
+    from quadric.train.arms import group, read_results, tabulate
 
     done.write()
     folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]

@@ -24,7 +24,7 @@ from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
-from quadric.train.run import Run, find_run, train
+from quadric.train.training import Run, find_run, train
 from quadric.zoo import neurons
 
 # Of a process of a sweep: it was told to stop.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quadric.train import catalog
-from quadric.train.results import compare, group, read_results, tabulate, to_json
+from quadric.train.arms import compare, group, read_results, tabulate, to_json
 
 BASE = catalog.load("digits")
 
