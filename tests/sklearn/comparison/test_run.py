@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from quadric.data.columns import UserTable, make_table
+from quadric.data.preparation import prepare
 from quadric.sklearn import QuadraticRegressor, load_network
 from quadric.sklearn.comparison import run as run_module
 from quadric.sklearn.comparison.models import Plan, parse_neurons
 from quadric.sklearn.comparison.picture import draw
-from quadric.sklearn.comparison.preparation import prepare
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import check_table, run_fits, settings, splits
