@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from quadric.errors import InputError
+from quadric.extras import EXTRAS, require
 from quadric.parts import refuse_foreign
 from quadric.process import in_notebook
 from quadric.train import catalog, own_code
@@ -165,6 +166,8 @@ def train(
     if directory.is_finished and not overwrite:
         return directory.result()
     # All that can be wrong with the recipe or the data is found here, before anything is written.
+    if recipe.logger in EXTRAS:
+        require(recipe.logger, f"logger {recipe.logger!r}")
     prepared = load_data(recipe, data)
     network = build_network(recipe, prepared)
     size = sum(p.numel() * p.element_size() for p in network.parameters())
