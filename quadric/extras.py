@@ -14,6 +14,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "plots": ("matplotlib",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
+    "text": ("sentencepiece", "sacrebleu"),
     "demo": ("matplotlib", "sklearn"),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
@@ -24,6 +25,7 @@ TITLES = {
     "plots": "plotting",
     "onnx": "ONNX",
     "hf": "Hugging Face",
+    "text": "text",
     "demo": "demo",
 }
 

@@ -108,6 +108,8 @@ ORDER: dict[str, list[str]] = {
         "residual",
         "resnet_cifar",
         "resnet_imagenet",
+        "transformer",
+        "beam_search",
         "registry",
         "building",
         "fitting",

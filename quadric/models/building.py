@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.conversion.convert import convert_
@@ -66,6 +66,18 @@ def input_shape(name: str, **options: Any) -> tuple[int, ...]:
     return _checked(name, options).input_shape(options)
 
 
+def example_inputs(name: str, **options: Any) -> tuple[Tensor, ...]:
+    """Inputs of one sample for the network built with these options, as `cost` takes them.
+
+    Examples:
+        >>> [tuple(x.shape) for x in example_inputs("resnet20")]
+        [(1, 3, 32, 32)]
+        >>> [tuple(x.shape) for x in example_inputs("transformer")]
+        [(1, 32), (1, 32)]
+    """
+    return _checked(name, options).example_inputs(options)
+
+
 def build(name: str, **options: Any) -> nn.Module:
     """Builds a plain network.
 
@@ -106,14 +118,16 @@ def create(
     """Builds a network and converts its layers to a neuron.
 
     In the networks for pictures every convolution is converted, the stem and the 1x1 shortcuts
-    included; the classifier stays linear. With neuron="linear" nothing is converted, and what
-    chooses layers is not read.
+    included; the classifier stays linear. In a Transformer the attention projections are converted,
+    where the paper has its neurons. With neuron="linear" nothing is converted, and what chooses
+    layers is not read.
 
     Args:
         name: one of `names()`.
         neuron: a name of `quadric.neurons()`.
         rank: rank of the neurons; None for the neuron's own default.
-        include: layers to convert, as in `quadric.convert_`.
+        include: layers to convert, as in `quadric.convert_`; in a Transformer `".*"` for all of
+            them, `["inner", "outer"]` for the feed-forward layers.
         exclude: layers to leave linear, as in `quadric.convert_`.
         layers: "first:n" converts only the first n convolutions, 1x1 shortcuts not counted; "all"
             or None converts all of them.
@@ -153,7 +167,7 @@ def create(
                 model,
                 neuron=neuron,
                 rank=rank,
-                include=include,
+                include=found.include if include is None else include,
                 exclude=exclude,
                 first=first,
                 head=head,

@@ -56,7 +56,7 @@ def from_file(
     if inputs or is_factory(model):
         examples = tuple(example_inputs(model, inputs))
     else:
-        examples = (torch.zeros(1, *models.input_shape(model, **options)),)
+        examples = models.example_inputs(model, **options)
     network = copy.deepcopy(linear)
     load_(network, path)
     neuron = _in_words(network)
