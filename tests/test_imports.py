@@ -131,6 +131,16 @@ ORDER: dict[str, list[str]] = {
         "folders",
         "uci",
         "intervals",
+        "text",
+    ],
+    "data/text": [
+        "lines",
+        "tokenizer",
+        "sentences",
+        "batches",
+        "corpus",
+        "wmt14",
+        "scores",
     ],
     "train": [
         "tasks",
@@ -196,6 +206,8 @@ OUTSIDE = {
     "safetensors": {"saving", "models", "train"},
     "onnx": {"exporting"},
     "onnxruntime": {"exporting", "bench"},
+    "sentencepiece": {"data"},
+    "sacrebleu": {"data"},
 }
 # Up to here, nothing is needed but torch and what OUTSIDE names.
 LAST_LEAN = "models"
@@ -389,6 +401,8 @@ HEAVY = (
     "typer",
     "rich",
     "fvcore",
+    "sentencepiece",
+    "sacrebleu",
 )
 
 

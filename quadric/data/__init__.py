@@ -1,8 +1,8 @@
-"""Data sets: pictures in memory or in folders, tables, physical laws.
+"""Data sets: pictures in memory or in folders, tables, physical laws, text.
 
-`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>` and
-`uci:<name>`. Pictures come as `ImageData` or `FolderData`, which have the same methods, tables as
-`TableData`.
+`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>`,
+`uci:<name>`, `text`, `multi30k` and `wmt14`. Pictures come as `ImageData` or `FolderData`, which
+have the same methods, tables as `TableData`, sentence pairs as `TextData`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,31 @@ from quadric.data.images import ImageData as ImageData
 from quadric.data.images import Normalization as Normalization
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
+from quadric.data.text import TextData as TextData
+from quadric.data.text import corpus, wmt14
 from quadric.errors import InputError
 
 IMAGES = ("digits", "cifar10", "cifar100", "folders")
+TEXTS = ("text", "multi30k", "wmt14")
 
 
 def names() -> list[str]:
     """Lists the data sets that `load` knows by name."""
     tables = [f"law:{name}" for name in laws.names()] + [f"uci:{name}" for name in uci.names()]
-    return [*IMAGES, *tables]
+    return [*IMAGES, *tables, *TEXTS]
 
 
 def load(
     name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
-) -> ImageData | FolderData | TableData:
+) -> ImageData | FolderData | TableData | TextData:
     """Loads a data set.
 
     Args:
         name: one of `names()`, or `uci:` and the name of a folder in `data_dir`.
-        data_dir: where the files are. CIFAR is downloaded without it; digits and laws need none.
+        data_dir: where the files are. CIFAR and WMT14 are downloaded without it; digits and laws
+            need none.
         **options: those of the data set's own function: `digits.load`, `cifar.load`,
-            `folders.load`, `laws.table`, `uci.load`.
+            `folders.load`, `laws.table`, `uci.load`, `text.corpus.load`.
     """
     function = _function(name, data_dir)
     valid = inspect.signature(function).parameters
@@ -56,7 +60,7 @@ def load(
 
 def _function(
     name: str, data_dir: str | os.PathLike[str] | None
-) -> Callable[..., ImageData | FolderData | TableData]:
+) -> Callable[..., ImageData | FolderData | TableData | TextData]:
     """What loads a data set, its options left open."""
     kind, _, rest = name.partition(":")
     if name == "digits":
@@ -66,8 +70,13 @@ def _function(
         return partial(cifar.load, source, data_dir)
     if kind == "law" and rest:
         return partial(laws.table, rest)
-    if name == "folders" or (kind == "uci" and rest):
+    if name == "wmt14":
+        return partial(corpus.load, data_dir or wmt14.fetch(), name=name)
+    if name in ("folders", *TEXTS) or (kind == "uci" and rest):
         if data_dir is None:
             raise InputError(f"data set {name!r} needs a data directory: name it with data_dir")
+        if name in TEXTS:
+            test = "test_2016_flickr" if name == "multi30k" else "test"
+            return partial(corpus.load, data_dir, name=name, test=test)
         return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
     raise InputError(f"unknown data set {name!r}: choose from {', '.join(names())}")

@@ -19,6 +19,7 @@ from quadric.data.batches import Batches, make_generator
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.tables import TableData
+from quadric.data.text import TextData
 from quadric.errors import InputError
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import Classification, Regression, Task
@@ -28,7 +29,7 @@ LIMIT_SEED = 0
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
 TABLE_BATCH = 4096
 
-DataSet = ImageData | FolderData | TableData
+DataSet = ImageData | FolderData | TableData | TextData
 
 
 class TrainingData:
@@ -168,6 +169,8 @@ def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
     """
     if data is None:
         data = datasets.load(recipe.dataset, recipe.data_dir, **_options(recipe))
+    if isinstance(data, TextData):
+        raise InputError(f"the data set {recipe.dataset!r} cannot be trained on yet")
     return TablePart(recipe, data) if isinstance(data, TableData) else PicturePart(recipe, data)
 
 
