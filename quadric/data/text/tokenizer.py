@@ -42,9 +42,8 @@ class Tokenizer:
         self.content = content
         self._model: Any = sentencepiece.SentencePieceProcessor()
         try:
-            if not content:
-                raise RuntimeError
-            self._model.LoadFromSerializedProto(content)
+            # Sentencepiece reads no bytes at all as no model, and goes on.
+            self._model.LoadFromSerializedProto(content or b"none")
         except RuntimeError:
             raise InputError(
                 f"{name} must be a model file of sentencepiece, and is damaged: take it from a "
