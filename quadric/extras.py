@@ -16,6 +16,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "hf": ("transformers", "accelerate"),
     "text": ("sentencepiece", "sacrebleu"),
     "demo": ("matplotlib", "sklearn"),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 
@@ -27,6 +29,8 @@ TITLES = {
     "hf": "Hugging Face",
     "text": "text",
     "demo": "demo",
+    "mlflow": "MLflow",
+    "wandb": "Weights & Biases",
 }
 
 

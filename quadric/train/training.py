@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,7 +12,9 @@ from typing import Any, TextIO
 import torch
 
 from quadric.errors import InputError
-from quadric.train import catalog
+from quadric.parts import refuse_foreign
+from quadric.process import in_notebook
+from quadric.train import catalog, own_code
 from quadric.train.data import DataSet, load_data
 from quadric.train.directory import (
     RUNS,
@@ -20,6 +24,7 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
+from quadric.train.own_code import check_consent, load_code, with_imports
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
 
@@ -69,7 +74,9 @@ def find_run(
     *,
     quick: bool = False,
     run_dir: str | Path | None = None,
-    runs: str | Path = RUNS,
+    runs: str | os.PathLike[str] = RUNS,
+    imports: Sequence[str] = (),
+    trust: bool = False,
 ) -> Run:
     """The run of a recipe with overrides, or of a directory.
 
@@ -80,6 +87,15 @@ def find_run(
         run_dir: the run's directory, instead of one named after recipe, neuron, rank, seed and
             overrides.
         runs: where directories are made.
+        imports: files or modules of the user's own, whose neurons are registered and whose
+            functions may be named.
+        trust: run code that a run directory names, or that other users could have written.
+
+    Returns:
+        The run. What code it names is imported.
+
+    Raises:
+        InputError: if there is no such recipe, a field does not fit, or code may not be run.
     """
     overrides = dict(overrides or {})
     if is_run_directory(name):
@@ -90,6 +106,10 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
+        if not directory.is_finished:  # else nothing runs
+            if not trust:
+                check_consent(recipe, imports, directory.path)
+            recipe = load_code(with_imports(recipe, imports), trust=trust)
         place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
         return Run(recipe, directory, command_at(directory.command(), place))
     base = catalog.load(name, quick)
@@ -97,7 +117,11 @@ def find_run(
     if started is not None:
         overrides.setdefault("devices", started.devices)
         overrides.setdefault("nodes", started.nodes)
-    recipe = base.with_overrides(overrides).resolved()
+    if not trust:
+        for file in catalog.files(name) if own_code.modules(base) else ():
+            refuse_foreign(file)
+    recipe = with_imports(base.with_overrides(overrides), imports)
+    recipe = load_code(recipe, trust=trust).resolved()
     path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
     source = None
     if catalog.is_path(name):
@@ -113,6 +137,7 @@ def train(
     overwrite: bool = False,
     data: DataSet | None = None,
     screen: TextIO | None = None,
+    profile: bool = False,
 ) -> dict[str, Any] | None:
     """Trains a run to its end and returns its result; None in all processes but the first.
 
@@ -124,15 +149,17 @@ def train(
         overwrite: start again, whatever the directory holds of the same recipe.
         data: train on this instead of the recipe's data set, in one process.
         screen: where progress is printed, or None.
+        profile: measure the operators of a few steps, and write profile.txt.
     """
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
+    load_code(recipe, trust=True)  # in a process of a sweep, which was handed the run
     if not is_first_process():
         # The first process keeps the directory; this one follows it.
         if not directory.is_finished or overwrite:
             from quadric.train.fitting import fit
 
-            fit(recipe, directory, again=overwrite)
+            fit(recipe, directory, again=overwrite, profile=profile)
         return None
     directory.check_owner(recipe, named=run.named)
     if directory.is_finished and not overwrite:
@@ -167,11 +194,11 @@ def train(
                 )
         if recipe.devices > 1 and launched() is None:
             del prepared, network  # the processes load their own
-            launch(directory, recipe.devices, lock, screen is not None)
+            launch(directory, recipe.devices, lock, screen is not None, profile)
         else:
             from quadric.train.fitting import fit
 
-            fit(recipe, directory, data=prepared, screen=screen)
+            fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()
 
 
@@ -190,5 +217,7 @@ def _check_processes(recipe: Recipe) -> None:
 
 
 def progress_stream(quiet: bool) -> TextIO | None:
-    """Where progress goes."""
-    return None if quiet or not is_first_process() else sys.stderr
+    """Where progress goes: in a notebook among the output, else to stderr."""
+    if quiet or not is_first_process():
+        return None
+    return sys.stdout if in_notebook() else sys.stderr
