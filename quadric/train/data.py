@@ -22,7 +22,6 @@ from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.own import OwnData, make_data
 from quadric.data.tables import TableData
-from quadric.data.text import TextData
 from quadric.errors import InputError
 from quadric.train.own_code import function_of
 from quadric.train.recipe import Recipe
