@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from quadric.data import cifar, csv_tables, digits, folders, laws, uci
@@ -25,6 +26,7 @@ from quadric.data.images import Normalization as Normalization
 from quadric.data.own import OwnData as OwnData
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
+from quadric.data.text import Languages as Languages
 from quadric.data.text import TextData as TextData
 from quadric.data.text import corpus, wmt14
 from quadric.errors import InputError
@@ -61,6 +63,25 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
     return function(**options)
 
 
+def test_files(
+    name: str, data_dir: str | os.PathLike[str] | None, languages: Languages
+) -> tuple[Path, Path] | None:
+    """The test files of a text, without reading it.
+
+    Args:
+        name: one of `TEXTS`.
+        data_dir: where they are; None for the cache.
+        languages: of the files.
+
+    Returns:
+        The source and the target file; None if there are none.
+    """
+    root = Path(data_dir or wmt14.fetch())
+    stem = corpus.test_stem(name)
+    files = root / f"{stem}.{languages.source}", root / f"{stem}.{languages.target}"
+    return files if all(file.is_file() for file in files) else None
+
+
 def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..., DataSet]:
     """What loads a data set, its options left open."""
     kind, _, rest = name.partition(":")
@@ -79,7 +100,6 @@ def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..
         if data_dir is None:
             raise InputError(f"data set {name!r} needs a data directory: name it with data_dir")
         if name in TEXTS:
-            test = "test_2016_flickr" if name == "multi30k" else "test"
-            return partial(corpus.load, data_dir, name=name, test=test)
+            return partial(corpus.load, data_dir, name=name, test=corpus.test_stem(name))
         return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
     raise InputError(f"unknown data set {name!r}: choose from {', '.join(names())}")

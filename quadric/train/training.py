@@ -182,8 +182,11 @@ def train(
         directory.create(recipe, run.command, 8 * size + SMALL_FILES)
         if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
+        prepared.keep(directory.path)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
+            for note in prepared.notes:
+                print(f"note: {note}", file=screen)
             if moved is not None:
                 print(f"note: {moved}", file=screen)
             if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:

@@ -112,6 +112,11 @@ class TextData:
         return source, target
 
 
+def test_stem(name: str) -> str:
+    """The name of a data set's test files, without ending."""
+    return "test_2016_flickr" if name == "multi30k" else "test"
+
+
 def load(
     data_dir: str | os.PathLike[str],
     *,
