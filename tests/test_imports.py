@@ -162,6 +162,7 @@ ORDER: dict[str, list[str]] = {
         "directory",
         "network",
         "evaluation",
+        "translating",
         "processes",
         "module",
         "averaging",
@@ -174,6 +175,7 @@ ORDER: dict[str, list[str]] = {
         "training",
         "report",
         "arms",
+        "bleu_table",
         "grid",
         "interface",
         "commands",
@@ -205,7 +207,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "bench": ["timing", "memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
     "demo": ["scenes", "table", "pictures"],
-    "cli": ["options", "demo", "neurons", "train", "tables", "export", "bench", "app"],
+    "cli": ["options", "demo", "neurons", "train", "translate", "tables", "export", "bench", "app"],
 }
 
 # What comes from outside, and who alone imports it.
