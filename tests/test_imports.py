@@ -112,6 +112,8 @@ ORDER: dict[str, list[str]] = {
         "residual",
         "resnet_cifar",
         "resnet_imagenet",
+        "transformer",
+        "beam_search",
         "registry",
         "building",
         "fitting",
@@ -136,9 +138,20 @@ ORDER: dict[str, list[str]] = {
         "own",
         "csv_tables",
         "intervals",
+        "text",
+    ],
+    "data/text": [
+        "lines",
+        "tokenizer",
+        "sentences",
+        "batches",
+        "corpus",
+        "wmt14",
+        "scores",
     ],
     "train": [
         "tasks",
+        "translation",
         "lifeline",
         "schedule",
         "monitors",
@@ -146,13 +159,17 @@ ORDER: dict[str, list[str]] = {
         "catalog",
         "listing",
         "own_code",
+        "training_data",
+        "text_part",
         "data",
         "directory",
         "checkpoints",
         "network",
         "evaluation",
+        "translating",
         "processes",
         "module",
+        "averaging",
         "loggers",
         "callbacks",
         "checkpoint_plugin",
@@ -163,6 +180,7 @@ ORDER: dict[str, list[str]] = {
         "training",
         "report",
         "arms",
+        "bleu_table",
         "grid",
         "interface",
         "commands",
@@ -194,7 +212,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "bench": ["timing", "memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
     "demo": ["scenes", "table", "pictures"],
-    "cli": ["options", "demo", "neurons", "train", "tables", "export", "bench", "app"],
+    "cli": ["options", "demo", "neurons", "train", "translate", "tables", "export", "bench", "app"],
 }
 
 # What comes from outside, and who alone imports it.
@@ -206,6 +224,8 @@ OUTSIDE = {
     "safetensors": {"saving", "models", "train"},
     "onnx": {"exporting"},
     "onnxruntime": {"exporting", "bench"},
+    "sentencepiece": {"data"},
+    "sacrebleu": {"data"},
 }
 # Up to here, nothing is needed but torch and what OUTSIDE names.
 LAST_LEAN = "models"
@@ -399,6 +419,8 @@ HEAVY = (
     "typer",
     "rich",
     "fvcore",
+    "sentencepiece",
+    "sacrebleu",
 )
 
 

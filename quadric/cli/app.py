@@ -29,6 +29,7 @@ from quadric.cli.export import export
 from quadric.cli.neurons import convert, cost, neurons
 from quadric.cli.tables import compare
 from quadric.cli.train import evaluate, recipes, results, sweep, train
+from quadric.cli.translate import translate
 from quadric.errors import QuadricError
 
 COMMANDS = (
@@ -39,6 +40,7 @@ COMMANDS = (
     recipes,
     train,
     evaluate,
+    translate,
     results,
     sweep,
     bench,

@@ -1,9 +1,9 @@
-"""Data sets: pictures in memory or in folders, tables, physical laws.
+"""Data sets: pictures in memory or in folders, tables, physical laws, text.
 
 `load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>`,
-`uci:<name>` and `csv:<file>`. Pictures come as `ImageData` or `FolderData`, which have the same
-methods, tables as `TableData`, and what a user's own function gives, through `own.make_data`, as
-`OwnData`.
+`uci:<name>`, `csv:<file>`, `text`, `multi30k` and `wmt14`. Pictures come as `ImageData` or
+`FolderData`, which have the same methods, tables as `TableData`, sentence pairs as `TextData`, and
+what a user's own function gives, through `own.make_data`, as `OwnData`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from quadric.data import cifar, csv_tables, digits, folders, laws, uci
@@ -25,16 +26,20 @@ from quadric.data.images import Normalization as Normalization
 from quadric.data.own import OwnData as OwnData
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
+from quadric.data.text import Languages as Languages
+from quadric.data.text import TextData as TextData
+from quadric.data.text import corpus, wmt14
 from quadric.errors import InputError
 
-DataSet = ImageData | FolderData | TableData | OwnData
+DataSet = ImageData | FolderData | TableData | TextData | OwnData
 IMAGES = ("digits", "cifar10", "cifar100", "folders")
+TEXTS = ("text", "multi30k", "wmt14")
 
 
 def names() -> list[str]:
     """Lists the data sets that `load` knows by name."""
     tables = [f"law:{name}" for name in laws.names()] + [f"uci:{name}" for name in uci.names()]
-    return [*IMAGES, *tables]
+    return [*IMAGES, *tables, *TEXTS]
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any) -> DataSet:
@@ -43,9 +48,11 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
     Args:
         name: one of `names()`, `uci:` and the name of a folder in `data_dir`, or `csv:` and a
             file.
-        data_dir: where the files are. CIFAR is downloaded without it; digits and laws need none.
+        data_dir: where the files are. CIFAR and WMT14 are downloaded without it; digits and laws
+            need none.
         **options: those of the data set's own function: `digits.load`, `cifar.load`,
-            `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`.
+            `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`,
+            `text.corpus.load`.
     """
     function = _function(name, data_dir)
     valid = inspect.signature(function).parameters
@@ -54,6 +61,25 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
             has = ", ".join(p.name for p in valid.values() if p.default is not p.empty)
             raise InputError(f"unknown option {option!r} for data set {name!r}: it has {has}")
     return function(**options)
+
+
+def test_files(
+    name: str, data_dir: str | os.PathLike[str] | None, languages: Languages
+) -> tuple[Path, Path] | None:
+    """The test files of a text, without reading it.
+
+    Args:
+        name: one of `TEXTS`.
+        data_dir: where they are; None for the cache.
+        languages: of the files.
+
+    Returns:
+        The source and the target file; None if there are none.
+    """
+    root = Path(data_dir or wmt14.fetch())
+    stem = corpus.test_stem(name)
+    files = root / f"{stem}.{languages.source}", root / f"{stem}.{languages.target}"
+    return files if all(file.is_file() for file in files) else None
 
 
 def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..., DataSet]:
@@ -68,8 +94,12 @@ def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..
         return partial(csv_tables.load, rest, data_dir)
     if kind == "law" and rest:
         return partial(laws.table, rest)
-    if name == "folders" or (kind == "uci" and rest):
+    if name == "wmt14":
+        return partial(corpus.load, data_dir or wmt14.fetch(), name=name)
+    if name in ("folders", *TEXTS) or (kind == "uci" and rest):
         if data_dir is None:
             raise InputError(f"data set {name!r} needs a data directory: name it with data_dir")
+        if name in TEXTS:
+            return partial(corpus.load, data_dir, name=name, test=corpus.test_stem(name))
         return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
     raise InputError(f"unknown data set {name!r}: choose from {', '.join(names())}")

@@ -8,7 +8,6 @@ nothing else.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import pickle
@@ -21,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadric.data.files import check_md5, directory, read_bytes
+from quadric.data.files import check_md5, directory, download, read_bytes
 from quadric.data.images import CropFlip, ImageData
 from quadric.errors import InputError
-from quadric.extras import load_extra
 
 PIXELS = 3 * 32 * 32
 
@@ -259,32 +257,8 @@ def _remedy(archive: Archive) -> str:
 
 def _download(source: Source, progress: bool) -> Path:
     """Fetches the Python archive into the user's cache, or finds it there; the md5 is checked."""
-    pooch = load_extra("pooch", f"the download of {source.title}")
     archive = source.python
-    cache = Path(os.environ.get("QUADRIC_CACHE") or pooch.os_cache("quadric"))
-    try:
-        found = pooch.retrieve(
-            archive.url,
-            known_hash=f"md5:{archive.md5}",
-            fname=archive.file,
-            path=cache,
-            # Pooch draws its bar with tqdm, which it does not bring itself.
-            progressbar=progress and importlib.util.find_spec("tqdm") is not None,
-        )
-    except ValueError:
-        raise InputError(
-            f"the download of {archive.url} is not the published file (expected md5 "
-            f"{archive.md5}): try again, or put {archive.file} into a directory and name that "
-            "as data directory"
-        ) from None
-    except OSError as error:
-        # requests' errors are OSErrors; their text is long and its first part says it.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            f"cannot download {archive.url} ({reason}): fetch it by hand (md5 {archive.md5}), "
-            "put it into a directory, and name that as data directory"
-        ) from None
-    return Path(found)
+    return download(archive.url, f"md5:{archive.md5}", source.title, progress)
 
 
 Reader = Callable[[Source, Part, str, bytes], "tuple[Tensor, Tensor]"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import os
 from pathlib import Path
 
 from quadric.errors import InputError
+from quadric.extras import load_extra
 
 
 def directory(path: str | os.PathLike[str], remedy: str) -> Path:
@@ -60,6 +62,53 @@ def check_md5(path: str | Path, md5: str, remedy: str, data: bytes | None = None
             f"{path} is truncated or not the published file: md5 {found.hexdigest()} of "
             f"{size:,} bytes, expected {md5}: {remedy}"
         )
+
+
+def cache_directory(who: str) -> Path:
+    """Where downloads and what is made of them are kept: QUADRIC_CACHE, or the user's cache."""
+    named = os.environ.get("QUADRIC_CACHE")
+    return Path(named or load_extra("pooch", who).os_cache("quadric"))
+
+
+def download(url: str, known_hash: str, title: str, progress: bool = True) -> Path:
+    """Fetches a file into the cache, or finds it there; its checksum is checked.
+
+    Args:
+        url: of the file.
+        known_hash: the published checksum, as `md5:...` or `sha256:...`.
+        title: of what is downloaded.
+        progress: draw a bar.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: if it cannot be fetched, or is another one.
+    """
+    pooch = load_extra("pooch", f"the download of {title}")
+    file, checksum = url.rpartition("/")[2], known_hash.replace(":", " ")
+    try:
+        found = pooch.retrieve(
+            url,
+            known_hash=known_hash,
+            fname=file,
+            path=cache_directory(title),
+            # Pooch draws its bar with tqdm, which it does not bring itself.
+            progressbar=progress and importlib.util.find_spec("tqdm") is not None,
+        )
+    except ValueError:
+        raise InputError(
+            f"the download of {url} is not the published file (expected {checksum}): try again, or "
+            f"put {file} into a directory and name that as data directory"
+        ) from None
+    except OSError as error:
+        # requests' errors are OSErrors; their text is long and its first part says it.
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"cannot download {url} ({reason}): fetch it by hand ({checksum}), put it into a "
+            "directory, and name that as data directory"
+        ) from None
+    return Path(found)
 
 
 def _unreadable(path: Path, error: OSError, remedy: str) -> InputError:

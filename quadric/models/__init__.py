@@ -4,7 +4,16 @@ A baseline and its quadratic network differ by one argument of `create`: the net
 know nothing of quadratic neurons.
 """
 
-from quadric.models.building import build, create, input_shape, names, options
+from quadric.models.building import build, create, example_inputs, input_shape, names, options
 from quadric.models.fitting import Fit, fit
 
-__all__ = ["Fit", "build", "create", "fit", "input_shape", "names", "options"]
+__all__ = [
+    "Fit",
+    "build",
+    "create",
+    "example_inputs",
+    "fit",
+    "input_shape",
+    "names",
+    "options",
+]

@@ -70,6 +70,18 @@ def input_shape(name: str, **options: Any) -> tuple[int, ...]:
     return _checked(name, options).input_shape(options)
 
 
+def example_inputs(name: str, **options: Any) -> tuple[Tensor, ...]:
+    """Inputs of one sample for the network built with these options, as `cost` takes them.
+
+    Examples:
+        >>> [tuple(x.shape) for x in example_inputs("resnet20")]
+        [(1, 3, 32, 32)]
+        >>> [tuple(x.shape) for x in example_inputs("transformer")]
+        [(1, 32), (1, 32)]
+    """
+    return _checked(name, options).example_inputs(options)
+
+
 def build(name: str, **options: Any) -> nn.Module:
     """Builds a plain network.
 
@@ -110,15 +122,17 @@ def create(
     """Builds a network and converts its layers to a neuron.
 
     In the networks for pictures every convolution is converted, the stem and the 1x1 shortcuts
-    included; the classifier stays linear. With neuron="linear" nothing is converted, and what
-    chooses layers is not read. Behind a layer that brings its own activation (glu) the network has
-    none, unless the neuron's option `keep_activation` is True or `init` is "linear".
+    included; the classifier stays linear. In a Transformer the attention projections are converted,
+    where the paper has its neurons. With neuron="linear" nothing is converted, and what chooses
+    layers is not read. After a layer that brings its own activation (glu) the network has none,
+    unless the neuron's option `keep_activation` is True or `init` is "linear".
 
     Args:
         name: one of `names()`.
         neuron: a name of `quadric.neurons()`.
         rank: rank of the neurons; None for the neuron's own default.
-        include: layers to convert, as in `quadric.convert_`.
+        include: layers to convert, as in `quadric.convert_`; in a Transformer `".*"` for all of
+            them, `["inner", "outer"]` for the feed-forward layers.
         exclude: layers to leave linear, as in `quadric.convert_`.
         layers: "first:n" converts only the first n convolutions, 1x1 shortcuts not counted; "all"
             or None converts all of them.
@@ -151,7 +165,7 @@ def create(
             model,
             neuron,
             rank,
-            include,
+            found.include if include is None else include,
             exclude,
             layers,
             init=init,
@@ -159,7 +173,7 @@ def create(
             **options,
         )
         if init != "linear" and any(map(brings_activation, model.modules())):
-            _drop_activations_(model, found.input_shape(own))
+            _drop_activations_(model, found.example_inputs(own))
     return model
 
 
@@ -215,7 +229,7 @@ def make_quadratic_(
     )
 
 
-def _drop_activations_(model: nn.Module, input_shape: tuple[int, ...]) -> None:
+def _drop_activations_(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """Takes out each activation that only ever follows layers with an activation of their own."""
     activations = {type(make()) for make in ACTIVATIONS.values()} - {nn.Identity}
     follows: dict[str, bool] = {}
@@ -232,7 +246,7 @@ def _drop_activations_(model: nn.Module, input_shape: tuple[int, ...]) -> None:
     for name, module in twin.named_modules():
         module.register_forward_hook(partial(watch, name))
     with torch.no_grad():
-        twin(torch.empty(1, *input_shape, device="meta"))
+        twin(*(x.to("meta") for x in inputs))
     for name in follows:
         if follows[name]:
             model.set_submodule(name, nn.Identity())

@@ -19,7 +19,7 @@ from torch import nn
 from quadric.counting.cost import cost as count
 from quadric.counting.network import count_parameters
 from quadric.errors import InputError
-from quadric.models.building import build, create, input_shape
+from quadric.models.building import build, create, example_inputs
 from quadric.models.registry import entry
 from quadric.models.widths import scaled as rounded
 
@@ -154,10 +154,16 @@ def _budget(params: int | None, macs: int | None) -> dict[str, int]:
 
 
 def _scaled_option(known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """The option that makes a network wider; every network has one."""
+    """The option that makes a network wider."""
     if options.get("channels") is not None:
         return "channels"
-    return "width" if "width" in known else "hidden"
+    for option in ("width", "hidden"):
+        if option in known:
+            return option
+    raise InputError(
+        "a network must have one option for all its widths to be fitted, got one with "
+        f"{', '.join(known)}: choose its widths yourself"
+    )
 
 
 def _given(option: str, widths: Any) -> tuple[int, ...]:
@@ -180,8 +186,8 @@ def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int
     found = {"params": count_parameters(model)}
     if count_macs:
         own = {k: v for k, v in options.items() if k in entry(name).options}
-        example = torch.empty(1, *input_shape(name, **own), device="meta")
-        found["macs"] = count(model, example).macs
+        examples = [x.to("meta") for x in example_inputs(name, **own)]
+        found["macs"] = count(model, *examples).macs
     return found
 
 

@@ -16,7 +16,8 @@ from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport
 from quadric.errors import InputError, InputTypeError
-from quadric.models.building import build, create, first_layers, input_shape
+from quadric.models import building
+from quadric.models.building import build, create, first_layers
 from quadric.texttable import markdown_table, text_table
 from quadric.zoo import get_neuron
 
@@ -127,7 +128,7 @@ def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor
             f"the input of {name!r} must be given: add --input with its shape without the batch, "
             "such as --input 3x224x224"
         )
-    return [torch.zeros(1, *input_shape(name))]
+    return list(building.example_inputs(name))
 
 
 def plain_network(
@@ -151,7 +152,7 @@ def plain_network(
     examples = tuple(parse_input(text) for text in inputs or ()) or None
     if not is_factory(name):
         network = build(name, **options)
-        return network, examples or (torch.zeros(1, *input_shape(name, **options)),)
+        return network, examples or building.example_inputs(name, **options)
     if options:
         raise InputError(
             f"options must be for a network of quadric.models, got {', '.join(options)} for "

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from quadric.train.interface import results as results
     from quadric.train.interface import run as run
     from quadric.train.interface import sweep as sweep
+    from quadric.train.translating import translator as translator
 else:
     _HOMES = {name: "interface" for name in ("Result", "load", "results", "run", "sweep")}
-    _HOMES["evaluate"] = "evaluation"
+    _HOMES |= {"evaluate": "evaluation", "translator": "translating"}
     __all__ = sorted(_HOMES)
 
     def __getattr__(name: str) -> object:

@@ -344,6 +344,7 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
                 "macs": arm.first.get("macs"),
                 arm.metric: _summary(list(arm.values(arm.metric).values())),
                 "test_loss": _summary(list(arm.values("test_loss").values())),
+                **_bleu(arm),
             }
             for arm in arms
         ],
@@ -367,6 +368,14 @@ def _summary(values: list[float]) -> dict[str, Any]:
         "std": statistics.stdev(values) if len(values) > 1 else None,
         "values": values,
     }
+
+
+def _bleu(arm: Arm) -> dict[str, Any]:
+    """All BLEU scores of the runs of a translation, by name."""
+    found = [run["bleu"] for run in arm.runs.values() if isinstance(run.get("bleu"), Mapping)]
+    if not found:
+        return {}
+    return {"bleu": {name: _summary([one[name] for one in found]) for name in found[0]}}
 
 
 def _shares(arm: Arm) -> list[float]:

@@ -16,6 +16,7 @@ from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
 from quadric.process import in_notebook
 from quadric.share import quadratic_share
+from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_settings
 from quadric.train.module import TrainingModule
@@ -73,7 +74,8 @@ class EpochRecords(Callback):
         """Makes the record of the epoch, writes and prints it."""
         assert isinstance(pl_module, TrainingModule)
         # With all processes, before the others leave.
-        trained = pl_module.task.metrics(pl_module.total(pl_module.train_sums))
+        sums = pl_module.total(pl_module.train_sums)
+        trained = pl_module.task.metrics(sums)
         broken = broken_pictures(trainer)
         if broken is not None:
             self.broken = (self.broken or set()) | broken
@@ -82,7 +84,7 @@ class EpochRecords(Callback):
         if not trainer.is_global_zero:
             return
         evaluated = pl_module.task.metrics(pl_module.eval_sums)
-        part = "val" if pl_module.recipe.validation else "test"
+        part = pl_module.data.evaluated_part
         record: dict[str, Any] = {"epoch": trainer.current_epoch + 1}
         record |= {f"train_{name}": value for name, value in trained.items()}
         record |= {f"{part}_{name}": value for name, value in evaluated.items()}
@@ -92,6 +94,8 @@ class EpochRecords(Callback):
             record["largest_activation"], record["largest_activation_layer"] = largest
         record["quadratic_share"] = share
         record["seconds"] = self.seconds_in_epoch()
+        if pl_module.task.samples == "tokens":
+            record["tokens_per_second"] = float(sums[0]) / record["seconds"]
         self.records.append(record)
         write_metrics(self.directory.metrics_file, self.records)
         self._log(trainer.loggers, record, pl_module.recipe, f"{part}_{pl_module.task.metric}")
@@ -126,6 +130,30 @@ def broken_pictures(trainer: Trainer) -> set[str] | None:
         seen = seen * trainer.world_size
         torch.distributed.all_gather_object(seen, seen[0])
     return {path for paths in seen for path in paths}
+
+
+class RateBar(TQDMProgressBar):
+    """A progress bar that shows tokens per second, and the loss of the last evaluation.
+
+    Args:
+        records: of the epochs so far.
+    """
+
+    def __init__(self, records: EpochRecords) -> None:
+        super().__init__(refresh_rate=10, leave=False)
+        self.records = records
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """What is shown behind the bar."""
+        assert isinstance(pl_module, TrainingModule)
+        shown = {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+        if pl_module.task.samples == "tokens" and len(pl_module.train_sums):
+            rate = float(pl_module.train_sums[0]) / self.records.seconds_in_epoch()
+            shown["tokens/s"] = f"{trainer.world_size * rate:,.0f}"
+        if self.records.records:
+            loss = f"{pl_module.data.evaluated_part}_loss"
+            shown[loss] = f"{self.records.records[-1][loss]:.4g}"
+        return shown
 
 
 class MovableCheckpoint(ModelCheckpoint):
@@ -175,7 +203,7 @@ def shares(module: TrainingModule) -> dict[str, float] | None:
     if module.sample is None or not any(isinstance(m, QuadraticLayer) for m in network.modules()):
         return None
     with module.trainer.precision_plugin.forward_context():
-        report = quadratic_share(network, [module.sample])
+        report = quadratic_share(network, [(module.sample,)])
     return {name: layer.share for name, layer in report.items()}
 
 
@@ -207,6 +235,8 @@ def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
         shown = METRICS[task.metric].show(record[f"{name}_{task.metric}"])
         words.append(f"{name} loss {record[f'{name}_loss']:.4g}, {task.metric} {shown}")
     words.append(f"{record['seconds']:.1f} s")
+    if "tokens_per_second" in record:
+        words.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(words)
 
 
@@ -226,6 +256,8 @@ def make_callbacks(
         )
 
     callbacks: list[Callback] = [records]
+    if recipe.average is not None:
+        callbacks.append(LastWeights(directory, recipe.average))
     judged = {"monitor": f"val_{task.metric}", "mode": "max" if task.higher_is_better else "min"}
     if recipe.patience is not None:
         # A value that is not finite is no better one, and no reason to stop at once.
@@ -240,5 +272,5 @@ def make_callbacks(
     # the others, so that whoever finds `last` finds what else belongs to that epoch.
     callbacks.append(checkpoint(MovableCheckpoint, "last", save_top_k=1, monitor=None))
     if screen is not None and (screen.isatty() or in_notebook()):
-        callbacks.append(TQDMProgressBar(refresh_rate=10, leave=False))
+        callbacks.append(RateBar(records))
     return records, callbacks

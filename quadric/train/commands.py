@@ -11,6 +11,7 @@ from quadric.models.checkpoints import parse_selection
 from quadric.process import keep_freed_memory
 from quadric.train import arms, catalog, interface, training
 from quadric.train import grid as sweeping
+from quadric.train.bleu_table import bleu_table
 from quadric.train.directory import RUNS
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
 from quadric.train.report import final_report
@@ -128,7 +129,8 @@ def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any
     """
     found, notes = arms.finished(runs)
     groups = arms.group(found)
-    return arms.to_json(groups), arms.tabulate(groups, markdown), notes
+    tables = [bleu_table(groups, markdown), arms.tabulate(groups, markdown)]
+    return arms.to_json(groups), "\n\n".join(table for table in tables if table), notes
 
 
 def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, list[Any]]:

@@ -9,102 +9,33 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from quadric import data as datasets
 from quadric import models
 from quadric.data import DataSet as DataSet
-from quadric.data.batches import Batches, make_generator
+from quadric.data.batches import Batches
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.own import OwnData, make_data
 from quadric.data.tables import TableData
+from quadric.data.text import TextData
 from quadric.errors import InputError
 from quadric.train.own_code import function_of
 from quadric.train.recipe import Recipe
-from quadric.train.tasks import Classification, Loss, Regression, Task
+from quadric.train.tasks import Classification, Loss, Regression
+from quadric.train.text_part import TextPart
+from quadric.train.training_data import TrainingData as TrainingData
+from quadric.train.translation import Vocabulary
 
-# Chooses the samples that `limit` keeps: the same for every seed of a run.
-LIMIT_SEED = 0
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
 TABLE_BATCH = 4096
 
 # What the data set of a run is called that was given its data, before their name.
 GIVEN = "given:"
-
-
-class TrainingData:
-    """The data of a run: what all kinds of data have in common.
-
-    A subclass makes the task, says what the network must be told, and has a place in `_KINDS`.
-
-    Args:
-        recipe: its limit, validation part and batches apply.
-        data: as loaded.
-        seed: of the choice of the validation part.
-
-    Attributes:
-        data: limited and split.
-        source: what batches are made of.
-        task: what is learned.
-        input_shape: of one input.
-        test_batch_size: samples per batch when the network is tested.
-    """
-
-    task: Task
-    input_shape: tuple[int, ...]
-
-    def __init__(self, recipe: Recipe, data: Any, seed: int) -> None:
-        for part in ("train", "test"):
-            count = len(data.part(part)[0])
-            if recipe.limit is not None and recipe.limit < count:
-                order = torch.randperm(count, generator=make_generator(LIMIT_SEED, count))
-                data = data.take(part, order[: recipe.limit].sort().values)
-        if recipe.validation:
-            data = data.hold_out(recipe.validation, seed)
-        self.recipe = recipe
-        self.data = self.source = data
-        self.test_batch_size = recipe.batch_size
-
-    def model_options(self) -> dict[str, Any]:
-        """What the network must be told about its inputs and outputs."""
-        raise NotImplementedError
-
-    def example_inputs(self) -> tuple[Any, ...]:
-        """Arguments of the network for one sample, of zeros."""
-        return (torch.zeros(1, *self.input_shape),)
-
-    def train(self, rank: int, world_size: int) -> Batches:
-        """The batches that one of several processes learns from."""
-        recipe = self.recipe
-        batches = self.source.train_batches(
-            recipe.batch_size,
-            seed=recipe.seed,
-            shuffle=recipe.shuffle,
-            augment=recipe.augment,
-            drop_last=recipe.drop_last,
-            rank=rank,
-            world_size=world_size,
-        )
-        return self._shaped(batches)
-
-    def validation(self, rank: int, world_size: int) -> Batches | None:
-        """The batches of the validation part; None if there is none."""
-        if not self.recipe.validation:
-            return None
-        size = self.test_batch_size
-        return self._shaped(self.source.val_batches(size, rank=rank, world_size=world_size))
-
-    def test(self, rank: int, world_size: int) -> Batches:
-        """The batches of the test part."""
-        size = self.test_batch_size
-        return self._shaped(self.source.test_batches(size, rank=rank, world_size=world_size))
-
-    def _shaped(self, batches: Batches) -> Batches:
-        return batches
 
 
 class PicturePart(TrainingData):
@@ -192,6 +123,24 @@ class OwnPart(TrainingData):
         return FlatBatches(batches) if self.flat else batches
 
 
+def kept_data(recipe: Recipe, folder: Path) -> TrainingData | None:
+    """The data of a trained run as far as the run directory has it; None if it has none.
+
+    Args:
+        recipe: of the run.
+        folder: its directory.
+
+    Returns:
+        What a translation run needs; its text may be elsewhere, or gone.
+
+    Raises:
+        InputError: if the directory lacks a file.
+    """
+    if recipe.dataset not in datasets.TEXTS:
+        return None
+    return TextPart(recipe, None, Vocabulary.read(folder))
+
+
 def takes_rows(recipe: Recipe) -> bool:
     """Whether the recipe's network takes rows of numbers; a user's own may take anything."""
     return "model" in recipe.functions() or len(models.input_shape(recipe.model)) == 1
@@ -223,6 +172,7 @@ _KINDS: dict[type, Callable[[Recipe, Any], TrainingData]] = {
     FolderData: PicturePart,
     TableData: TablePart,
     OwnData: OwnPart,
+    TextData: TextPart,
 }
 
 
@@ -283,11 +233,14 @@ _OPTIONS = {
     "law": {"train_size": "samples", "test_size": "samples", "seed": "data_seed"},
     "uci": {"split": "split"},
     "csv": {"seed": "data_seed"},
+    **{name: {"source": "source", "target": "target"} for name in datasets.TEXTS},
 }
 # What a data set without an own source needs.
 _DIRECTORIES = {
     "folders": "a data directory with train and val folders",
     "uci": "the directory of the UCI tables",
+    "text": "a data directory with train files of both languages",
+    "multi30k": "the directory of Multi30k, with train.en and train.de",
 }
 
 

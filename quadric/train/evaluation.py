@@ -72,16 +72,23 @@ def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
 def count(network: nn.Module, data: TrainingData) -> dict[str, int]:
     """Parameters, and multiply-accumulates for one input."""
     report = cost(network, *data.example_inputs())
-    return {"params": report.params, "macs": report.macs}
+    found = {"params": report.params, "macs": report.macs}
+    return found | data.more_counts(network, report.macs)
 
 
 def evaluate(
-    path: str | Path, *, imports: Sequence[str] = (), trust: bool = False, **place: Any
+    path: str | Path,
+    *,
+    test: tuple[Path, Path] | None = None,
+    imports: Sequence[str] = (),
+    trust: bool = False,
+    **place: Any,
 ) -> dict[str, Any]:
     """Tests the weights of a run on its test data.
 
     Args:
         path: the run directory.
+        test: of a translation run, a source file and its translation to be tested on instead.
         imports: files or modules of the run's own code, which may be run.
         trust: run all code that the directory names.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
@@ -94,6 +101,8 @@ def evaluate(
     """
     run = load_run(path, imports, trust, **place)
     recipe, data, network = run.recipe, run.data, run.network
+    if test is not None:
+        data.set_test_files(*test)
     device = device_of(recipe)
     found = count(network, data)
     network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
@@ -105,6 +114,6 @@ def evaluate(
         "rank": recipe.rank,
         "seed": recipe.seed,
         **found,
-        **{f"test_{name}": metrics.pop(name) for name in list(metrics) if "activation" not in name},
+        **{f"test_{name}": metrics.pop(name) for name in data.task.names if name in metrics},
         **metrics,
     }

@@ -24,6 +24,7 @@ from quadric.ops.native import active, reason, use_kernels
 from quadric.process import one_thread
 from quadric.saving import save
 from quadric.train import checkpoints, loggers
+from quadric.train.averaging import load_average_
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
 from quadric.train.data import TrainingData, load_data
@@ -66,10 +67,10 @@ def fit(
     with _quiet_lightning(), _kernels(recipe, screen), one_thread(small):
         module = TrainingModule(network, prepared, recipe)
         records, callbacks = make_callbacks(directory, module.task, recipe, screen)
-        steps = len(prepared.train(0, recipe.devices * recipe.nodes))
+        steps = len(prepared.train(0, recipe.devices * recipe.nodes)) // prepared.accumulate
         if profile:
             callbacks.append(Profile(directory))
-        trainer = _trainer(recipe, directory, callbacks, steps)
+        trainer = _trainer(recipe, directory, callbacks, steps, prepared.accumulate)
         diverged: DivergedError | None = None
         try:
             # The first process has seen to it that it is the last one.
@@ -90,6 +91,8 @@ def fit(
         if best or recipe.strategy == "fsdp":
             checkpoint = directory.best_checkpoint if best else directory.last_checkpoint
             _load(network, checkpoint, "network." if recipe.ema is None else "average.")
+        if recipe.average is not None and diverged is None:
+            load_average_(network, directory, recipe)
         result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
         save(network, directory.weights_file)
         # Last of all: a run with a result is finished.
@@ -113,7 +116,9 @@ def _strategy(recipe: Recipe) -> str | ShardedNetwork:
     return "ddp" if processes > 1 else "auto"
 
 
-def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int) -> Trainer:
+def _trainer(
+    recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int, accumulate: int
+) -> Trainer:
     plugins: list[Any] = [Checkpoints()]
     if SLURMEnvironment.detect():
         # Its requeueing would save and continue in the middle of an epoch; --resume does not.
@@ -131,6 +136,7 @@ def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], step
         callbacks=callbacks,
         plugins=plugins,
         gradient_clip_val=recipe.clip,
+        accumulate_grad_batches=accumulate,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         enable_model_summary=False,
@@ -193,11 +199,12 @@ def _result(
             "step": diverged.step + 1,
             "message": str(diverged),
         }
-    elif recipe.validation:
+    elif recipe.validation or recipe.average or data.evaluated_part == "val":
         metrics = measure(network, data.test(0, 1), task, device, recipe.precision)
         network.cpu()
-        last = _best(epochs, f"val_{task.metric}", task.higher_is_better)
-        extra["best_epoch"] = last["epoch"]
+        if recipe.validation:
+            last = _best(epochs, f"val_{task.metric}", task.higher_is_better)
+            extra["best_epoch"] = last["epoch"]
         if len(epochs) < recipe.epochs:
             extra["stopped_early"] = True
     else:

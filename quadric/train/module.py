@@ -230,14 +230,16 @@ class TrainingModule(LightningModule):
             )
         else:
             kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimizer]
-            optimizer = kind(groups, lr=recipe.lr)
+            betas = (recipe.betas[0], recipe.betas[1])
+            optimizer = kind(groups, lr=recipe.lr, betas=betas, eps=recipe.eps)
         factor = make_schedule(
             recipe.schedule,
-            len(self.data.train(0, self.trainer.world_size)),
+            len(self.data.train(0, self.trainer.world_size)) // self.data.accumulate,
             recipe.epochs,
             milestones=recipe.milestones,
             gamma=recipe.gamma,
             warmup=recipe.warmup,
+            warmup_steps=recipe.warmup_steps,
         )
         constant = recipe.eigenvalue_schedule == "constant"
         factors = [

@@ -15,7 +15,7 @@ from quadric import models
 from quadric.errors import InputError, InputTypeError
 from quadric.models.building import drawing, make_quadratic_
 from quadric.saving import load_
-from quadric.train.data import TrainingData, check_call, load_data
+from quadric.train.data import TrainingData, check_call, kept_data, load_data
 from quadric.train.directory import RunDirectory, continued
 from quadric.train.own_code import check_consent, function_of, load_code, with_imports
 from quadric.train.recipe import Recipe
@@ -120,7 +120,7 @@ def load_run(
     if not trust:
         check_consent(recipe, imports, directory.path)
     recipe = load_code(with_imports(recipe, imports), trust=trust, strict=False)
-    data = load_data(recipe)
+    data = kept_data(recipe, directory.path) or load_data(recipe)
     network = build_network(recipe, data)
     load_(network, directory.weights_file)
     return TrainedRun(directory, recipe, data, network)

@@ -79,6 +79,8 @@ class Recipe(BaseModel):
     split: Annotated[int, Field(ge=0)] = 0
     samples: Positive = 10_000
     data_seed: int = 0
+    source: str | None = None
+    target: str | None = None
     on_broken: Literal["skip", "refuse"] = "skip"
     workers: Annotated[int, Field(ge=0)] | None = None
 
@@ -102,24 +104,35 @@ class Recipe(BaseModel):
     # Training
     epochs: Positive
     batch_size: Positive
+    pass_tokens: Positive = 4096
+    epoch_steps: Positive | None = None
     drop_last: bool = False
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: NotNegative
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
+    betas: Annotated[
+        list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)
+    ] = [
+        0.9,
+        0.999,
+    ]
+    eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: NotNegative = 0.0
     decay_bias_and_norm: bool = True
     eigenvalue_lr: NotNegative | dict[str, NotNegative] | None = None
     eigenvalue_weight_decay: NotNegative = 0.0
     eigenvalue_schedule: Literal["same", "constant"] = "same"
-    schedule: Literal["constant", "step", "cosine", "onecycle"] = "constant"
+    schedule: Literal["constant", "step", "cosine", "onecycle", "inverse_sqrt"] = "constant"
     milestones: list[Positive] = []
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     warmup: NotNegative = 0.0
+    warmup_steps: Positive = 4000
     loss: str | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = None
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    average: Positive | None = None
     patience: Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
@@ -175,6 +188,7 @@ class Recipe(BaseModel):
                 f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),
                 "compile": self.compile,
                 "ema": self.ema is not None,
+                "average": self.average is not None,
                 "memory_format 'channels_last'": self.memory_format == "channels_last",
             }
             found = [what for what, is_given in refused.items() if is_given]
@@ -233,8 +247,12 @@ class Recipe(BaseModel):
             changes["layers"] = None
         if self.schedule != "step":
             changes |= {"milestones": [], "gamma": 0.1}
+        if self.schedule != "inverse_sqrt":
+            changes["warmup_steps"] = DEFAULTS["warmup_steps"]
         if self.optimizer != "sgd":
             changes |= {"momentum": 0.9, "nesterov": False}
+        else:
+            changes |= {"betas": DEFAULTS["betas"], "eps": DEFAULTS["eps"]}
         for field in ("lr", "weight_decay", "eigenvalue_weight_decay", "warmup", "width"):
             value = changes.get(field, getattr(self, field))
             changes[field] = None if value is None else float(value)  # 1 and 1.0 are one spelling

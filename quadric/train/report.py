@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from quadric.data.text.scores import TITLES
 from quadric.texttable import text_table
 from quadric.train.directory import RunDirectory
 from quadric.train.tasks import METRICS
@@ -21,8 +22,16 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{result['params']:,}"),
         ("MACs for one input", f"{result['macs']:,}"),
     ]
+    if "params_without_embeddings" in result:
+        found.insert(3, ("without embeddings", f"{result['params_without_embeddings']:,}"))
+        found.append(("MACs per token", f"{result['macs_per_token']:,}"))
+    bleu = result.get("bleu") or {}
+    for name in bleu:
+        found.append((TITLES[name], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
+    if bleu:
+        found.append(("chrF", f"{result['chrf']:.2f}  {result['signatures']['chrf']}"))
     for metric in METRICS.values():
-        if f"test_{metric.name}" in result:
+        if f"test_{metric.name}" in result and metric.name != "bleu":
             shown = metric.show(result[f"test_{metric.name}"])
             found.append((f"test {metric.label}", shown))
     if "test_top5" in result:

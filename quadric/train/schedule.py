@@ -24,18 +24,21 @@ def make_schedule(
     milestones: list[int] | None = None,
     gamma: float = 0.1,
     warmup: float = 0.0,
+    warmup_steps: int = 4000,
 ) -> Callable[[int], float]:
     """The factor of the learning rate at each step, counted from 0.
 
     Args:
         kind: constant; step, times `gamma` at each milestone; cosine, down to 0; onecycle, up and
-            down again by cosines, as torch's OneCycleLR without momentum.
+            down again by cosines, as torch's OneCycleLR without momentum; inverse_sqrt, up in
+            a line for `warmup_steps`, then down with the root of the step (Vaswani et al. 2017).
         steps_per_epoch: steps of one epoch.
         epochs: of the run.
         milestones: epochs of the step schedule.
         gamma: factor of the step schedule.
-        warmup: for this many epochs the factor also rises linearly from near 0 (not for onecycle,
-            which rises by itself).
+        warmup: for this many epochs the factor also rises linearly from near 0 (not for onecycle
+            and inverse_sqrt, which rise by themselves).
+        warmup_steps: of inverse_sqrt.
     """
     total = steps_per_epoch * epochs
     ends = [steps_per_epoch * milestone for milestone in milestones or []]
@@ -53,9 +56,12 @@ def make_schedule(
         # A run of very few steps has no way down.
         return _between(1.0, END, min((i - rise) / max(total - 1 - rise, 1.0), 1.0))
 
+    def inverse_sqrt(i: int) -> float:
+        return min((i + 1) / warmup_steps, math.sqrt(warmup_steps / (i + 1)))
+
     kinds = {"constant": lambda i: 1.0, "step": step, "cosine": cosine, "onecycle": onecycle}
-    shape = kinds[kind]
-    rising = warmup * steps_per_epoch if kind != "onecycle" else 0.0
+    shape = (kinds | {"inverse_sqrt": inverse_sqrt})[kind]
+    rising = 0.0 if kind in ("onecycle", "inverse_sqrt") else warmup * steps_per_epoch
     if not rising:
         return shape
     return lambda i: shape(i) * min(1.0, (i + 1) / rising)

@@ -54,9 +54,11 @@ METRICS = {
     for metric in (
         Metric("accuracy", "accuracy", True, 100, ".2f", " %"),
         Metric("rmse", "RMSE", False),
+        Metric("bleu", "BLEU", True, 1, ".2f"),
+        Metric("perplexity", "perplexity", False),
     )
 }
-"""What a result is judged by, by name: a result has one of them."""
+"""What a result is judged by, by name: the first that a result has."""
 
 
 class Task:
@@ -66,11 +68,13 @@ class Task:
         metric: the name of the number that a result is judged by, one of `METRICS`.
         names: of all that `metrics` gives, the metric first.
         size: how many sums there are.
+        samples: what the first sum counts, as people call it.
         own_loss: a user's loss instead of the task's, or None.
     """
 
     metric: ClassVar[str]
     size: ClassVar[int]
+    samples: ClassVar[str] = "samples"
     own_loss: Loss | None = None
 
     @property

@@ -187,8 +187,11 @@ def train(
             directory.clear()
         elif found is not None:
             checkpoints.take(directory, found)
+        prepared.keep(directory.path)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
+            for note in prepared.notes:
+                print(f"note: {note}", file=screen)
             if moved is not None:
                 print(f"note: {moved}", file=screen)
             if found is not None and found.damage is not None:

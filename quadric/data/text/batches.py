@@ -1,0 +1,147 @@
+"""Batches of sentence pairs of similar length, counted in tokens.
+
+Pairs are sorted by the longer of their two sentences. Pairs of one length are in a new random order
+in each pass over the data, and so are the batches. Everything random comes from (seed, pass), so a
+run can be repeated and continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quadric.data.batches import make_generator
+from quadric.data.text.sentences import Sentences
+from quadric.models.beam_search import BEGIN, END
+
+TextBatch = tuple[tuple[Tensor, Tensor], Tensor]
+"""Source and target as the network takes them, and the target that it must give."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentences of both sides, or some of them.
+
+    Attributes:
+        source: one side.
+        target: the other, as long.
+        index: which pairs; None for all.
+    """
+
+    source: Sentences
+    target: Sentences
+    index: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.source) if self.index is None else len(self.index)
+
+    def take(self, index: Tensor) -> Pairs:
+        """Some of these pairs."""
+        return Pairs(self.source, self.target, index if self.index is None else self.index[index])
+
+    def sizes(self) -> Tensor:
+        """Tokens of the longer sentence of each pair, its end (or begin) included."""
+        longer = torch.maximum(self.source.lengths, self.target.lengths).to(torch.int32) + 1
+        return longer if self.index is None else longer[self.index]
+
+    def batch(self, index: Tensor) -> TextBatch:
+        """Some pairs as tensors."""
+        if self.index is not None:
+            index = self.index[index]
+        source = self.source.rows(index, after=END)
+        inputs = self.target.rows(index, before=BEGIN)
+        return (source, inputs), self.target.rows(index, after=END)
+
+
+class TokenBatches:
+    """Batches of at most so many tokens on each side, padding counted.
+
+    Args:
+        pairs: what batches are made of.
+        tokens: in a batch of one process; a longer pair is a batch of its own.
+        seed: of the order; None for the order of length, every pair once over all processes.
+        rank: of this process.
+        world_size: number of processes.
+        multiple: an epoch has a multiple of so many batches in each process.
+        epoch_batches: batches of an epoch in each process; None for one pass over the pairs. The
+            first batches of a pass are repeated until all processes have equally many.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        tokens: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        multiple: int = 1,
+        epoch_batches: int | None = None,
+    ) -> None:
+        self.pairs, self.seed = pairs, seed
+        self.rank, self.world_size = rank, world_size
+        self.sizes = pairs.sizes()
+        self.cuts = cuts(self.sizes.sort().values, tokens)
+        self.endless = epoch_batches is not None
+        share = -(-len(self.cuts) // (world_size * multiple)) * multiple
+        self.length = epoch_batches or share
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        if self.seed is None:
+            return len(range(self.rank, len(self.cuts), self.world_size))
+        return self.length
+
+    def _pass(self, number: int) -> list[Tensor]:
+        """The batches of one pass over all pairs, as indices, in the order of this pass."""
+        if self.seed is None:
+            return list(self.sizes.argsort(stable=True).split(self.cuts))
+        generator = make_generator(self.seed, number)
+        order = torch.randperm(len(self.sizes), generator=generator)
+        order = order[self.sizes[order].argsort(stable=True)]
+        batches = order.split(self.cuts)
+        return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        if self.seed is None:
+            for index in self._pass(0)[self.rank :: self.world_size]:
+                yield self.pairs.batch(index)
+            return
+        share = self.length * self.world_size
+        number, batches = -1, list[Tensor]()
+        for place in range(self.rank, share, self.world_size):
+            wanted, at = self.epoch, place % len(self.cuts)
+            if self.endless:
+                wanted, at = divmod(self.epoch * share + place, len(self.cuts))
+            if wanted != number:
+                number, batches = wanted, self._pass(wanted)
+            yield self.pairs.batch(batches[at])
+
+
+def cuts(sizes: Tensor, tokens: int) -> list[int]:
+    """How many pairs each batch has.
+
+    Args:
+        sizes: of the pairs, ascending.
+        tokens: in a batch at most.
+
+    Returns:
+        Pairs of each batch; at least one.
+    """
+    found, begin = [], 0
+    counts = torch.arange(1, tokens + 1)
+    while begin < len(sizes):
+        most = max(1, tokens // int(sizes[begin]))
+        some = sizes[begin : begin + most]
+        # Sizes ascend, so the last of a batch is its longest.
+        fits = int((some * counts[: len(some)] <= tokens).sum())
+        found.append(max(1, fits))
+        begin += found[-1]
+    return found
