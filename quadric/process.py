@@ -1,4 +1,4 @@
-"""Settings of the whole process: how many threads torch uses, and what happens to freed memory."""
+"""Of the whole process: threads of torch, freed memory, notebooks."""
 
 from __future__ import annotations
 

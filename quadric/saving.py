@@ -8,12 +8,11 @@ file is checked whole before a model is touched, and a failure after the convers
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,9 +27,9 @@ from quadric.conversion.description import LayerDescription, describe_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
 from quadric.counting.network import check_model, unwrapped
-from quadric.errors import FileError, InputError
+from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
-from quadric.writing import sync
+from quadric.writing import unfinished
 from quadric.zoo import get_neuron
 
 KEY = "quadric"
@@ -122,24 +121,15 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     header = Header(__version__, "quadratic" if only else "model", layers, aliases)
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
-    path = os.path.realpath(path)
-    folder, name = os.path.split(path)
-    if not os.path.isdir(folder):
-        raise FileError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-    unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # as the user's umask says; save_file uses 0600
-        save_file(stored, unfinished, metadata)
-        os.chmod(unfinished, mode)
-        sync(unfinished)
-        os.replace(unfinished, path)
-        sync(folder)
-    except (SafetensorError, RuntimeError) as error:
-        raise InputError(f"the model cannot be written to {path}: {error}") from error
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
+    path = Path(os.path.realpath(path))
+    with unfinished(path) as file:
+        file.touch()
+        mode = file.stat().st_mode  # as the user's umask says; save_file uses 0600
+        try:
+            save_file(stored, file, metadata)
+        except (SafetensorError, RuntimeError) as error:
+            raise InputError(f"the model cannot be written to {path}: {error}") from error
+        file.chmod(mode)
 
 
 def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:

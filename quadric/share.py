@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from quadric.conversion.targets import undisturbed
+from quadric.conversion.targets import example_arguments, undisturbed
 from quadric.counting.network import check_model, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
@@ -34,7 +34,6 @@ class LayerShare:
             no neuron has two parts that vary.
         shares: the share of each neuron.
         correlations: the correlation of each neuron, None where a part does not vary.
-        samples: how many values of each neuron were seen.
     """
 
     neuron: str
@@ -42,7 +41,6 @@ class LayerShare:
     correlation: float | None
     shares: tuple[float, ...] = field(repr=False)
     correlations: tuple[float | None, ...] = field(repr=False)
-    samples: int = 0
 
     @property
     def num_neurons(self) -> int:
@@ -244,7 +242,6 @@ class _Moments:
             correlation=_mean([value for value in correlations if value is not None]),
             shares=tuple(shares.tolist()),
             correlations=tuple(correlations),
-            samples=self.count,
         )
 
 
@@ -258,6 +255,4 @@ def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not batch:
             raise InputError("a batch must hold an input, got an empty one: give (input, ...).")
         batch = batch[0]
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+    return example_arguments(batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +102,35 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
             f"cannot write {os.fspath(path)} ({error.strerror or error}): make room, or choose "
             "another place"
         ) from None
+
+
+@contextlib.contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
+
+    Files beside it (the weights of a very large network) move along.
+
+    Args:
+        path: where the file belongs.
+
+    Yields:
+        Where to write it.
+
+    Raises:
+        FileError: if there is no such folder, or `path` is one.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileError(f"the folder of {path} must exist, got {folder}: make it first")
+    if path.is_dir():
+        raise FileError(f"path must be a file, got the folder {path}: add a file name")
+    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
+    try:
+        yield place / path.name
+        # The file itself last: who sees it sees all of it.
+        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
+            sync(file)
+            os.replace(file, folder / file.name)
+        sync(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quadric.counting.network import check_initialized, random_state_kept
-from quadric.errors import InputError, InputTypeError
+from quadric.errors import InputError, InputTypeError, explained
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
 
@@ -334,7 +334,6 @@ def run_examples(
     model: nn.Module,
     example_inputs: Any,
     watching: contextlib.AbstractContextManager[Any] | None = None,
-    training: bool = False,
 ) -> Any:
     """Runs a model once and leaves it as it was.
 
@@ -342,7 +341,6 @@ def run_examples(
         model: the network.
         example_inputs: a tensor, a tuple or a mapping.
         watching: a context that is entered around the forward pass.
-        training: whether it runs in train mode.
 
     Returns:
         The output of the model.
@@ -351,19 +349,19 @@ def run_examples(
         InputError: if the model does not take the inputs.
     """
     args, kwargs = example_arguments(example_inputs)
-    try:
-        with undisturbed(model, training), torch.no_grad(), watching or contextlib.nullcontext():
-            return model(*args, **kwargs)
-    except Exception as error:
-        raise InputError(
-            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of model.forward as a tensor, a tuple or a mapping"
-        ) from error
+    remedy = "give the arguments of model.forward as a tensor, a tuple or a mapping"
+    with (
+        explained("example_inputs must run through the model", remedy),
+        undisturbed(model),
+        torch.no_grad(),
+        watching or contextlib.nullcontext(),
+    ):
+        return model(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
-    """Eval or train mode, after which flags, buffers and the random state are as they were."""
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode, after which flags, buffers and the random state are as they were."""
     flags = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -372,7 +370,7 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
         if buffer is not None
     ]
     try:
-        model.train(training)
+        model.eval()
         with random_state_kept(model):
             yield
     finally:

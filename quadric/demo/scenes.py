@@ -277,14 +277,13 @@ def _train(
     # learning rate as everything else.
     optimizer = torch.optim.Adam(param_groups(model, task.lr, quadratic_lr=task.lr), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.lr, task.steps)
-    for step, index in enumerate(_batches(len(split.inputs), task.batch, task.steps, seed), 1):
+    for index in _batches(len(split.inputs), task.batch, task.steps, seed):
         loss = loss_fn(model(split.inputs[index]), split.targets[index])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 10 == 0 or step == task.steps:
-            on_steps((step - 1) % 10 + 1)
+        on_steps(1)
 
 
 def _batches(count: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:

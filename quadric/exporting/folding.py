@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
+from quadric.conversion.targets import collect, look_around
 from quadric.counting.network import check_model
 from quadric.errors import InputError
-from quadric.exporting.following import Pair, find_pairs, is_touched, places_of, several_places
+from quadric.exporting.following import Pair, find_pairs, is_touched
 from quadric.nn import QuadraticLayer
-from quadric.ops.blocks import Blocks
 from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
 from quadric.zoo import layer_kind
 
@@ -119,8 +119,8 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
     """
     check_model(model)
     report = FoldingReport()
-    places = places_of(model)
-    norms = [p for p in places.values() if isinstance(p.module, _BatchNorm)]
+    targets = {id(target.module): target for target in collect(model, lambda module: True)}
+    norms = [target for target in targets.values() if isinstance(target.module, _BatchNorm)]
     if not norms:
         return report
     training = next((name for name, module in model.named_modules() if module.training), None)
@@ -130,14 +130,14 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
             f"{repr(training) if training else 'the model'} in training mode: call model.eval() "
             "first"
         )
-    found = find_pairs(model, places, example_inputs)
-    several = several_places(model)
+    found, held = find_pairs(model, targets, example_inputs), look_around(model).held
     for norm in norms:
         pair = found.get(id(norm.module))
         if pair is None:
             report.kept[norm.name] = "it does not alone read the output of one layer"
             continue
-        twice = [p.name for p in (pair.layer, pair.norm) if id(p.module) in several]
+        both = (pair.layer, pair.norm)
+        twice = [t.name for t in both if len(t.places) > 1 or id(t.module) in held]
         obstacle = f"{twice[0]!r} stands in several places" if twice else _obstacle(pair)
         new = obstacle or _folded(pair.layer.module, norm.module)
         if isinstance(new, _Folded):
@@ -154,8 +154,7 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
 
 def _obstacle(pair: Pair) -> str | None:
     """Why a pair must stay as it is, apart from its numbers."""
-    layer, norm = pair.layer.module, pair.norm.module
-    assert isinstance(norm, _BatchNorm)
+    layer, norm = pair.layer.module, cast(_BatchNorm, pair.norm.module)
     quadratic = isinstance(layer, QuadraticLayer)
     if norm.running_mean is None or norm.running_var is None:
         return "it keeps no running statistics: in eval mode too it normalizes by the batch"
@@ -210,13 +209,9 @@ class _Folded:
 
 
 @torch.no_grad()
-def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
+def _folded(layer: Any, norm: Any) -> _Folded | str:
     """A layer and the BatchNorm after it as one, or why that cannot be."""
-    assert isinstance(norm, _BatchNorm)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    own: Any = layer
-    filters = _linear_map_of(layer).filters(own.weight.double())
+    filters = _linear_map_of(layer).filters(layer.weight.double())
     if norm.num_features != filters.shape[0]:
         return _OTHER_DIMENSION
     spread = (norm.running_var.double() + norm.eps).sqrt()
@@ -225,51 +220,35 @@ def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
     shift = -norm.running_mean.double() * scale
     if norm.bias is not None:
         shift = shift + norm.bias.double()
-    bias = torch.zeros_like(scale) if own.bias is None else own.bias.double()
-    scaled = _Folded(scale[:, None] * filters, scale * bias)
+    filters = scale[:, None] * filters
+    bias = torch.zeros_like(scale) if layer.bias is None else scale * layer.bias.double()
+    new = _Folded(filters, bias + shift)
     blocks = layer.blocks if isinstance(layer, QuadraticLayer) else None
-    new: _Folded | str
-    if blocks is None:
-        new = _Folded(scaled.filters, scaled.bias + shift)
-    else:
+    if blocks is not None:
         # In float64 before |q|^2 is taken, where the eigenvalues are normalized.
-        lam = copy.deepcopy(own).double().effective_eigenvalues()
-        new = _squares(scaled, blocks, lam, scale, shift, spread, gain)
-    if isinstance(new, str):
-        return new
-    limit = torch.finfo(own.weight.dtype).max / 2
+        lam = copy.deepcopy(layer).double().effective_eigenvalues()
+        outputs, features = blocks.places(lam.device)
+        if bool(((gain[features].abs() < SMALLEST_SCALE) & (lam != 0)).any()):
+            return _ABOUT_ZERO
+        # 0 / 0 where a feature has neither scale nor eigenvalue: it takes no part.
+        ratio = torch.where(lam == 0, 0.0, lam / scale[features].square())
+        new.eigenvalues = scale[outputs] * ratio
+        if blocks.shape == "full":
+            new.bias, new.shift = bias, shift
+        else:
+            c_f = shift[features]
+            cancelling = torch.zeros_like(scale).index_add_(0, outputs, ratio.abs() * c_f.square())
+            if not bool((cancelling <= CANCELLATION * spread).all()):
+                return _ABOUT_ZERO
+            cross = new.eigenvalues * c_f
+            new.filters = filters.index_add(0, outputs, -2 * cross[:, None] * filters[features])
+            more = cross * (c_f - 2 * new.bias[features])
+            new.bias = new.bias.index_add(0, outputs, more)
+    limit = torch.finfo(layer.weight.dtype).max / 2
     for values in (new.filters, new.bias, new.eigenvalues, new.shift):
         if values is not None and not bool((values.abs() < limit).all()):
             return "the folded parameters are not finite in the dtype of the layer"
     return new
-
-
-def _squares(
-    scaled: _Folded,
-    blocks: Blocks,
-    lam: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    spread: Tensor,
-    gain: Tensor,
-) -> _Folded | str:
-    """The folded layer of a quadratic one, from its scaled filters and biases."""
-    outputs, features = blocks.places(lam.device)
-    if bool(((gain[features].abs() < SMALLEST_SCALE) & (lam != 0)).any()):
-        return _ABOUT_ZERO
-    # 0 / 0 where a feature has neither scale nor eigenvalue: it takes no part.
-    ratio = torch.where(lam == 0, 0.0, lam / scale[features].square())
-    new_lam = scale[outputs] * ratio
-    if blocks.shape == "full":
-        return _Folded(scaled.filters, scaled.bias, new_lam, shift)
-    c_f = shift[features]
-    cancelling = torch.zeros_like(scale).index_add_(0, outputs, ratio.abs() * c_f.square())
-    if not bool((cancelling <= CANCELLATION * spread).all()):
-        return _ABOUT_ZERO
-    bias = scaled.bias + shift
-    cross = new_lam * c_f
-    filters = scaled.filters.index_add(0, outputs, -2 * cross[:, None] * scaled.filters[features])
-    return _Folded(filters, bias.index_add(0, outputs, cross * (c_f - 2 * bias[features])), new_lam)
 
 
 @torch.no_grad()
@@ -294,5 +273,6 @@ def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
         report.shifts[pair.layer.name] = pair.norm.name
-    pair.norm.put(replacement.eval())
+    ((parent, key),) = pair.norm.places
+    parent._modules[key] = replacement.eval()
     report.folded[pair.layer.name] = pair.norm.name

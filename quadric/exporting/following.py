@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from quadric.conversion.targets import look_around, run_examples, walk
+from quadric.conversion.targets import Target, run_examples
 from quadric.counting.network import tensors_in
 from quadric.nn import QuadraticLayer
 
@@ -24,24 +24,6 @@ LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
 """Whose outputs are followed; their subclasses, too."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-@dataclass
-class Place:
-    """A module and where it stands."""
-
-    name: str
-    parent: nn.Module
-    key: str
-    module: nn.Module
-
-    def put(self, module: nn.Module) -> None:
-        """Puts another module there.
-
-        Args:
-            module: the new module.
-        """
-        self.parent._modules[self.key] = module
 
 
 @dataclass(frozen=True)
@@ -54,23 +36,9 @@ class Pair:
         dims: the number of dimensions of the output.
     """
 
-    layer: Place
-    norm: Place
+    layer: Target
+    norm: Target
     dims: int
-
-
-def places_of(model: nn.Module) -> dict[int, Place]:
-    """The first place of every module, by the module's id."""
-    places: dict[int, Place] = {}
-    for name, parent, key, module in walk(model):
-        places.setdefault(id(module), Place(name, parent, key, module))
-    return places
-
-
-def several_places(model: nn.Module) -> set[int]:
-    """The ids of modules that stand in several places, or that an attribute also holds."""
-    count = Counter(id(child) for _, _, _, child in walk(model))
-    return {key for key, times in count.items() if times != 1} | set(look_around(model).held)
 
 
 def is_touched(module: nn.Module) -> bool:
@@ -79,19 +47,19 @@ def is_touched(module: nn.Module) -> bool:
 
 
 def find_pairs(
-    model: nn.Module, places: Mapping[int, Place], example_inputs: Any
+    model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
 ) -> dict[int, Pair]:
     """Finds the pairs of a network.
 
     Args:
         model: the network.
-        places: of `places_of`.
+        targets: all its modules by their id.
         example_inputs: its arguments.
 
     Returns:
         The pairs by the id of the BatchNorm.
     """
-    found = _watched(model, places, example_inputs)
+    found = _watched(model, targets, example_inputs)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
 
@@ -136,7 +104,9 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:
+def _watched(
+    model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
+) -> dict[int, Pair]:
     """By one run: each BatchNorm whose input is the whole output of a layer, read by it alone."""
     noted = _Readers()
     calls: Counter[int] = Counter()
@@ -158,10 +128,10 @@ def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any)
             noted.outputs[_storage(output)] = _Output(module, output)
 
     handles: list[Any] = []
-    for place in places.values():
-        if isinstance(place.module, (*LAYERS, _BatchNorm)):
-            handles.append(place.module.register_forward_pre_hook(entered))
-            handles.append(place.module.register_forward_hook(left))
+    for target in targets.values():
+        if isinstance(target.module, (*LAYERS, _BatchNorm)):
+            handles.append(target.module.register_forward_pre_hook(entered))
+            handles.append(target.module.register_forward_hook(left))
     try:
         result = run_examples(model, example_inputs, noted)
     finally:
@@ -171,7 +141,7 @@ def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any)
         noted.note(value, None)
     pairs: dict[int, Pair] = {}
     for key, output in before.items():
-        alone = all(reader is places[key].module for reader in output.readers)
+        alone = all(reader is targets[key].module for reader in output.readers)
         if alone and calls[key] == calls[id(output.layer)] == 1:
-            pairs[key] = Pair(places[id(output.layer)], places[key], output.value.dim())
+            pairs[key] = Pair(targets[id(output.layer)], targets[key], output.value.dim())
     return pairs

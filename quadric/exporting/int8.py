@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError
 from quadric.exporting.checking import check_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
-from quadric.exporting.preparing import quiet, unfinished
+from quadric.exporting.preparing import quiet
 from quadric.exporting.report import ExportReport
 from quadric.extras import require
+from quadric.writing import unfinished
 
 Batch = Tensor | Sequence[Tensor]
 

@@ -6,9 +6,6 @@ import contextlib
 import copy
 import inspect
 import logging
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from torch import Tensor, nn
 
 from quadric.conversion.targets import walk
 from quadric.counting.network import tensors_in, unfused, unwrapped
-from quadric.errors import InputError
+from quadric.errors import InputError, explained
 from quadric.exporting.checking import (
     batch_of,
     check_arguments,
@@ -33,15 +30,10 @@ from quadric.exporting.checking import (
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
+from quadric.writing import unfinished
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported file."""
-
-
-def in_one_line(error: BaseException) -> str:
-    """The class and message of an error that is not ours, shortened."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) < 300 else text[:300] + '…'}"
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -147,14 +139,10 @@ class Examples:
         worst = 0.0
         for size in self.sizes:
             inputs, expected = self._expected(model, size)
-            try:
+            remedy = "no file was written; if it depends on the batch size, export it with "
+            rule = f"the exported network must run in {runtime} at batch size {size}"
+            with explained(rule, remedy + "dynamic_batch=False"):
                 found = difference(expected, call(inputs))
-            except Exception as error:
-                raise InputError(
-                    f"the exported network must run in {runtime} at batch size {size}, got "
-                    f"{in_one_line(error)}: no file was written; if it depends on the batch size, "
-                    "export it with dynamic_batch=False"
-                ) from error
             check_difference(found, tolerance, size, runtime)
             worst = max(worst, found)
         return worst
@@ -164,13 +152,9 @@ class Examples:
         # Noise may lead out of where the model is defined: then the examples as they are.
         for vary in (True, False):
             inputs = self.batch(size, vary)
-            try:
+            remedy = "choose other batch_sizes, or dynamic_batch=False"
+            with explained(f"the model must run at batch size {size}", remedy):
                 expected = run(model, inputs)
-            except Exception as error:
-                raise InputError(
-                    f"the model must run at batch size {size}, got {type(error).__name__}: "
-                    f"{error}: choose other batch_sizes, or dynamic_batch=False"
-                ) from error
             if has_numbers(expected):
                 return inputs, expected
         raise InputError(
@@ -241,19 +225,13 @@ def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedPro
     Raises:
         InputError: if the model is not one graph.
     """
-    try:
-        with quiet(), torch.no_grad():
+    remedy = "if a part of it depends on the batch size, export it with dynamic_batch=False"
+    with explained("the model must be one graph for torch.export", remedy), quiet():
+        shapes = examples.dynamic_shapes(model)
+        with torch.no_grad():
             return torch.export.export(
-                model,
-                examples.traced(),
-                dynamic_shapes=examples.dynamic_shapes(model),
-                strict=False,
+                model, examples.traced(), dynamic_shapes=shapes, strict=False
             )
-    except Exception as error:
-        raise InputError(
-            f"the model must be one graph for torch.export, got {in_one_line(error)}: if a part of "
-            "it depends on the batch size, export it with dynamic_batch=False"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -262,44 +240,11 @@ def quiet() -> Iterator[None]:
 
     For a version that cannot be written we raise an error ourselves.
     """
-    loggers = [logging.getLogger(name) for name in (None, "torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def unfinished(path: Path) -> Iterator[Path]:
-    """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
-
-    Files beside it (the weights of a very large network) move along.
-
-    Args:
-        path: where the file belongs.
-
-    Yields:
-        Where to write it.
-
-    Raises:
-        InputError: if there is no such folder, or `path` is one.
-    """
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"the folder of {path} must exist, got {folder}: make it first")
-    if path.is_dir():
-        raise InputError(f"path must be a file, got the folder {path}: add a file name")
-    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
-    try:
-        yield place / path.name
-        # The file itself last: who sees it sees all of it.
-        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
-            os.replace(file, folder / file.name)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        logging.disable(before)

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from quadric.errors import InputError
 from quadric.models.digits_cnn import digits_cnn
 from quadric.models.mlp import mlp
-from quadric.models.resnet_cifar import resnet_cifar
-from quadric.models.resnet_imagenet import resnet_imagenet
+from quadric.models.resnet_cifar import CifarResNet
+from quadric.models.resnet_imagenet import BLOCKS, ImageNetResNet
 from quadric.models.transformer import ATTENTION, transformer
 
+CIFAR_DEPTHS = (8, 14, 20, 32, 44, 56, 110)
 SENTENCE = 32
 """Tokens of the sentences, source and target, for which a Transformer's cost is counted."""
 
@@ -27,8 +28,6 @@ class Entry:
     """One network.
 
     Attributes:
-        name: what `create` and `build` take.
-        summary: one line for tables.
         factory: builds it from keyword options.
         size: shape of one input without its channels; empty for a table.
         channels_option: the option that says how many channels (or columns) the input has; None
@@ -36,8 +35,6 @@ class Entry:
         include: the layers that `create` converts unless others are named; None for all.
     """
 
-    name: str
-    summary: str
     factory: Callable[..., nn.Module]
     size: tuple[int, ...]
     channels_option: str | None = "in_channels"
@@ -64,51 +61,29 @@ class Entry:
         return (torch.zeros(shape),)
 
 
-def _entries() -> dict[str, Entry]:
-    entries = [
-        Entry(
-            f"resnet{depth}",
-            f"{depth} layers for 32x32 pictures, 16 to 64 channels (He et al. 2016)",
-            partial(resnet_cifar, depth),
-            (32, 32),
-        )
-        for depth in (8, 14, 20, 32, 44, 56, 110)
-    ]
-    entries += [
-        Entry(
-            f"resnet{depth}",
-            f"{depth} layers for 224x224 pictures, torchvision's names (He et al. 2016)",
-            partial(resnet_imagenet, depth),
-            (224, 224),
-        )
-        for depth in (18, 34)
-    ]
-    entries.append(Entry("digits_cnn", "three convolutions for the 8x8 digits", digits_cnn, (8, 8)))
-    entries.append(Entry("mlp", "multilayer perceptron for tables", mlp, (), "in_features"))
-    paper = "encoder-decoder for translation, 3+3 layers, width 512 (after Vaswani et al. 2017)"
-    small = "the same for two CPU cores, 4+4 layers, width 128"
-    tiny = partial(
-        transformer, vocabulary=8000, depth=4, model_width=128, feedforward_width=256, heads=4
-    )
-    for name, summary, factory in (
-        ("transformer", paper, transformer),
-        (
-            "transformer_shrunk",
-            "the same with narrower feed-forward layers, 20.3 % smaller",
-            partial(transformer, feedforward_width=500),
-        ),
-        ("transformer_tiny", small, tiny),
-        (
-            "transformer_tiny_shrunk",
-            "the same with narrower feed-forward layers, 20.4 % smaller",
-            partial(tiny, feedforward_width=122),
-        ),
-    ):
-        entries.append(Entry(name, summary, factory, (SENTENCE,), None, ATTENTION))
-    return {entry.name: entry for entry in entries}
+_TINY = partial(
+    transformer, vocabulary=8000, depth=4, model_width=128, feedforward_width=256, heads=4
+)
+_TRANSFORMERS = {
+    # 3+3 layers, width 512 (after Vaswani et al. 2017)
+    "transformer": transformer,
+    # with narrower feed-forward layers, 20.3 % smaller
+    "transformer_shrunk": partial(transformer, feedforward_width=500),
+    # for two CPU cores: 4+4 layers, width 128
+    "transformer_tiny": _TINY,
+    # 20.4 % smaller
+    "transformer_tiny_shrunk": partial(_TINY, feedforward_width=122),
+}
 
-
-ENTRIES = _entries()
+ENTRIES: dict[str, Entry] = {
+    # for 32x32 pictures, 16 to 64 channels
+    **{f"resnet{n}": Entry(partial(CifarResNet, n), (32, 32)) for n in CIFAR_DEPTHS},
+    # for 224x224 pictures, torchvision's names
+    **{f"resnet{n}": Entry(partial(ImageNetResNet, n), (224, 224)) for n in BLOCKS},
+    "digits_cnn": Entry(digits_cnn, (8, 8)),
+    "mlp": Entry(mlp, (), "in_features"),
+    **{n: Entry(make, (SENTENCE,), None, ATTENTION) for n, make in _TRANSFORMERS.items()},
+}
 
 
 def entry(name: str) -> Entry:

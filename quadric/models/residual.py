@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from quadric.models.widths import positive
+
 
 def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
     """A shortcut where the shape changes: a 1x1 convolution and batch normalization."""
@@ -45,7 +47,7 @@ class ResNet(nn.Module):
                 before = width
             self.add_module(f"layer{stage}", nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, num_classes)
+        self.fc = nn.Linear(before, positive("num_classes", num_classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

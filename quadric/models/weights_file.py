@@ -7,12 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
+from quadric.conversion.description import describe_layers
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
 from quadric.models.named import example_inputs, plain_network
-from quadric.nn import QuadraticLayer
 from quadric.saving import load_
 
 
@@ -46,15 +44,6 @@ def from_file(
     examples = examples or tuple(example_inputs(model, inputs))
     network = copy.deepcopy(linear)
     load_(network, path)
-    neuron = _in_words(network)
-    return Deployable(path, neuron, network, None if neuron == "linear" else linear, examples)
-
-
-def _in_words(network: torch.nn.Module) -> str:
-    """The neurons of a network: "eigen, rank 9"."""
-    found: dict[str, None] = {}
-    for module in network.modules():
-        if isinstance(module, QuadraticLayer):
-            rank = "" if module.rank is None else f", rank {module.rank}"
-            found[f"{module.neuron}{rank}"] = None
-    return " and ".join(found) or "linear"
+    # "eigen, rank 9"
+    neuron = " and ".join(dict.fromkeys(str(layer) for _, layer, _ in describe_layers(network)))
+    return Deployable(path, neuron or "linear", network, linear if neuron else None, examples)

@@ -32,9 +32,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     step = FlatAdam.step
 
-    def counted(self: FlatAdam) -> None:
+    def counted(self: FlatAdam, rate: float = 1.0) -> None:
         made.append(len(next(iter(self.parameters.values()))))
-        step(self)
+        step(self, rate)
 
     monkeypatch.setattr(FlatAdam, "step", counted)
     return made
