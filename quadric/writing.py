@@ -121,7 +121,7 @@ def unfinished(path: Path) -> Iterator[Path]:
     """
     folder = path.parent
     if not folder.is_dir():
-        raise FileError(f"the folder of {path} must exist, got {folder}: make it first")
+        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
     if path.is_dir():
         raise FileError(f"path must be a file, got the folder {path}: add a file name")
     place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
