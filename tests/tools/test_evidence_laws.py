@@ -46,7 +46,8 @@ def test_it_tunes_tests_and_draws_curves(
     run(tool, monkeypatch, tmp_path)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json"))
     parts = [f"{part}/{arm}.json" for part in ("test", "tuning") for arm in ("linear", "shared-k4")]
-    assert files == ["curve/linear-16.json", "curve/shared-k4-16.json", *parts]
+    widths = ["tuning/linear-16.json", "tuning/shared-k4-16.json"]
+    assert files == ["curve/linear-16.json", "curve/shared-k4-16.json", *sorted(parts + widths)]
 
     tuned = json.loads((tmp_path / "tuning/shared-k4.json").read_text())
     errors = {(r["lr"], r["factor"]): r["error"] for r in tuned["runs"]}
@@ -55,6 +56,11 @@ def test_it_tunes_tests_and_draws_curves(
     assert (tuned["chosen"]["lr"], tuned["chosen"]["factor"]) == best
     linear = json.loads((tmp_path / "tuning/linear.json").read_text())
     assert len(linear["runs"]) == 6  # as many trials for linear
+    narrow = json.loads((tmp_path / "tuning/shared-k4-16.json").read_text())
+    rates = [(r["lr"], r["factor"]) for r in narrow["runs"]]
+    assert rates == [(lr, best[1]) for lr in tool.RATES]
+    curve = json.loads((tmp_path / "curve/shared-k4-16.json").read_text())
+    assert [r["lr"] for r in curve["runs"]] == [narrow["chosen"]["lr"]]
 
     tested = json.loads((tmp_path / "test/shared-k4.json").read_text())
     assert [(r["law"], r["seed"]) for r in tested["runs"]] == [
