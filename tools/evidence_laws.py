@@ -6,7 +6,7 @@
 Two hidden layers with the parameters of a linear network (32 neurons each), SiLU, Adam, one-cycle.
 
 - tuning/ARM.json: learning rate and the quadratic parameters' factor of it, chosen on a validation
-  part of five laws with seeds 0 to 2.
+  part of five laws with seeds 0 to 2; at other widths the learning rate once more, by seed 0.
 - test/ARM.json: all laws with ten other seeds, errors on the test set.
 - curve/ARM-WIDTH.json: six laws at the parameters of linear networks of other widths, five seeds.
 
@@ -45,8 +45,8 @@ from quadric.texttable import markdown_table
 from quadric.train.schedule import make_schedule
 
 WIDTH, BATCH, ROWS, HELD_OUT = 32, 256, 10_000, 2_000
-RATES, FACTORS = (3e-3, 1e-2, 3e-2), (1.0, 0.1)
-LINEAR_RATES = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2)  # as many trials as the other neurons have
+RATES, FACTORS = (1e-2, 3e-2, 1e-1), (1.0, 0.1)
+LINEAR_RATES = (1e-2, 3e-2, 5e-2, 7e-2, 1e-1, 1.4e-1)  # as many trials as the other neurons have
 TUNING_SEEDS, TEST_SEEDS, CURVE_SEEDS = range(3), range(10, 20), range(10, 15)
 TUNING_LAWS = ("lorentz", "distance", "barometer", "two-waves", "planck")
 CURVE_LAWS = ("lorentz", "two-waves", "gravitation", "barometer", "planck", "anharmonic")
@@ -211,33 +211,28 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def tune(out: Path, arm: Arm, steps: int) -> tuple[float, float]:
-    """The learning rate and factor with the smallest geometric mean of validation errors."""
-    path = out / "tuning" / f"{arm.name}.json"
+def tune(out: Path, arm: Arm, steps: int, width: int = WIDTH) -> tuple[float, float]:
+    """The learning rate and factor with the smallest geometric mean of validation errors.
+
+    At another width than the first the learning rate is chosen again, by one seed.
+    """
+    first = width == WIDTH
+    path = out / "tuning" / (f"{arm.name}.json" if first else f"{arm.name}-{width}.json")
     if not path.exists():
-        runs = [
-            Run(law, seed, *trial)
-            for trial in arm.trials()
-            for law in TUNING_LAWS
-            for seed in TUNING_SEEDS
-        ]
-        found, cost = train_runs(arm, runs, WIDTH, steps, True, f"tuning {arm.name}")
+        trials, seeds = arm.trials(), TUNING_SEEDS
+        if not first:
+            _, factor = tune(out, arm, steps)
+            trials, seeds = [(rate, factor) for rate in RATES], TUNING_SEEDS[:1]
+        runs = [Run(law, seed, *trial) for trial in trials for law in TUNING_LAWS for seed in seeds]
+        found, cost = train_runs(arm, runs, width, steps, True, f"tuning {path.stem}")
 
         def mean_log(trial: tuple[float, float]) -> float:
             own = [run["error"] for run in found if (run["lr"], run["factor"]) == trial]
             return math.inf if None in own else statistics.fmean(math.log(e) for e in own)
 
-        lr, factor = min(arm.trials(), key=mean_log)
-        write(
-            path,
-            arm,
-            WIDTH,
-            steps,
-            found,
-            held_out=HELD_OUT,
-            cost=cost,
-            chosen={"lr": lr, "factor": factor},
-        )
+        best = min(trials, key=mean_log)
+        chosen = {"lr": best[0], "factor": best[1]}
+        write(path, arm, width, steps, found, held_out=HELD_OUT, cost=cost, chosen=chosen)
     chosen = read(path)["chosen"]
     return chosen["lr"], chosen["factor"]
 
@@ -255,7 +250,7 @@ def measure(
     path = out / part / (f"{arm.name}.json" if part == "test" else f"{arm.name}-{width}.json")
     if path.exists():
         return
-    lr, factor = tune(out, arm, steps)
+    lr, factor = tune(out, arm, steps, width)
     runs = [Run(law, seed, lr, factor) for law in names for seed in seeds]
     found, cost = train_runs(arm, runs, width, steps, False, f"{part} {path.stem}")
     write(path, arm, width, steps, found, cost=cost)
@@ -286,7 +281,11 @@ def summarize(out: Path) -> str:
     tested = list(files(out, "test"))
     rows = [row for data in tested for row in law_rows(data, tested[0])]
     write_csv(out / "summary.csv", rows)
-    trials = [{"arm": data["arm"], **run} for data in files(out, "tuning") for run in data["runs"]]
+    trials = [
+        {"arm": data["arm"], "width": data["settings"]["width_of_linear"], **run}
+        for data in files(out, "tuning")
+        for run in data["runs"]
+    ]
     write_csv(out / "tuning.csv", trials)
     parts = [arm_table(tested, rows), law_table(rows), curve_table(list(files(out, "curve")))]
     return "\n\n".join(part for part in parts if part)

@@ -116,7 +116,9 @@ def test_a_transformer_encoder(batch_first: bool, tmp_path: Path) -> None:
     assert report.difference < 1e-5
 
 
-@pytest.mark.parametrize("neuron", ["fan", pytest.param("general", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "neuron", ["fan", "glu", "cross", pytest.param("general", marks=pytest.mark.slow)]
+)
 def test_any_neuron(neuron: str, tmp_path: Path) -> None:
     layer = quadric.make_layer(nn.Conv2d, 1, 6, 3, neuron=neuron)
     model = trained_(nn.Sequential(layer, nn.BatchNorm2d(6)))

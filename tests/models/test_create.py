@@ -157,6 +157,8 @@ def test_linear_layers_keep_their_activation() -> None:
         part = models.create("resnet18", neuron="glu", layers="first:2")
         assert "layer1.0.relu" in activations(part)
         assert "relu" not in activations(part)
+        part = models.create("resnet18", neuron="glu", include=["layer1.0.conv2"])
+        assert "layer1.0.relu" in activations(part)
 
 
 def test_neuron_options_reach_the_layers() -> None:

@@ -34,6 +34,21 @@ def test_equals_torch_with_a_rate_and_a_penalty_of_each_tensor() -> None:
         torch.testing.assert_close(ours.parameters[name], leaf.detach(), rtol=1e-10, atol=1e-12)
 
 
+def test_a_schedule_multiplies_the_rates() -> None:
+    start = {"a": torch.randn(1, 3, dtype=torch.float64)}
+    ours = FlatAdam(start, torch.full((1, 3), 0.1), torch.zeros(1, 3))
+    leaf = start["a"].clone().requires_grad_()
+    theirs = torch.optim.Adam([leaf], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(theirs, lambda step: 1 / (step + 1))
+    for step in range(5):
+        leaf.grad = torch.randn_like(leaf)
+        ours.gradients["a"].copy_(leaf.grad)
+        theirs.step()
+        schedule.step()
+        ours.step(1 / (step + 1))
+    torch.testing.assert_close(ours.parameters["a"], leaf.detach(), rtol=1e-6, atol=0)
+
+
 def test_views_share_the_flat_tensor() -> None:
     ours = FlatAdam({"a": torch.ones(2, 2)}, torch.ones(2, 2), torch.zeros(2, 2))
     ours.flat.zero_()

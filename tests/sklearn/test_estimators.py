@@ -185,6 +185,16 @@ def test_hidden_layers_and_attributes() -> None:
     assert one.module_.network[0].out_features == 7
 
 
+def test_options_of_the_neuron() -> None:
+    X, y = table()
+    model = clone(small(neuron="glu", neuron_options={"act": "gelu"})).fit(X, y)
+    assert model.module_.network[0].rule.act == "gelu"
+    assert isinstance(model.module_.network[1], nn.Identity)  # it brings its own activation
+    model.set_params(neuron_options={"act": "gelu", "keep_activation": True}, warm_start=True)
+    with pytest.raises(ValueError, match=r"must keep its shape .*identity, got .*silu"):
+        model.fit(X, y)
+
+
 def test_column_names_are_kept_and_checked() -> None:
     X, y = table()
     frame = pd.DataFrame(X, columns=["a", "b", "c"])

@@ -64,6 +64,22 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
         assert batched.best_validation_score_ == pytest.approx(single.best_validation_score_)
 
 
+def test_a_schedule_sees_every_step() -> None:
+    X, y = table(100)
+    job = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3).prepare_fit(
+        X, y
+    )
+    before = [parameter.detach().clone() for parameter in job.network.parameters()]
+    seen: list[int] = []
+    job.settings = dataclasses.replace(
+        job.settings, rate=lambda step: 0.0 * (seen.append(step) or 1)
+    )
+    train([job])
+    assert seen == list(range(3 * 4))
+    for parameter, start in zip(job.network.parameters(), before, strict=True):
+        assert torch.equal(parameter, start)  # a rate of 0 changes nothing
+
+
 def test_a_batched_fit_in_float32_is_close() -> None:
     X, y = table(400, "float32")
     data = fold_data(X, y, 3)

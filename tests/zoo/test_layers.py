@@ -157,6 +157,14 @@ def test_responses_add_up(case: Case, kind: Kind) -> None:
         assert at_zero.abs().max() < 1e-10
 
 
+@pytest.mark.parametrize("act", GATE_OFFSETS)
+def test_the_linear_part_of_a_gate_is_its_tangent(act: str) -> None:
+    layer: Any = randomize_(quadric.make_layer(nn.Linear, 3, 5, neuron="glu", act=act, dtype=F64))
+    x, zero = torch.randn(4, 3, dtype=F64), torch.zeros(4, 3, dtype=F64)
+    value, slope = torch.func.jvp(layer, (zero,), (x,))
+    assert_close(layer.responses(x)[0], value + slope)
+
+
 # ------------------------------------------------------------------------------------------------
 # The starts
 # ------------------------------------------------------------------------------------------------
