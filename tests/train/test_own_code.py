@@ -65,7 +65,7 @@ def settings(fields: dict[str, Any]) -> list[str]:
 def test_neuron_network_and_data_in_one_sweep(here: Path) -> None:
     fields = {"model": "my_parts:small_network", "model_options": "{width: 6}"}
     fields |= {"dataset": "my_parts:circle", "dataset_options": "{count: 48}", "epochs": "1"}
-    words = ["--import", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2, "--jobs", 2]
+    words = ["--import", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2]
     done = command("sweep", "digits", *words, *settings(fields))
     assert done.exit_code == 0, done.stderr
     assert "bent minus linear" in done.stdout
