@@ -176,7 +176,9 @@ def finish(
     values = training.train(
         found, resume=resume, overwrite=overwrite, screen=screen, profile=profile
     )
-    return Result(found.directory.path, values or {}, trust=True)
+    # The directory may be one that the user named, and name files at another place.
+    trust = found.allowed and found.directory.recipe().imports == found.recipe.imports
+    return Result(found.directory.path, values or {}, trust)
 
 
 def sweep(

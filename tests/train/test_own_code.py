@@ -121,6 +121,33 @@ def test_a_run_directory_runs_no_code_until_it_is_allowed(here: Path) -> None:
     assert "test accuracy" in output("evaluate", path, "--import", "my_parts.py")
 
 
+def test_a_finished_run_is_shown_without_running_its_code(here: Path) -> None:
+    path = trained(here)
+    forget()
+    assert output("train", path).startswith("already finished")
+    found = run(path)
+    assert found.is_ok
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        found.model()
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        run(path, overwrite=True, progress=False)
+    assert_mistake(command("train", path, "--overwrite"), "names code that would be run (my_parts)")
+    assert "my_parts" not in sys.modules
+    assert RunDirectory(path).is_finished
+    assert isinstance(run(path, trust=True).model(), nn.Module)
+
+
+def test_a_directory_that_names_files_elsewhere_is_not_believed(here: Path) -> None:
+    """The recipe is the user's, the directory is somebody's who changed the place of a file."""
+    trained(here, imports="my_parts.py")
+    file = here / "run" / "recipe.yaml"
+    file.write_text(file.read_text().replace("- my_parts.py", "- evil/my_parts.py"))
+    forget()
+    result = run("digits", run_dir=here / "run", imports="my_parts.py", progress=False, **OWN)
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        result.model()
+
+
 def test_results_are_tabulated_without_running_code(here: Path) -> None:
     path = trained(here)
     forget()
