@@ -23,7 +23,7 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.own_code import check_consent, load_code, with_imports
+from quadric.train.own_code import check_consent, load_code, unnamed, with_imports
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
 
@@ -40,12 +40,15 @@ class Run:
         directory: where it is, or will be.
         command: that makes it.
         named: whether the user named the directory, rather than the recipe with its fields.
+        allowed: whether the code that the recipe names may run. Without it a finished run can be
+            looked at, and nothing else.
     """
 
     recipe: Recipe
     directory: RunDirectory
     command: str
     named: bool = True
+    allowed: bool = True
 
     @property
     def moved(self) -> str | None:
@@ -103,12 +106,13 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
-        if not directory.is_finished:  # else nothing runs
-            if not trust:
-                check_consent(recipe, imports, directory.path)
+        allowed = trust or not unnamed(recipe, imports)
+        if allowed:
             recipe = load_code(with_imports(recipe, imports), trust=trust)
+        elif not directory.is_finished:
+            check_consent(recipe, imports, directory.path)
         place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
-        return Run(recipe, directory, command_at(directory.command(), place))
+        return Run(recipe, directory, command_at(directory.command(), place), allowed=allowed)
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
@@ -153,17 +157,18 @@ def train(
         run = _on(data, run)
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
-    load_code(recipe, trust=True)  # in a process of a sweep, which was handed the run
     if not is_first_process():
         # The first process keeps the directory; this one follows it.
         if not directory.is_finished or overwrite:
             from quadric.train.fitting import fit
 
+            _load_code(run)
             fit(recipe, directory, again=overwrite, profile=profile)
         return None
     directory.check_owner(recipe, named=run.named)
     if directory.is_finished and not overwrite:
         return directory.result()
+    _load_code(run)
     # All that can be wrong with the recipe or the data is found here, before anything is written.
     if recipe.logger in EXTRAS:
         require(recipe.logger, f"logger {recipe.logger!r}")
@@ -217,6 +222,13 @@ def _on(data: DataSet, run: Run) -> Run:
     dataset = f"{GIVEN}{data.name}"
     command = run.command if GIVEN in run.command else f"{GIVEN}{data.name}, else {run.command}"
     return replace(run, recipe=run.recipe.model_copy(update={"dataset": dataset}), command=command)
+
+
+def _load_code(run: Run) -> None:
+    """Imports what the run names; a process of a sweep is handed runs of another process."""
+    if not run.allowed:
+        check_consent(run.recipe, (), run.directory.path)
+    load_code(run.recipe, trust=True)
 
 
 def _check_processes(recipe: Recipe) -> None:
