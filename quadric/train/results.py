@@ -82,8 +82,9 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], lis
             the runs below it.
 
     Returns:
-        The results, each with its `run`, the directory or file it was found in; and as notes a line for each directory that is a run but has no result yet,
-        and one line for all files that are no results.
+        The results, each with its `run`, the directory or file it was found in; and as notes a line
+        for each directory that is a run but has no result yet, and one line for all files that are
+        no results.
     """
     found: list[dict[str, Any]] = []
     notes: list[str] = []
