@@ -6,6 +6,7 @@ from pathlib import Path
 
 from quadric.bench.run import BenchReport
 from quadric.errors import InputError
+from quadric.writing import whole_file
 
 
 def check_format(path: Path) -> None:
@@ -79,5 +80,6 @@ def plot(report: BenchReport, path: Path) -> None:
         axis.set_xlabel("time as a ratio to linear")
         axis.legend(frameon=False, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with whole_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
     pyplot.close(figure)

@@ -98,6 +98,7 @@ def train(
         resume=resume,
         overwrite=overwrite,
         quiet=quiet or json_file == "-",
+        given=[*(["--quiet"] if quiet else []), *(["--json", json_file] if json_file else [])],
     )
     if text:  # only the first of several processes has something to say
         options.show(text, result, json_file)

@@ -12,6 +12,7 @@ from typing import Any
 
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
+from quadric.writing import write_text
 
 
 @dataclass
@@ -226,7 +227,7 @@ class CostReport:
         """
         text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
         if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
+            write_text(path, text + "\n")
         return text
 
     def to_markdown(self) -> str:

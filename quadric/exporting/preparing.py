@@ -34,6 +34,7 @@ from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
 from quadric.nn import QuadraticLayer
+from quadric.writing import DISK, naming, sync
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported file."""
@@ -305,11 +306,15 @@ def unfinished(path: Path) -> Iterator[Path]:
         raise InputError(f"the folder of {path} must exist, got {folder}: make it first")
     if path.is_dir():
         raise InputError(f"path must be a file, got the folder {path}: add a file name")
-    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
+    with naming(path):
+        place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
     try:
-        yield place / path.name
-        # The file itself last: who sees it sees all of it.
-        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
-            os.replace(file, folder / file.name)
+        with naming(path, DISK):
+            yield place / path.name
+            # The file itself last: who sees it sees all of it.
+            for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
+                sync(file)
+                os.replace(file, folder / file.name)
+            sync(folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from quadric.errors import InputError
+from quadric.errors import FileError, InputError
 from quadric.sklearn.comparison.models import Plan, parse_neurons
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import Progress, check_table, run_fits
@@ -101,6 +101,20 @@ def compare(
     plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
     directory = None if run_dir is None else Path(run_dir)
     found = Comparison(table, plan, run_fits(table, plan, directory=directory, progress=progress))
+    finished = (found.records.path / "compare.json").is_file()
+    try:
+        _write(found)
+    except FileError as error:
+        if not finished:
+            raise
+        # Of the same comparison: what it says is there already.
+        found.written = [f"{found.records.path}: as it was ({error})"]
+    if save is not None:
+        found.written += save_best(found, Path(save))
+    return found
+
+
+def _write(found: Comparison) -> None:
     found.write()
     picture = found.records.path / "compare.png"
     if importlib.util.find_spec("matplotlib") is not None:
@@ -110,6 +124,3 @@ def compare(
         found.written.append(f"{picture}: the picture")
     else:
         found.written.append("no picture: pip install 'quadric[plots]'")
-    if save is not None:
-        found.written += save_best(found, Path(save))
-    return found
