@@ -19,8 +19,14 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
         partial.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
-    with pytest.raises(ZeroDivisionError), whole_file(path) as partial:
-        partial.write_text(f"half{1 / 0}")
+
+    def broken() -> None:
+        with whole_file(path) as partial:
+            partial.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.txt"]
 

@@ -25,7 +25,7 @@ from quadric.train.recipe import PLACE, Recipe
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
 # stands in checkpoints, logs and the result: bytes of all of them, for each layer.
-NAMES, RECORD = 6_000, 500
+NAMES, RECORD = 9_000, 350
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def bytes_of(recipe: Recipe, network: nn.Module) -> int:
     momenta = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2
     # The last one, the one before it and the next; with a validation part the best one, too.
     files = 4 if recipe.validation else 3
-    layers = 10 + sum(1 for module in network.modules() if list(module.parameters(recurse=False)))
+    layers = 5 + sum(1 for module in network.modules() if list(module.parameters(recurse=False)))
     small = layers * (NAMES + RECORD * recipe.epochs)
     return weights + files * (weights + momenta * parameters) + small
 
