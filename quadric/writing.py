@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from quadric.errors import FileError
@@ -36,11 +36,11 @@ def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iter
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        with _named(path):
+        with naming(path):
             yield target
         return
     partial = target.with_name(target.name + PARTIAL)
-    with _named(path):
+    with naming(path):
         try:
             yield partial
             sync(partial)
@@ -65,6 +65,54 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """
     with whole_file(path) as file:
         file.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str], errors: Collection[int] | None = None) -> Iterator[None]:
+    """Within it, what the system refuses is an error that names a file.
+
+    Args:
+        path: the file that is being written.
+        errors: numbers of errors, such as `DISK`; None for all.
+
+    Raises:
+        FileError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileError) or not (errors is None or error.errno in errors):
+            raise
+        raise FileError(
+            f"cannot write {os.fspath(path)} ({error.strerror or error}): make room, or choose "
+            "another place"
+        ) from None
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuses a file that cannot be written, before the work whose result it would hold.
+
+    Args:
+        option: the option that names the file.
+        path: the file.
+
+    Raises:
+        FileError: if the folder is missing, or the file cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise FileError(
+            f"{option} {path}: there is no directory {path.parent}: make it, or name another file"
+        )
+    open_to_us = not path.is_dir() and (not path.exists() or os.access(path, os.W_OK))
+    if open_to_us and (path.is_file() or not path.exists()):
+        # It is written beside itself: the folder has to be open, too. A try tells more than a look.
+        try:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError:
+            open_to_us = False
+    if not open_to_us:
+        raise FileError(f"{option} {path} cannot be written: name another file")
 
 
 def sync(path: str | os.PathLike[str]) -> None:
@@ -92,19 +140,6 @@ def _keep(target: Path, before: Path) -> None:
 
 
 @contextlib.contextmanager
-def _named(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(
-            f"cannot write {os.fspath(path)} ({error.strerror or error}): make room, or choose "
-            "another place"
-        ) from None
-
-
-@contextlib.contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
 
@@ -124,13 +159,15 @@ def unfinished(path: Path) -> Iterator[Path]:
         raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
     if path.is_dir():
         raise FileError(f"path must be a file, got the folder {path}: add a file name")
-    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
+    with naming(path):
+        place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
     try:
-        yield place / path.name
-        # The file itself last: who sees it sees all of it.
-        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
-            sync(file)
-            os.replace(file, folder / file.name)
-        sync(folder)
+        with naming(path, DISK):
+            yield place / path.name
+            # The file itself last: who sees it sees all of it.
+            for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
+                sync(file)
+                os.replace(file, folder / file.name)
+            sync(folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)

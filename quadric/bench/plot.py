@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from quadric.bench.run import BenchReport
 from quadric.errors import InputError
+from quadric.writing import whole_file
 
 
 def check_format(path: Path) -> None:
@@ -47,4 +48,6 @@ def plot(report: BenchReport, path: Path) -> None:
         axis.set(xlabel="rank k", title=titles[kind])
     figure.axes[0].set(ylabel="ratio to linear", ylim=(0, None))
     figure.axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)

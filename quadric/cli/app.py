@@ -16,7 +16,10 @@ How a command is written (`quadric/cli/demo.py` is the pattern):
 
 from __future__ import annotations
 
+import codecs
 import inspect
+import io
+import os
 import sys
 from typing import Annotated, Any
 
@@ -31,6 +34,7 @@ from quadric.cli.tables import compare
 from quadric.cli.train import evaluate, recipes, results, sweep, train
 from quadric.cli.translate import translate
 from quadric.errors import QuadricError
+from quadric.writing import DISK
 
 COMMANDS = (
     demo,
@@ -59,9 +63,36 @@ def _mistake(error: Exception) -> str | None:
         message = f"{error.strerror}: {error.filename}"
     elif isinstance(error, QuadricError):
         message = str(error)
+    elif isinstance(error, OSError) and error.errno in DISK:  # while a file was being written
+        message = f"the disk refused ({error.strerror}): make room, or choose another place"
     else:
         return None
     return " ".join(message.split())
+
+
+# Signs that we print, for a terminal that does not have them.
+_PLAIN = {"±": "+-", "²": "^2", "×": "x", "…": "...", "λ": "lambda", "–": "-", "−": "-"}
+
+
+def _in_plain_signs(error: UnicodeError) -> tuple[str, int]:
+    """Writes what the encoding of a terminal has no sign for; a result is never lost to that."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(sign, "?") for sign in signs), error.end
+
+
+codecs.register_error("quadric.plain", _in_plain_signs)
+
+
+def _close_output() -> None:
+    """Forgets what could not be written, or Python would try once more and report it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _example_and_text(command: Any) -> tuple[str, str]:
@@ -100,14 +131,19 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command, and exits with its code unless `standalone_mode` is False."""
         standalone = kwargs.get("standalone_mode", True)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="quadric.plain")
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.stdout.flush()  # an output that cannot be written is a mistake like others
         except typer.Abort:
             code = INTERRUPTED
         except Exception as error:
             message = _mistake(error)
             if message is None:
                 raise
+            _close_output()
             print(f"Error: {message}", file=sys.stderr)
             code = 2
         if not standalone:

@@ -12,6 +12,7 @@ from typer import Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.extras import require
+from quadric.writing import check_writable
 
 _TIMING = {"paths", "repeats", "rounds", "threads", "memory"}
 _CHOICE = {"neurons", "formats", "dtypes"}
@@ -90,7 +91,7 @@ def bench(
         from quadric.bench.plot import check_format, plot
 
         check_format(picture)
-        options.check_writable("--plot", picture)
+        check_writable("--plot", picture)
 
     import torch
 

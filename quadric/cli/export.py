@@ -9,6 +9,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import FileError, InputError
 from quadric.extras import require
+from quadric.writing import check_writable
 
 
 def export(
@@ -42,6 +43,7 @@ def export(
     from quadric.exporting.deploying import check_format, deploy, deployment_table
 
     check_format(out, int8)
+    check_writable("--out", out)
     if not source.exists():
         raise FileError(
             f"there is no run directory or file {source}: name one of quadric train, or a file of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,25 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from quadric.errors import FileError, InputError
-
-
-def check_writable(option: str, path: Path) -> None:
-    """Refuses a file that cannot be written, before the work whose result it would hold.
-
-    Args:
-        option: the option that names the file.
-        path: the file.
-
-    Raises:
-        FileError: if the folder is missing, or the file cannot be written.
-    """
-    if not path.parent.is_dir():
-        raise FileError(
-            f"{option} {path}: there is no directory {path.parent}: make it, or name another file"
-        )
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise FileError(f"{option} {path} cannot be written: name another file")
+from quadric.errors import InputError
+from quadric.writing import check_writable, write_text
 
 
 def _check_json(file: str | None) -> str | None:
@@ -131,7 +113,7 @@ def show(text: object, data: Any, json_file: str | None) -> None:
         return
     content = json.dumps(data, indent=2, allow_nan=False) if json_file is not None else ""
     if json_file not in (None, "-"):
-        Path(str(json_file)).write_text(content + "\n", encoding="utf-8")
+        write_text(str(json_file), content + "\n")
     print(content if json_file == "-" else text)
 
 

@@ -112,6 +112,12 @@ def train(
         imports=imports or [],
         trust=trust,
         profile=profile,
+        given=[
+            *(["--trust"] if trust else []),
+            *(["--profile"] if profile else []),
+            *(["--quiet"] if quiet else []),
+            *(["--json", json_file] if json_file else []),
+        ],
     )
     if text:  # only the first of several processes has something to say
         options.show(text, result, json_file)

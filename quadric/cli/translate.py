@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from quadric.cli import options
 from quadric.extras import require
+from quadric.writing import check_writable
 
 
 def translate(
@@ -32,7 +33,7 @@ def translate(
     from quadric.train.translating import count_lines, translate_file
 
     if output is not None:
-        options.check_writable("--output", output)
+        check_writable("--output", output)
     total = count_lines(source)
     with contextlib.ExitStack() as stack:
         file: Any = sys.stdout.buffer

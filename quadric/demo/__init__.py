@@ -22,6 +22,7 @@ from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_ta
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
 from quadric.process import one_thread
+from quadric.writing import write_text
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         }
     report = provenance.finite(report)
     provenance.write_json(out / "demo.json", report)
-    (out / "table.md").write_text(demo_table(report, markdown=True), encoding="utf-8")
+    write_text(out / "table.md", demo_table(report, markdown=True))
 
     print(demo_table(report))
     print(f"{report['seconds']:.0f} seconds. Everything is in {out}/:")

@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from quadric.demo.scenes import NEURONS, Outcome
+from quadric.writing import whole_file
 
 BLUE, ORANGE = "#0072B2", "#D98E00"
 NEURON_COLORS = {"linear": "#56606B", "eigen": "#D55E00"}
@@ -24,7 +25,8 @@ Outcomes = Mapping[tuple[str, str, str], Outcome]  # by task name, activation, n
 
 def _save(figure: Figure, path: Path) -> None:
     # No software name or date inside: the same run makes the same file.
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=100, metadata={"Software": None})
 
 
 def draw_boundaries(outcomes: Outcomes, path: Path) -> None:

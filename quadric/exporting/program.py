@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,5 +71,8 @@ def export_torch(
 def _write(model: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
     program = program_of(model, examples)
     with quiet():
-        torch.export.save(program, file)
+        # Not into the file itself: on a full disk torch would end the process.
+        content = io.BytesIO()
+        torch.export.save(program, content)
+        file.write_bytes(content.getbuffer())
         return functools.partial(run, torch.export.load(file).module()), {}

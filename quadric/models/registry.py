@@ -64,7 +64,7 @@ class Entry:
 _TINY = partial(
     transformer, vocabulary=8000, depth=4, model_width=128, feedforward_width=256, heads=4
 )
-_TRANSFORMERS = {
+_TRANSFORMERS: dict[str, Callable[..., nn.Module]] = {
     # 3+3 layers, width 512 (after Vaswani et al. 2017)
     "transformer": transformer,
     # with narrower feed-forward layers, 20.3 % smaller

@@ -28,7 +28,7 @@ def private_folder(files: str) -> Path:
     Raises:
         RuntimeError: if no such folder is safe.
     """
-    problems = []
+    problems: list[str] = []
     for folder in _candidates():
         # Where links point to: a link may be changed after this look, a path without links not.
         real = Path(os.path.realpath(folder))

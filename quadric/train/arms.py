@@ -17,7 +17,7 @@ from typing import Any
 from quadric.data.intervals import Difference, mean_difference
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
-from quadric.train.directory import RunDirectory
+from quadric.train.directory import RunDirectory, wrong_field
 from quadric.train.recipe import DEFAULTS, PLACE
 from quadric.train.tasks import METRICS as TASK_METRICS
 
@@ -127,7 +127,7 @@ def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[
 def _read(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NoResultError(f"{path} is not JSON: remove it, or train that run again") from None
     needed = ("recipe", "neuron", "seed", "status", "settings")
     missing = [repr(key) for key in needed if not isinstance(result, dict) or key not in result]
@@ -140,6 +140,9 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not the result of a run, it has no {missing[0]}: name run directories "
             "or their result.json files"
         )
+    wrong = wrong_field(result)
+    if wrong is not None:
+        raise NoResultError(f"{path} is not the result of a run, {wrong}: train that run again")
     found: dict[str, Any] = result
     return found | {"path": str(path.parent if path.name == "result.json" else path)}
 

@@ -48,8 +48,25 @@ def parse(text: str, where: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply: a recipe is a flat list") from None
+    except (yaml.YAMLError, ValueError) as error:  # such as the date 2024-99-99
         raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def read(path: Path) -> str:
+    """The text of a recipe file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InputError: if it is not a text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text in UTF-8: restore it, or write it anew") from None
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -106,7 +123,7 @@ def load(name: str, quick: bool = False) -> Recipe:
 def text(name: str) -> str:
     """A recipe's file as it is, or the resolved quick variant or member of a family."""
     if is_path(name):
-        return Path(name).read_text(encoding="utf-8")
+        return read(Path(name))
     if name in _files():
         return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
     recipe = load(name)
@@ -171,7 +188,7 @@ def _members(family: str) -> Iterator[str]:
 def _values(name: str) -> dict[str, Any]:
     """The fields of a file, those of its base below them."""
     if is_path(name):
-        values = dict(_mapping(parse(Path(name).read_text(encoding="utf-8"), name), name))
+        values = dict(_mapping(parse(read(Path(name)), name), name))
     else:
         values = dict(_found(name))
     base = values.pop("base", None)

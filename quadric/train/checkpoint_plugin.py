@@ -41,13 +41,15 @@ class Checkpoints(CheckpointIO):
 class ShardedNetwork(ModelParallelStrategy):
     """Lightning's strategy; it reads checkpoints by itself, but without unpickling them."""
 
-    def load_checkpoint(self, checkpoint_path: str | Path, **options: Any) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Loads a checkpoint into the pieces of a network."""
         checkpoints.read(Path(checkpoint_path), "meta")  # refuses a damaged one
         before = os.environ.get(ONLY_WEIGHTS)
         os.environ[ONLY_WEIGHTS] = "1"  # lightning before 2.6 asks torch to unpickle
         try:
-            return super().load_checkpoint(checkpoint_path, **options)
+            return super().load_checkpoint(checkpoint_path)
         finally:
             del os.environ[ONLY_WEIGHTS]
             if before is not None:

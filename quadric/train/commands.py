@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quadric.errors import InputError
+from quadric.errors import FileError, InputError
 from quadric.models.checkpoints import parse_selection
 from quadric.process import keep_freed_memory
 from quadric.train import arms, catalog, interface, training
@@ -14,7 +15,9 @@ from quadric.train import grid as sweeping
 from quadric.train.bleu_table import bleu_table
 from quadric.train.directory import RUNS
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
+from quadric.train.recipe import PLACE, option_words
 from quadric.train.report import final_report
+from quadric.writing import DISK, naming
 
 DIVERGED = 1
 FAILED = 1
@@ -61,6 +64,7 @@ def train(
     imports: Sequence[str] = (),
     trust: bool = False,
     profile: bool = False,
+    given: Sequence[str] = (),
 ) -> tuple[dict[str, Any] | None, str, int]:
     """Trains a recipe, or continues a run, as `quadric.train.run` does.
 
@@ -75,20 +79,26 @@ def train(
         imports: files or modules of the user's own.
         trust: run code that a run directory names, or that other users could have written.
         profile: measure the operators of a few steps.
+        given: further words of the command line, which the command that goes on repeats.
 
     Returns:
         The result (None if it was interrupted), the text to print and the exit code.
 
     Raises:
         InputError: if the recipe, a field or the directory does not fit.
+        FileError: if the disk fills.
     """
     run = interface.plan(name, changes, quick, run_dir, RUNS, resume, overwrite, imports, trust)
     finished = run.directory.is_finished and not overwrite
     keep_freed_memory()
     try:
-        result = interface.finish(run, resume, overwrite, not quiet, profile).values
+        with naming(run.directory.path, DISK):
+            result = interface.finish(run, resume, overwrite, not quiet, profile).values
     except (KeyboardInterrupt, InterruptedTraining):
-        return None, _interrupted(run), INTERRUPTED
+        return None, _interrupted(run, _again(run, run_dir, overwrite, given)), INTERRUPTED
+    except FileError as error:
+        again = _again(run, run_dir, overwrite, given)
+        raise FileError(f"{error}; then go on with `{again}`") from None
     if not result:  # not the first of several processes
         return None, "", 0
     text = final_report(run.directory, result, run.command)
@@ -101,17 +111,32 @@ def train(
     return result, text, DIVERGED if result["status"] == "diverged" else 0
 
 
-def _interrupted(run: training.Run) -> str:
+def _interrupted(run: training.Run, again: str) -> str:
     done = run.epochs_done
     if not done:
-        # While data were being fetched there is no directory yet to resume.
-        begun = (run.directory.path / "recipe.yaml").exists()
-        again = run.directory.resume_command if begun else run.command
         return f"interrupted in the first epoch: start it again with `{again}`"
     return (
         f"interrupted; {done} of {run.recipe.epochs} epochs are in "
-        f"{run.directory.last_checkpoint}: continue with `{run.directory.resume_command}`"
+        f"{run.directory.last_checkpoint}: continue with `{again}`"
     )
+
+
+def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequence[str]) -> str:
+    """The command that goes on with a run that was stopped."""
+    directory = run.directory
+    overwrite = overwrite and directory.is_finished  # what it holds is still the run before
+    if directory.recipe_file.is_file() and not overwrite:
+        words = shlex.split(directory.resume_command)
+        words += option_words("imports", run.recipe.imports) if run.recipe.imports else []
+        before = directory.recipe()
+        for field in PLACE:  # which the directory says only once the run has begun
+            if getattr(run.recipe, field) != getattr(before, field):
+                words += option_words(field, getattr(run.recipe, field))
+    else:
+        words = shlex.split(run.command)
+        words += [] if run_dir is None else ["--run-dir", str(run_dir)]
+        words += ["--overwrite"] if overwrite else []
+    return shlex.join([*words, *given])
 
 
 def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any], str, list[str]]:

@@ -81,14 +81,14 @@ class RunDirectory:
                 "that quadric train made"
             )
         where = str(self.recipe_file)
-        values = catalog.parse(self.recipe_file.read_text(encoding="utf-8"), where)
+        values = catalog.parse(catalog.read(self.recipe_file), where)
         if not isinstance(values, dict):
             raise InputError(f"{where} must hold a mapping of fields: restore it, or train again")
         return make_recipe(values, where)
 
     def command(self) -> str:
         """The command that made the run."""
-        line = self.recipe_file.read_text(encoding="utf-8").partition("\n")[0]
+        line = catalog.read(self.recipe_file).partition("\n")[0]
         return line.removeprefix("#").strip()
 
     def result(self) -> dict[str, Any]:
@@ -100,10 +100,13 @@ class RunDirectory:
                 f"{self.path} is not finished, it has no result.json: continue it with "
                 f"`{self.resume_command}`"
             ) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"{self.result_file} is not JSON: remove it and train again") from None
         if not isinstance(found, dict):
             raise InputError(f"{self.result_file} must hold an object: remove it and train again")
+        wrong = wrong_field(found)
+        if wrong is not None:
+            raise InputError(f"{self.result_file}: {wrong}: remove it and train again")
         return found
 
     def check_owner(self, recipe: Recipe, *, named: bool = True) -> None:
@@ -140,16 +143,23 @@ class RunDirectory:
         Args:
             recipe: resolved; the directory is its, or new.
             command: that makes the run.
-            need: bytes that the run will write.
+            need: bytes of the finished run; what the directory holds of them already counts.
         """
+        self._check_space(need)
         with self._writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             write_text(self.recipe_file, recipe.to_yaml(command))
-        free = shutil.disk_usage(self.path).free
+
+    def _check_space(self, need: int) -> None:
+        files = (file for file in self.path.rglob("*") if file.is_file())
+        need -= sum(file.stat().st_size for file in files)
+        # The disk of a folder that is not made yet is that of the first one above it.
+        there = next(path for path in (self.path, *self.path.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(there).free
         if free < need:
             raise InputError(
-                f"run directory {self.path} has {free / 1e6:,.0f} MB of free space, this run "
-                f"writes about {need / 1e6:,.0f} MB: make room or choose another --run-dir"
+                f"run directory {self.path} has {free / 1e6:,.1f} MB of free space, this run "
+                f"writes about {need / 1e6:,.1f} MB more: make room or choose another --run-dir"
             )
 
     def clear(self) -> None:
@@ -201,6 +211,31 @@ class RunDirectory:
             raise InputError(
                 f"cannot write to run directory {self.path} ({reason}): choose another --run-dir"
             ) from None
+
+
+def wrong_field(result: Mapping[str, Any]) -> str | None:
+    """What is wrong with the fields of a result that are calculated with; None if nothing is.
+
+    Args:
+        result: as it was read.
+    """
+    numbers = [name for name in result if name.startswith("test_")]
+    for name in (*numbers, "params", "macs", "seconds"):
+        value = result.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            return f"{name} must be a number or null, got {value!r:.80}"
+    if not isinstance(result.get("seed", 0), int):
+        return f"seed must be a whole number, got {result['seed']!r:.80}"
+    share = result.get("quadratic_share")
+    shares = list(share.values()) if isinstance(share, Mapping) else [share]
+    if not all(value is None or isinstance(value, int | float) for value in shares):
+        return f"quadratic_share must hold numbers, got {share!r:.80}"
+    epochs = result.get("epochs") or []
+    if not isinstance(epochs, list) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("seconds"), int | float) for one in epochs
+    ):
+        return f"epochs must be a list of records with seconds, got {epochs!r:.80}"
+    return None
 
 
 def is_run_directory(text: str) -> bool:

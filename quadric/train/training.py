@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from torch import nn
+
 from quadric.errors import InputError
 from quadric.extras import EXTRAS, require
 from quadric.parts import refuse_foreign
@@ -27,8 +29,9 @@ from quadric.train.own_code import check_consent, load_code, unnamed, with_impor
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
 
-# What a run writes besides weights: records, logs, a result.
-SMALL_FILES = 20_000_000
+# Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
+# stands in checkpoints, logs and the result: bytes of all of them, for each layer.
+NAMES, RECORD = 9_000, 350
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,6 @@ def train(
         require(recipe.logger, f"logger {recipe.logger!r}")
     prepared = load_data(recipe, data)
     network = build_network(recipe, prepared)
-    size = sum(p.numel() * p.element_size() for p in network.parameters())
     with directory.lock() as lock:
         if directory.is_finished and not overwrite:
             return directory.result()  # another process has just finished it
@@ -186,8 +188,7 @@ def train(
                 "start again with --overwrite"
             )
         moved = run.moved
-        # Weights, momenta and the file that replaces the old one.
-        directory.create(recipe, run.command, 8 * size + SMALL_FILES)
+        directory.create(recipe, run.command, bytes_of(recipe, network))
         if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
         elif found is not None:
@@ -215,6 +216,23 @@ def train(
 
             fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()
+
+
+def bytes_of(recipe: Recipe, network: nn.Module) -> int:
+    """About the bytes of a finished run, and of the checkpoint that is written beside the others.
+
+    Args:
+        recipe: resolved.
+        network: of the recipe.
+    """
+    parameters = sum(p.numel() * p.element_size() for p in network.parameters())
+    weights = parameters + sum(b.numel() * b.element_size() for b in network.buffers())
+    momenta = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2
+    # The last one, the one before it and the next; with a validation part the best one, too.
+    files = 4 if recipe.validation else 3
+    layers = 5 + sum(1 for module in network.modules() if list(module.parameters(recurse=False)))
+    small = layers * (NAMES + RECORD * recipe.epochs)
+    return weights + files * (weights + momenta * parameters) + small
 
 
 def _on(data: DataSet, run: Run) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from quadric.cli.app import app
 from quadric.train.module import TrainingModule
 from tests.command_line import assert_mistake
+from tests.small_disk import small_disk
 
 LAW = "train law-lorentz --epochs 2 --batch-size 64 --set samples=128"
 
@@ -247,3 +249,120 @@ def test_commands_keep_freed_memory_and_mistakes_leave_no_directory(
     done = quadric("train law-lorentz --set model=resnet8 --set hidden=null --run-dir mistake")
     assert_mistake(done, "needs a network for tables")
     assert not (here / "mistake").exists()
+
+
+NESTED = b"[" * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.yaml", b"# quadric\nname: \xff\xfe", "recipe.yaml is not a text in UTF-8"),
+        ("recipe.yaml", b"name: " + NESTED, "recipe.yaml is nested too deeply"),
+        ("recipe.yaml", b"name: 2024-99-99", "recipe.yaml is not YAML: month must be in 1..12"),
+        ("result.json", NESTED, "result.json is not JSON"),
+    ],
+)
+def test_files_of_a_run_that_somebody_changed(
+    here: Path, name: str, content: bytes, message: str
+) -> None:
+    assert quadric(f"{LAW} --run-dir run --quiet").exit_code == 0
+    (here / "run" / name).write_bytes(content)
+    for command in ("train run/ --resume", f"{LAW} --run-dir run"):
+        assert_mistake(quadric(command), message)
+    if name == "recipe.yaml":
+        assert_mistake(quadric("evaluate run"), message)
+        (here / "mine.yaml").write_bytes(content)
+        assert_mistake(quadric("train mine.yaml"), message.replace("recipe.yaml", "mine.yaml"))
+    else:
+        assert_mistake(quadric("results run"), message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("test_rmse", "good"),
+        ("test_loss", [1]),
+        ("params", "many"),
+        ("seed", "one"),
+        ("quadratic_share", {"a": "much"}),
+        ("epochs", [{"seconds": "long"}]),
+        ("epochs", 3),
+    ],
+)
+def test_a_result_that_somebody_changed(here: Path, field: str, value: Any) -> None:
+    assert quadric(f"{LAW} --run-dir run --quiet").exit_code == 0
+    file = here / "run" / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    assert_mistake(quadric("train run/"), f"result.json: {field} must ")
+    assert_mistake(quadric("results run"), f"result.json is not the result of a run, {field} must ")
+
+
+def test_a_disk_that_fills_in_the_middle(here: Path) -> None:
+    with small_disk(6_000):  # too little for a checkpoint
+        told = quadric(f"{LAW} --run-dir run --json out.json --quiet")
+    command = "quadric train run --resume --quiet --json out.json"
+    checkpoint = here / "run" / "checkpoints" / "last.ckpt"
+    assert_mistake(told, f"cannot write {checkpoint} (File too large): make room")
+    assert f"; then go on with `{command}`" in told.stderr
+    assert quadric(command.removeprefix("quadric ")).exit_code == 0
+    assert (here / "out.json").is_file()
+
+
+def test_a_disk_that_lightning_finds_full(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own files, for TensorBoard, give errors that name none."""
+
+    def full(self: TrainingModule) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TrainingModule, "on_train_epoch_start", full)
+    told = quadric(f"{LAW} --run-dir run --quiet")
+    assert_mistake(told, "cannot write run (No space left on device): make room")
+
+
+def test_a_finished_run_is_shown_where_nothing_can_be_written(here: Path) -> None:
+    first = quadric(f"{LAW} --run-dir run --quiet")
+    assert first.exit_code == 0
+    for path in (here / "run").rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    with small_disk(0):
+        for command in (f"{LAW} --run-dir run", "train run/", "train run/ --resume"):
+            shown = quadric(command)
+            assert shown.exit_code == 0, shown.output
+            assert shown.stdout == f"already finished; --overwrite trains it again\n{first.stdout}"
+
+
+@pytest.mark.parametrize(
+    ("line", "again"),
+    [
+        (
+            f"{LAW} --run-dir new --quiet --json out.json",
+            "quadric train law-lorentz --epochs 2 --batch-size 64 --set samples=128 --run-dir new "
+            "--quiet --json out.json",
+        ),
+        (
+            f"{LAW} --run-dir run --overwrite",
+            "quadric train law-lorentz --epochs 2 --batch-size 64 --set samples=128 --run-dir run "
+            "--overwrite",
+        ),
+        ("train begun/ --resume --data-dir /x", "quadric train begun --resume --data-dir /x"),
+    ],
+)
+def test_ctrl_c_before_the_run_begins_repeats_what_was_given(
+    here: Path, monkeypatch: pytest.MonkeyPatch, line: str, again: str
+) -> None:
+    assert quadric(f"{LAW} --run-dir run --quiet").exit_code == 0
+    shutil.copytree(here / "run", here / "begun", ignore=shutil.ignore_patterns("result.json"))
+    shutil.rmtree(here / "begun" / "checkpoints")
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quadric.train.run.load_data", interrupted)
+    told = quadric(line)
+    assert told.exit_code == 130
+    found = re.search("start it again with `(.*)`", told.output)
+    if "--overwrite" in line:  # the run before it is still there
+        found = re.search("with `(.*)`", told.output)
+    assert found is not None, told.output
+    assert sorted(found[1].split()) == sorted(again.split())

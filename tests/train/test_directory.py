@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quadric.train.data import load_data
 from quadric.train.directory import (
     BusyError,
     RunDirectory,
@@ -17,7 +20,8 @@ from quadric.train.directory import (
     continued,
     is_run_directory,
 )
-from quadric.train.training import find_run
+from quadric.train.network import build_network
+from quadric.train.training import bytes_of, find_run, train
 from tests.train.small import law_run
 
 
@@ -65,6 +69,27 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     run = law_run(tmp_path / "run")
     with pytest.raises(ValueError, match=r"MB of free space, this run writes about 1,000,000,00"):
         run.directory.create(run.recipe, run.command, need=10**18)
+    assert not run.directory.path.exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"optimizer": "sgd", "momentum": 0.0, "hidden": [100, 100]},
+        {"neuron": "eigen", "validation": 0.25, "hidden": [200, 200]},
+        {"epochs": 40},
+    ],
+)
+def test_the_space_is_that_of_what_is_written(tmp_path: Path, overrides: dict[str, Any]) -> None:
+    run = law_run(tmp_path / "run", **overrides)
+    expected = bytes_of(run.recipe, build_network(run.recipe, load_data(run.recipe)))
+    train(run)
+    directory = run.directory
+    files = sum(file.stat().st_size for file in directory.path.rglob("*") if file.is_file())
+    at_most = files + directory.last_checkpoint.stat().st_size  # the next one, beside the others
+    assert at_most < expected < 2.5 * at_most
+    # A run that goes on has most of it already.
+    directory.create(run.recipe, run.command, files + shutil.disk_usage(tmp_path).free // 2)
 
 
 def test_only_one_process_trains_in_a_directory(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from quadric.errors import InputError
+from quadric.errors import FileError, InputError
 from quadric.sklearn.comparison.models import Plan, parse_neurons
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import Progress, check_table, run_fits
@@ -96,7 +96,16 @@ def compare(
     table = check_table(table, folds)
     plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
     found = Comparison(table, plan, run_fits(table, plan, directory=run_dir, progress=progress))
-    _write(found, save)
+    finished = (found.records.path / "compare.json").is_file()
+    try:
+        _write(found)
+    except FileError as error:
+        if not finished:
+            raise
+        # Of the same comparison: what it says is there already.
+        found.written = [f"{found.records.path}: as it was ({error})"]
+    if save is not None:
+        found.written += save_best(found, Path(save))
     return found
 
 
@@ -110,8 +119,8 @@ def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
         check_path(Path(save))
 
 
-def _write(found: Comparison, save: Place) -> None:
-    """Writes the numbers, the picture and the best network, and notes what was written."""
+def _write(found: Comparison) -> None:
+    """Writes the numbers and the picture, and notes what was written."""
     found.write()
     if importlib.util.find_spec("matplotlib") is not None:
         from quadric.sklearn.comparison.picture import draw
@@ -121,5 +130,3 @@ def _write(found: Comparison, save: Place) -> None:
         found.written.append(f"{picture}: the picture")
     else:
         found.written.append("no picture: pip install 'quadric[plots]'")
-    if save is not None:
-        found.written += save_best(found, Path(save))

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 from quadric.sklearn.comparison.report import Comparison, format_error
+from quadric.writing import whole_file
 
 QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
@@ -73,4 +74,5 @@ def draw(comparison: Comparison, path: Path) -> None:
     title = f"{comparison.table.name}: {comparison.table.target.name}"
     lines = [title, *textwrap.wrap(comparison.verdict(), 110)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11)
-    figure.savefig(path, dpi=150)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=150)

@@ -16,6 +16,7 @@ from typing import Any
 
 from quadric import provenance
 from quadric.errors import InputError
+from quadric.writing import naming
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Records:
     def add(self, fit: Fit) -> None:
         """Writes a fit down at once."""
         line = json.dumps(provenance.finite(asdict(fit)), allow_nan=False)
-        with self.file.open("a", encoding="utf-8") as file:
+        with naming(self.file), self.file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -25,6 +25,7 @@ from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import count_outputs, target_values
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.modules import Scaled
+from quadric.writing import check_writable
 
 SUFFIXES = (".onnx", ".safetensors")
 
@@ -38,9 +39,9 @@ def check_path(path: Path, json_file: str | None = None) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise InputError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise InputError(f"--save needs an existing directory, got {str(path.parent)!r}: make it")
     beside = _beside(path)
+    for file in (path, beside):
+        check_writable("--save", file)
     if json_file not in (None, "-") and Path(str(json_file)).resolve() == beside.resolve():
         raise InputError(
             f"--save {path} also writes {beside} with the columns of the network: name another "

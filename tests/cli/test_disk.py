@@ -1,0 +1,148 @@
+"""Commands whose disk fills, and results that a terminal or a disk would not take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import quadric as library
+from quadric import models
+from tests.command_line import assert_mistake, output, quadric
+from tests.small_disk import small_disk
+
+MAIN = "from quadric.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "mlp.safetensors"
+    torch.manual_seed(0)
+    library.save(models.create("digits_cnn", neuron="eigen"), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_export(weights: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"model{suffix}"
+    with small_disk(20_000):
+        told = quadric("export", weights, "--model", "digits_cnn", "-o", out)
+    assert_mistake(told, f"cannot write {out} (File too large): make room")
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_says_before_the_work_what_cannot_be_written(weights: Path) -> None:
+    told = quadric("export", weights, "--model", "no such network", "-o", "/proc/model.onnx")
+    assert_mistake(told, "--out /proc/model.onnx cannot be written: name another file")
+
+
+def test_cost(tmp_path: Path) -> None:
+    for file in (tmp_path / "cost.json", Path("/dev/full")):
+        if file.parent == tmp_path or file.exists():
+            with small_disk(500):
+                told = quadric("cost", "resnet20", "--json", file)
+            assert_mistake(told, f"cannot write {file} (")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written() -> None:
+    command = [sys.executable, "-c", MAIN, "neurons"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Error: the disk refused (No space left on device)" in done.stderr
+
+
+def test_demo(tmp_path: Path) -> None:
+    with small_disk(2_000):
+        told = quadric("demo", "--quick", "--out", tmp_path / "demo")
+    assert told.exit_code == 2
+    assert "cannot write" in told.stderr.splitlines()[-1]
+    assert "Traceback" not in told.stderr
+    assert not [file for file in (tmp_path / "demo").iterdir() if file.suffix == ".partial"]
+
+
+COMPARE = ["compare", "law:lorentz", "--rows", 60, "--epochs", 2, "--folds", 2, "--seeds", 1]
+COMPARE += ["--neurons", "shared", "--no-baselines"]
+
+
+def test_compare(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with small_disk(3_000):
+        told = quadric(*COMPARE, "--run-dir", directory)
+    assert_mistake(told, f"cannot write {directory / 'compare.json'} (File too large)")
+    assert {file.name for file in directory.iterdir()} == {"settings.json", "fits.jsonl"}
+    whole = output(*COMPARE, "--run-dir", directory)  # the fits were kept
+    # A finished comparison is shown, also where nothing can be written any more.
+    with small_disk(3_000):
+        shown = output(*COMPARE, "--run-dir", directory)
+    assert shown.splitlines()[:5] == whole.splitlines()[:5]
+    assert f"{directory}: as it was (cannot write" in shown
+    assert json.loads((directory / "compare.json").read_text())
+
+
+def test_compare_says_before_the_work_what_cannot_be_saved(tmp_path: Path) -> None:
+    told = quadric(*COMPARE, "--run-dir", tmp_path / "run", "--save", "/proc/model.onnx")
+    assert_mistake(told, "--save /proc/model.onnx cannot be written: name another file")
+    assert not (tmp_path / "run").exists()
+
+
+OLD_RUN = Path(__file__).parent.parent / "data_files" / "old_runs" / "digits-finished"
+
+
+def test_a_terminal_without_our_signs(tmp_path: Path) -> None:
+    result = json.loads((OLD_RUN / "result.json").read_text())
+    for seed in (0, 1):
+        other = {"seed": seed, "settings": result["settings"] | {"seed": seed}}
+        (tmp_path / f"{seed}.json").write_text(json.dumps(result | other))
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "results", str(tmp_path)],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "15.33 +- 0.00" in done.stdout
+
+
+# Ctrl-C when a module is about to be imported.
+CTRL_C = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            {press}
+
+sys.meta_path.insert(0, Press())
+sys.argv = ["quadric", "neurons"]
+from quadric.cli import main
+main()
+"""
+# In the middle of a class Python makes another error of it.
+IN_A_CLASS = """
+            class Part:
+                def __set_name__(self, owner, name):
+                    signal.raise_signal(signal.SIGINT)
+            class Whole:
+                part = Part()
+"""
+
+
+@pytest.mark.parametrize("press", ["signal.raise_signal(signal.SIGINT)", IN_A_CLASS])
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_ctrl_c_while_modules_are_imported(module: str, press: str) -> None:
+    code = CTRL_C.format(module=module, press=press)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.strip() == ""
