@@ -97,6 +97,7 @@ ORDER: dict[str, list[str]] = {
         "preparing",
         "program",
         "onnx_file",
+        "step_files",
         "int8",
         "timing",
         "deploying",
