@@ -71,7 +71,7 @@ def test_a_run_has_everything_in_its_result(tmp_path: Path) -> None:
 
 
 def test_a_task_of_learnable_pairs_is_learned(tmp_path: Path) -> None:
-    options = {"model_options": {**SMALL, "model_width": 64, "dropout": 0.0}, "epochs": 25}
+    options = {"model_options": {**SMALL, "model_width": 64, "dropout": 0.0}, "epochs": 60}
     result = trained(tmp_path, **options, label_smoothing=0.0, lr=0.01, average=1)
     assert result["bleu"]["13a_cased"] > 90
     translator = quadric.train.translator(tmp_path / "run")
