@@ -100,7 +100,6 @@ def load(name: str, what: str = "a part", trust: bool = False) -> ModuleType:
         if (file.is_file() or package.is_dir()) and str(folder) not in sys.path:
             if not trust:
                 refuse_foreign(file if file.is_file() else package)
-                refuse_foreign(folder)
             # Behind all others: a file here never stands in for an installed package.
             sys.path.append(str(folder))
             found = _import(name)
@@ -167,13 +166,13 @@ def refuse_foreign(path: Path) -> None:
     """Refuses a file, or a folder, that another user could have written.
 
     Args:
-        path: what is about to be believed. Of a file, its folder is looked at, too: compiled code
-            lies there.
+        path: what is about to be believed. The folder that it is in counts, too: compiled code may
+            lie there.
 
     Raises:
         InputError: if it belongs to another user, or others can write it.
     """
-    for each in (path, path.parent) if path.is_file() else (path,):
+    for each in (path, path.absolute().parent):
         reason = _foreign(each)
         if reason is not None:
             raise InputError(

@@ -49,9 +49,7 @@ def train(
     ),
     lr: float | None = Option(None, help="Learning rate."),
     eigenvalue_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
-    eigenvalue_weight_decay: float | None = Option(
-        None, help="Weight decay of the quadratic parameters."
-    ),
+    eigenvalue_weight_decay: float | None = Option(None, help="Their weight decay."),
     weight_decay: float | None = Option(None, help="Weight decay of the others."),
     schedule: str | None = Option(None, help="constant, step, cosine or onecycle."),
     include: options.Include = None,
@@ -64,9 +62,7 @@ def train(
     limit: int | None = Option(None, help="The most samples for training, and for the test."),
     seed: int | None = Option(None, help="Of the weights and the data's order."),
     model: str | None = Option(None, help="A network, or module:function of your own."),
-    dataset: str | None = Option(
-        None, help="A data set, csv:FILE, or module:function of your own."
-    ),
+    dataset: str | None = Option(None, help="A data set, csv:FILE, or your own module:function."),
     loss: str | None = Option(None, help="A loss of your own, module:function."),
     ema: float | None = Option(None, help="Average the weights, such as 0.999; it is tested."),
     patience: int | None = Option(None, help="Stop after so many epochs without a better one."),
@@ -80,9 +76,7 @@ def train(
     devices: int | None = Option(None, help="Processes on this machine."),
     strategy: str | None = Option(None, help="auto, ddp or fsdp: what several processes share."),
     accelerator: str | None = Option(None, help="cpu, gpu, mps or auto."),
-    precision: str | None = Option(
-        None, help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true."
-    ),
+    precision: str | None = Option(None, help="32-true, 16-mixed, bf16-mixed, bf16-true, 64-true."),
     memory_format: str | None = Option(None, help="auto, contiguous or channels_last."),
     compile: bool = Option(False, "--compile", help="Use torch.compile."),
     run_dir: Path | None = Option(None, help="By default runs/<recipe>-<neuron>...-s<seed>."),

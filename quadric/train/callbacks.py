@@ -114,7 +114,6 @@ class EpochRecords(Callback):
             if not self.judged:
                 log_judge(logger, recipe, metric, numbers[metric], record["epoch"])
             logger.log_metrics(numbers, step=record["epoch"])
-            logger.save()  # so that its curves can be seen now
         self.judged = True
 
 
@@ -172,11 +171,6 @@ class MovableCheckpoint(ModelCheckpoint):
 
 class KeptCheckpoint(MovableCheckpoint):
     """Keeps the checkpoint of every n-th epoch, under the epoch's number counted from 1."""
-
-    @property
-    def state_key(self) -> str:
-        """Its own, whatever n is."""
-        return "kept"
 
     def format_checkpoint_name(self, metrics: dict[str, Any], *args: Any, **options: Any) -> str:
         """The path of a checkpoint."""

@@ -96,7 +96,7 @@ def train(
         # Its numbers are those of the place where it was trained.
         moved = "" if run.moved is None else f" (now {run.moved})"
         text = f"already finished{moved}; --overwrite trains it again\n{text}"
-    elif profile:
+    elif (run.directory.path / "profile.txt").is_file():
         text += f"\nwhere the time goes: {run.directory.path / 'profile.txt'}"
     return result, text, DIVERGED if result["status"] == "diverged" else 0
 

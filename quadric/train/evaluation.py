@@ -48,7 +48,7 @@ def measure(
     watch = LargestActivation(network)
     with watch.watching(), context:
         for batch in batches:
-            inputs, targets = _moved(batch, device, dtype if mode == "true" else None)
+            inputs, targets = move(batch, device, dtype if mode == "true" else None)
             sums += task.sums(task.outputs(network, inputs), targets)
     found: dict[str, Any] = task.metrics(sums) | task.finish(network, device)
     largest = watch.largest()
@@ -57,7 +57,7 @@ def measure(
     return found
 
 
-def _moved(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     """A batch on another device, its inputs in another dtype."""
     inputs, targets = batch
 

@@ -24,12 +24,12 @@ from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
 from quadric.process import one_thread
 from quadric.saving import save
+from quadric.train import loggers
 from quadric.train.averaging import load_average_
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import count, measure
-from quadric.train.loggers import make_logger
 from quadric.train.module import DivergedError, TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
@@ -78,6 +78,8 @@ def fit(
             _fit(trainer, module, str(last) if found else None)
         except DivergedError as error:
             diverged = error
+        finally:
+            loggers.close(trainer.loggers)
         if not trainer.is_global_zero:
             return
         best = bool(recipe.validation) and diverged is None
@@ -128,7 +130,7 @@ def _trainer(
         strategy=_strategy(recipe),
         precision=recipe.precision,
         max_epochs=recipe.epochs,
-        logger=make_logger(recipe, directory) or False,
+        logger=loggers.make_logger(recipe, directory) or False,
         # Records are logged once an epoch; a smaller interval would flush files at every step.
         log_every_n_steps=steps,
         callbacks=callbacks,

@@ -118,7 +118,7 @@ def run(
         trust: run code that a run directory names, or that other users could have written.
         progress: print a line for each epoch.
         profile: measure the operators of a few steps, and write profile.txt.
-        **fields: other values of the recipe's fields (docs/training.md), such as `neuron="eigen"`,
+        **fields: other values of the recipe's fields (docs/recipes.md), such as `neuron="eigen"`,
             `epochs=3`, `data_dir=...`. `model`, `dataset` and `loss` may be functions of yours.
 
     Returns:
@@ -176,7 +176,9 @@ def finish(
     values = training.train(
         found, resume=resume, overwrite=overwrite, screen=screen, profile=profile
     )
-    return Result(found.directory.path, values or {}, trust=True)
+    # The directory may be one that the user named, and name files at another place.
+    trust = found.allowed and found.directory.recipe().imports == found.recipe.imports
+    return Result(found.directory.path, values or {}, trust)
 
 
 def sweep(

@@ -5,11 +5,11 @@ All of them write into the run directory, and nothing is sent anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from quadric.extras import require
 from quadric.train.directory import RunDirectory
 from quadric.train.recipe import Recipe
 
@@ -23,9 +23,6 @@ def make_logger(recipe: Recipe, directory: RunDirectory) -> Logger | None:
 
     Returns:
         The logger; None for `csv`, as metrics.csv is written by every run.
-
-    Raises:
-        MissingExtraError: if its package is not installed.
     """
     if recipe.logger == "csv":
         return None
@@ -33,7 +30,6 @@ def make_logger(recipe: Recipe, directory: RunDirectory) -> Logger | None:
         return TensorBoardLogger(
             directory.path, name="", version="tensorboard", default_hp_metric=False
         )
-    require(recipe.logger, f"logger {recipe.logger!r}")
     path, name = directory.path.resolve(), directory.path.name
     if recipe.logger == "mlflow":
         store = f"sqlite:///{path / 'mlflow.db'}"
@@ -63,6 +59,13 @@ def log_judge(logger: Logger, recipe: Recipe, metric: str, value: float, epoch: 
     """
     if isinstance(logger, TensorBoardLogger):
         logger.log_hyperparams(_settings(recipe), {metric: value}, step=epoch)
+
+
+def close(loggers: Iterable[Logger]) -> None:
+    """Ends what would go on into the next run of this process."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

@@ -44,6 +44,12 @@ def with_imports(recipe: Recipe, given: Sequence[str]) -> Recipe:
     return recipe.model_copy(update={"imports": [*rest, *given]})
 
 
+def unnamed(recipe: Recipe, given: Sequence[str]) -> list[str]:
+    """The modules that a recipe names, and the user does not."""
+    known = {parts.module_name(name) for name in given}
+    return [name for name in modules(recipe) if name not in known]
+
+
 def check_consent(recipe: Recipe, given: Sequence[str], where: str | Path) -> None:
     """Refuses the code that a run directory names, unless the user names it too.
 
@@ -55,8 +61,7 @@ def check_consent(recipe: Recipe, given: Sequence[str], where: str | Path) -> No
     Raises:
         InputError: if one of them was not given.
     """
-    known = {parts.module_name(name) for name in given}
-    unknown = [name for name in modules(recipe) if name not in known]
+    unknown = unnamed(recipe, given)
     if unknown:
         raise InputError(
             f"{where} names code that would be run ({', '.join(unknown)}): look at it, then allow "

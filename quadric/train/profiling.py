@@ -9,13 +9,13 @@ from torch.profiler import profile, schedule
 
 from quadric.train.directory import RunDirectory
 
-# Steps of the first epoch: left out, warming up, measured.
+# Steps: left out, warming up, measured.
 SKIPPED, WARMING, MEASURED = 2, 1, 10
 ROWS = 40
 
 
 class Profile(Callback):
-    """Measures a few steps of the first epoch that is trained, and writes what they cost.
+    """Measures a few of the first steps that are trained, and writes what they cost.
 
     Args:
         directory: gets profile.txt, a table of operators, and trace.json for a viewer of traces.
@@ -28,15 +28,11 @@ class Profile(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the profiler, in the first process."""
         if trainer.is_global_zero:
-            steps = len(pl_module.train_dataloader()) - WARMING
-            skipped = min(SKIPPED, max(0, steps - 1))
+            steps = int(trainer.estimated_stepping_batches) - trainer.global_step
+            skipped = min(SKIPPED, max(0, steps - WARMING - 1))
+            measured = max(1, min(MEASURED, steps - WARMING - skipped))
             self.profiler = profile(
-                schedule=schedule(
-                    wait=skipped,
-                    warmup=WARMING,
-                    active=max(1, min(MEASURED, steps - skipped)),
-                    repeat=1,
-                ),
+                schedule=schedule(wait=skipped, warmup=WARMING, active=measured, repeat=1),
                 on_trace_ready=self._write,
             )
             self.profiler.start()
@@ -48,15 +44,8 @@ class Profile(Callback):
         if self.profiler is not None:
             self.profiler.step()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops after the first epoch."""
-        self._stop()
-
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stops if the epoch did not end."""
-        self._stop()
-
-    def _stop(self) -> None:
+        """Stops the profiler."""
         if self.profiler is not None:
             self.profiler.stop()
             self.profiler = None

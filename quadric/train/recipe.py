@@ -52,14 +52,14 @@ OPTIONS = (
     "width activation resize validation limit seed data_dir workers devices strategy accelerator "
     "precision memory_format model dataset loss patience ema keep_every logger"
 ).split()
-# Named by the data set, before a colon; all other names with a colon are functions of a user's.
-KINDS = ("law", "uci", "csv")
+# What may stand before the colon of a data set's name; all other names are functions of a user's.
+KINDS = ("law", "uci", "csv", "given")
 # Options of a neuron: they do not outlive a change of the neuron.
 OF_NEURON = ("rank", "neuron_options", "init")
 
 
 class Recipe(BaseModel):
-    """What a run computes; the fields are explained in docs/training.md."""
+    """What a run computes; the fields are explained in docs/recipes.md."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from quadric.errors import InputError
+from quadric.extras import EXTRAS, require
 from quadric.parts import refuse_foreign
 from quadric.process import in_notebook
 from quadric.train import catalog, own_code
@@ -24,7 +25,7 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.own_code import check_consent, load_code, with_imports
+from quadric.train.own_code import check_consent, load_code, unnamed, with_imports
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
 
@@ -41,12 +42,15 @@ class Run:
         directory: where it is, or will be.
         command: that makes it.
         named: whether the user named the directory, rather than the recipe with its fields.
+        allowed: whether the code that the recipe names may run. Without it a finished run can be
+            looked at, and nothing else.
     """
 
     recipe: Recipe
     directory: RunDirectory
     command: str
     named: bool = True
+    allowed: bool = True
 
     @property
     def moved(self) -> str | None:
@@ -106,12 +110,13 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
-        if not directory.is_finished:  # else nothing runs
-            if not trust:
-                check_consent(recipe, imports, directory.path)
+        allowed = trust or not unnamed(recipe, imports)
+        if allowed:
             recipe = load_code(with_imports(recipe, imports), trust=trust)
+        elif not directory.is_finished:
+            check_consent(recipe, imports, directory.path)
         place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
-        return Run(recipe, directory, command_at(directory.command(), place))
+        return Run(recipe, directory, command_at(directory.command(), place), allowed=allowed)
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
@@ -153,18 +158,21 @@ def train(
     """
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
-    load_code(recipe, trust=True)  # in a process of a sweep, which was handed the run
     if not is_first_process():
         # The first process keeps the directory; this one follows it.
         if not directory.is_finished or overwrite:
             from quadric.train.fitting import fit
 
+            _load_code(run)
             fit(recipe, directory, again=overwrite, profile=profile)
         return None
     directory.check_owner(recipe, named=run.named)
     if directory.is_finished and not overwrite:
         return directory.result()
+    _load_code(run)
     # All that can be wrong with the recipe or the data is found here, before anything is written.
+    if recipe.logger in EXTRAS:
+        require(recipe.logger, f"logger {recipe.logger!r}")
     prepared = load_data(recipe, data)
     network = build_network(recipe, prepared)
     size = sum(p.numel() * p.element_size() for p in network.parameters())
@@ -203,6 +211,13 @@ def train(
 
             fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()
+
+
+def _load_code(run: Run) -> None:
+    """Imports what the run names; a process of a sweep is handed runs of another process."""
+    if not run.allowed:
+        check_consent(run.recipe, (), run.directory.path)
+    load_code(run.recipe, trust=True)
 
 
 def _check_processes(recipe: Recipe) -> None:

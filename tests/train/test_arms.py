@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quadric.train import catalog
-from quadric.train.arms import compare, group, read_results, tabulate, to_json
+from quadric.train.arms import compare, group, read_results, tabulate, to_json, varying
 
 BASE = catalog.load("digits")
 
@@ -139,6 +139,17 @@ def test_the_json_is_strict_and_holds_the_values() -> None:
     assert data["arms"][0]["test_accuracy"]["values"] == [0.90, 0.92, 0.91]
     assert data["arms"][1]["seeds"] == [0, 1, 2]
     assert data["differences"][0]["second"] == "eigen[9]"
+
+
+def test_a_field_that_an_older_run_does_not_know_has_its_default() -> None:
+    old = json.loads(json.dumps(LINEAR[0] | {"seed": 7}))
+    del old["settings"]["ema"]
+    (arm,) = group([LINEAR[0], old])
+    assert sorted(arm.runs) == [0, 7]
+    averaged = json.loads(json.dumps(EIGEN[0]))
+    averaged["settings"]["ema"] = 0.9
+    assert varying(group([LINEAR[0], old, averaged])) == ["ema"]
+    assert varying(group([old, EIGEN[0]])) == []
 
 
 def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -64,7 +65,7 @@ def settings(fields: dict[str, Any]) -> list[str]:
 def test_neuron_network_and_data_in_one_sweep(here: Path) -> None:
     fields = {"model": "my_parts:small_network", "model_options": "{width: 6}"}
     fields |= {"dataset": "my_parts:circle", "dataset_options": "{count: 48}", "epochs": "1"}
-    words = ["--import", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2, "--jobs", 2]
+    words = ["--import", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2]
     done = command("sweep", "digits", *words, *settings(fields))
     assert done.exit_code == 0, done.stderr
     assert "bent minus linear" in done.stdout
@@ -120,6 +121,33 @@ def test_a_run_directory_runs_no_code_until_it_is_allowed(here: Path) -> None:
     assert "test accuracy" in output("evaluate", path, "--import", "my_parts.py")
 
 
+def test_a_finished_run_is_shown_without_running_its_code(here: Path) -> None:
+    path = trained(here)
+    forget()
+    assert output("train", path).startswith("already finished")
+    found = run(path)
+    assert found.is_ok
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        found.model()
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        run(path, overwrite=True, progress=False)
+    assert_mistake(command("train", path, "--overwrite"), "names code that would be run (my_parts)")
+    assert "my_parts" not in sys.modules
+    assert RunDirectory(path).is_finished
+    assert isinstance(run(path, trust=True).model(), nn.Module)
+
+
+def test_a_directory_that_names_files_elsewhere_is_not_believed(here: Path) -> None:
+    """The recipe is the user's, the directory is somebody's who changed the place of a file."""
+    trained(here, imports="my_parts.py")
+    file = here / "run" / "recipe.yaml"
+    file.write_text(file.read_text().replace("- my_parts.py", "- evil/my_parts.py"))
+    forget()
+    result = run("digits", run_dir=here / "run", imports="my_parts.py", progress=False, **OWN)
+    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
+        result.model()
+
+
 def test_results_are_tabulated_without_running_code(here: Path) -> None:
     path = trained(here)
     forget()
@@ -170,6 +198,16 @@ def test_a_file_may_move_but_not_change(here: Path) -> None:
         assert isinstance(load(path, trust=True), nn.Module)
 
 
+def test_a_function_named_by_its_file_may_move(here: Path) -> None:
+    fields = {"model": "my_parts.py:small_network", "dataset": "./my_parts.py:circle"}
+    path = trained(here, **fields)
+    values = evaluate(path, trust=True)
+    forget()
+    (here / "lib").mkdir()
+    (here / "my_parts.py").rename(here / "lib" / "my_parts.py")
+    assert evaluate(path, imports=["lib/my_parts.py"]) == values
+
+
 def test_a_changed_file_is_another_run(here: Path) -> None:
     first = find_run("digits", OWN)
     forget()
@@ -190,12 +228,34 @@ def test_what_others_can_write_is_not_run(here: Path, what: str) -> None:
     assert output(*words, "--trust", "--quiet")
 
 
-def test_a_file_here_never_stands_in_for_an_installed_package(here: Path) -> None:
-    (here / "yaml.py").write_text("raise SystemExit('run')")
+def test_a_file_here_never_stands_in_for_an_installed_package(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "colorsys.py").write_text("raise SystemExit('run')")
-    sys.modules.pop("colorsys", None)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    find_run("digits", OWN)  # which makes this folder one to import from
     with pytest.raises(InputError, match="the module 'colorsys' must have 'net' for model"):
         find_run("digits", OWN | {"model": "colorsys:net"})
+
+
+def test_a_package_that_others_can_write_is_not_run(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "__init__.py").write_text("def net(): ...")
+    (here / "elsewhere").chmod(0o777)
+    with pytest.raises(InputError, match=r"elsewhere can be written by everybody"):
+        find_run("digits", OWN | {"model": "elsewhere:net"})
+    (here / "elsewhere").chmod(0o755)
+    here.chmod(0o777)
+    with pytest.raises(InputError, match=rf"{here} can be written by everybody"):
+        find_run("digits", OWN | {"model": "elsewhere:net"})
+    assert "elsewhere" not in sys.modules
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_belongs_to_others_is_not_run(here: Path) -> None:
+    os.chown(here / "my_parts.py", 12345, 12345)
+    with pytest.raises(InputError, match=r"my_parts.py belongs to another user: copy it"):
+        find_run("digits", OWN)
 
 
 def test_functions_may_be_given_from_python(here: Path) -> None:
@@ -254,6 +314,13 @@ def test_a_dataset_is_continued_exactly(here: Path, dataset: str, workers: int) 
     assert curve(run(again.path, resume=True, trust=True, progress=False).values) == curve(
         {"epochs": records}
     )
+
+
+def test_reading_a_dataset_disturbs_no_other_random_number(here: Path) -> None:
+    data = load_data(find_run("digits", OWN | {"dataset": "my_parts:noisy", "workers": 1}).recipe)
+    before = torch.get_rng_state()
+    assert len(list(data.train(0, 1))) == 2
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_tensors_of_one_number_a_row_are_a_table(here: Path) -> None:
