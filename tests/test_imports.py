@@ -100,6 +100,7 @@ ORDER: dict[str, list[str]] = {
         "preparing",
         "program",
         "onnx_file",
+        "step_files",
         "int8",
         "timing",
         "deploying",

@@ -34,7 +34,8 @@ def export(
 
     The file is run at several batch sizes and compared with the network; if they differ, nothing is
     written. BatchNorm is folded into the layers. Sizes and latencies are shown beside those of the
-    same network with linear neurons.
+    same network with linear neurons. A translation run becomes two files, NAME-encoder.onnx and
+    NAME-step.onnx, one step of the decoder, and its tokenizer.
 
     Example: quadric export runs/digits-eigen-k9-s0 -o model.onnx
     """
@@ -51,13 +52,20 @@ def export(
         )
     if source.is_dir():
         require("train", "quadric export of a run")
-        from quadric.train.exported_run import from_run
+        from quadric.train.exported_run import export_translation, from_run, is_translation
 
         if model is not None or input or set_:
             raise InputError(
                 f"{source} is a run directory, which knows its network: leave --model, --input and "
                 "--set out"
             )
+        if is_translation(source):
+            if int8:
+                raise InputError("int8 is for convolutional networks: leave --int8 out")
+            found = export_translation(source, out, opset, imports or [], trust)
+            text = "\n".join(["written, and compared with the network:", *found["files"]])
+            options.show(text, found, json_file)
+            return
         what = from_run(source, imports or [], trust, **options.place(data_dir))
     else:
         from quadric.models.checkpoints import parse_options

@@ -26,7 +26,7 @@ def translate(
 
     One line of text gives one line. Lines that are written stay if a later one is refused.
 
-    Example: echo "Two men are playing." | quadric translate runs/multi30k-transformer-linear-s0
+    Example: quadric translate runs/multi30k-transformer-linear-s0 input.en -o output.de
     """
     require("train", "quadric translate")
     require("text", "quadric translate")

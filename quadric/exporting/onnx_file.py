@@ -92,7 +92,7 @@ def export_onnx(
 
     def write(lean: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
         _write(lean, file, examples, opset, input_names, output_names)
-        operators = _standard_operators(model, file, opset)
+        operators = standard_operators(model, file, opset)
         with _said(model):
             session = open_session(file)
         return functools.partial(run_session, session), {"opset": opset, "operators": operators}
@@ -162,7 +162,17 @@ def _write(
             f"the model must consist of operators that ONNX has, got {in_one_line(cause)}: replace "
             "that part of the model, or give a later opset"
         ) from error
-    assert program is not None
+    save_program(program, model, file)
+
+
+def save_program(program: Any, model: nn.Module, file: Path) -> None:
+    """Saves what torch.onnx gave, without its notes.
+
+    Args:
+        program: of torch.onnx.export.
+        model: what was exported.
+        file: where to.
+    """
     # The exporter notes where in which module each node comes from: half the size of a small file.
     for node in program.model.graph:
         node.metadata_props.clear()
@@ -173,7 +183,7 @@ def _write(
     program.save(file, external_data=weights > LARGE)
 
 
-def _standard_operators(model: nn.Module, file: Path, opset: int) -> dict[str, int]:
+def standard_operators(model: nn.Module, file: Path, opset: int) -> dict[str, int]:
     """Checks a file, and counts its operators, which must be standard ones."""
     import onnx
 

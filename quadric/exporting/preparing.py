@@ -41,7 +41,7 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(unwrapped(model)).cpu().eval()
 
 
-def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
+def with_lean_layers(model: nn.Module, report: FoldingReport) -> nn.Module:
     """The model with lean layers, which also take up the shifts that folding left after them."""
     if is_lean(model):
         return lean_layer(model)
@@ -203,7 +203,7 @@ def checked_export(
     with unfinished(path) as file:
         lean = copied(model)
         folding = fold_batchnorm_(lean, examples.traced()) if fold else FoldingReport()
-        call, facts = write(_lean(lean, folding), examples, file)
+        call, facts = write(with_lean_layers(lean, folding), examples, file)
         worst = examples.compare(copied(model), call, limit, runtime)
         del call  # which may hold the file open
         size = sum(f.stat().st_size for f in file.parent.iterdir())

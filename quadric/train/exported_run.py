@@ -10,12 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.data import TEXTS
 from quadric.data.tables import Standardization
+from quadric.errors import InputError
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
+from quadric.exporting.step_files import export_steps
 from quadric.train.data import PicturePart, TablePart, TrainingData
+from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
+from quadric.train.text_part import TextPart
 
 _SCALE = dataclasses.fields(Standardization)
 
@@ -75,6 +80,41 @@ def from_run(
         _units(data),
         tolerance,
     )
+
+
+def export_translation(
+    path: str | Path, out: Path, opset: int, imports: Sequence[str] = (), trust: bool = False
+) -> dict[str, Any]:
+    """Writes a translation run as two ONNX files, with its tokenizer beside them.
+
+    Args:
+        path: the run directory.
+        out: `model.onnx` stands for `model-encoder.onnx`, `model-step.onnx` and
+            `model-tokenizer.model`.
+        opset: the version of ONNX's operators.
+        imports: files or modules of the run's own code, which may be run.
+        trust: run all code that the directory names.
+
+    Returns:
+        The files and their size.
+
+    Raises:
+        InputError: if the run is not finished, or a file computes something else.
+    """
+    if out.suffix != ".onnx":
+        raise InputError(f"a translation run is written as .onnx, got {str(out)!r}")
+    run = load_run(path, imports, trust)
+    assert isinstance(run.data, TextPart)
+    files = export_steps(run.network, out, opset)
+    tokenizer = out.with_name(f"{out.stem}-tokenizer.model")
+    tokenizer.write_bytes(run.data.vocabulary.tokenizer.content)
+    written = [str(file) for file in (files.encoder, files.step, tokenizer)]
+    return {"run": str(run.directory.path), "files": written, "bytes": files.size}
+
+
+def is_translation(path: str | Path) -> bool:
+    """Whether a directory holds a translation run."""
+    return RunDirectory(Path(path)).recipe().dataset in TEXTS
 
 
 def _tolerance(scale: Standardization) -> float:

@@ -118,6 +118,11 @@ class TextPart(TrainingData):
     def test(self, rank: int, world_size: int) -> Batches:
         """The batches of the test files; without them, of the validation files."""
         lines = self._test_lines()
+        if lines is None and self.data is None:
+            raise InputError(
+                f"the test files of {self.recipe.dataset!r} must be in {self.recipe.data_dir}, and "
+                "are not: name two files with --test, or their directory with --data-dir"
+            )
         if lines is None:
             return self.validation(rank, world_size)
         full = [pair for pair in zip(*lines, strict=True) if all(pair)]

@@ -24,6 +24,8 @@ def test_there_is_one_for_every_experiment() -> None:
     expected |= {f"imagenet-resnet18-knn{n}" for n in (3, 11, 15)}
     expected |= {f"law-{name}" for name in laws.names()}
     expected |= {f"uci-{name}" for name in uci.names()}
+    for text in ("multi30k", "wmt14"):
+        expected |= {f"{text}-transformer{kind}" for kind in ("", "-shrunk", "-feedforward")}
     assert set(NAMES) == expected
     assert NAMES.index("cifar10-resnet56") < NAMES.index("cifar10-resnet110")
 

@@ -14,6 +14,7 @@ from quadric.data import laws
 from quadric.data.tables import TableData
 from quadric.train import catalog
 from quadric.train.training import find_run, train
+from tests.data.text.small import corpus
 from tests.train.small import pictures
 
 PIL = pytest.importorskip("PIL.Image")
@@ -23,7 +24,9 @@ SHAPES |= {"folders": (3, 64, 64)}  # smaller than the real ones: the network ta
 CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "folders": 1000}
 SLOW = {"cifar10-resnet110", "cifar10-wide-resnet56", "cifar10-wide-resnet110"}
 SLOW |= {"imagenet-resnet18-knn11", "imagenet-resnet18-knn15"}
-PICTURES = [name for name in catalog.names() if not name.startswith(("law-", "uci-"))]
+TEXTS = [name for name in catalog.names() if "-transformer" in name]
+TABLES = ("law-", "uci-")
+PICTURES = [n for n in catalog.names() if not n.startswith(TABLES) and n not in TEXTS]
 
 
 def two_steps(folder: Path, name: str, data: Any, **overrides: Any) -> dict[str, Any]:
@@ -100,6 +103,18 @@ def test_tables(tmp_path: Path) -> None:
     result = two_steps(tmp_path / "run", "uci-kin8nm", data, batch_size=9, neuron="shared")
     assert result["best_epoch"] == 1
     assert result["test_rmse"] > 0
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
+    folder = corpus(tmp_path / "data", 40)
+    options = {"data_dir": str(folder), "average": 1, "epoch_steps": 2, "batch_size": 100}
+    options |= {"dataset_options": {"vocabulary": 310}, "pass_tokens": 60, "neuron": "eigen"}
+    options["model_options"] = {"depth": 1}
+    result = two_steps(tmp_path / "run", name, None, **options)
+    layers = 2 * 2 if "feedforward" in name else 4 * 3
+    assert len(result["quadratic_share"]) == layers
 
 
 def write_pictures(folder: Path, classes: int, train: int, test: int) -> None:

@@ -10,7 +10,7 @@ ZAHLEN = "eins zwei drei vier fünf sechs sieben acht neun zehn".split()
 
 def pair(number: int) -> tuple[str, str]:
     """A sentence of two to six words and its translation."""
-    digits = [(number * 7 + i * 3) % 10 for i in range(2 + number % 5)]
+    digits = [(number * 7 + i * (1 + number // 10 % 4)) % 10 for i in range(2 + number % 5)]
     words = [" ".join(names[d] for d in digits) for names in (NUMBERS, ZAHLEN)]
     return f"I count {words[0]}.", f"Ich zähle {words[1]}."
 

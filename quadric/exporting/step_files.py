@@ -1,0 +1,227 @@
+"""A translation network as two ONNX files: the encoder, and one step of the decoder.
+
+The encoder takes `source`, token numbers (sentences, tokens) filled up with 0. It gives `mask`,
+which is False at the padding, and the decoder's keys and values of the source. The step takes
+`tokens`, the newest token of each beam (sentences, beams), the mask, the keys and values of the
+source and those of the earlier tokens (sentences, beams, heads, tokens, size; no tokens at the
+first step). It gives the logits of the next token and the keys and values of the next step. All
+sizes but those of the network are free.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from quadric.errors import InputError
+from quadric.exporting.checking import TOLERANCES
+from quadric.exporting.folding import FoldingReport
+from quadric.exporting.onnx_file import (
+    OPSET,
+    open_session,
+    run_session,
+    save_program,
+    standard_operators,
+)
+from quadric.exporting.preparing import copied, in_one_line, quiet, with_lean_layers
+from quadric.extras import require
+
+
+class Encoder(nn.Module):
+    """The part of a network that reads the source.
+
+    Args:
+        network: has `encode`, as a Transformer.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, source: Tensor) -> tuple[Tensor, ...]:
+        """The mask, and keys and values one after the other."""
+        memory: Any = self.network.encode(source)
+        return (memory.mask, *(tensor for pair in memory.keys_values for tensor in pair))
+
+
+class Step(nn.Module):
+    """One step of the decoder.
+
+    Args:
+        network: has `step`, as a Transformer.
+        memory: the class of what its `encode` gives.
+    """
+
+    def __init__(self, network: Any, memory: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.memory = memory
+
+    def forward(
+        self, tokens: Tensor, mask: Tensor, memory: list[Tensor], past: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """The logits, and the past of the next step, with a dimension for the beams."""
+        beams = tokens.shape[1]
+        rows = [tensor.flatten(0, 1) for tensor in past]
+        logits, after = self.network.step(tokens, _pairs(rows), self.memory(_pairs(memory), mask))
+        kept = (tensor.unflatten(0, (-1, beams)) for pair in after for tensor in pair)
+        return (logits, *kept)
+
+
+def _pairs(tensors: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+@dataclass(frozen=True)
+class StepFiles:
+    """The two files of a network.
+
+    Attributes:
+        encoder: path of the encoder.
+        step: path of the decoder's step.
+    """
+
+    encoder: Path
+    step: Path
+
+    @classmethod
+    def beside(cls, path: Path) -> StepFiles:
+        """The files for `model.onnx`: `model-encoder.onnx` and `model-step.onnx`."""
+        return cls(*(path.with_name(f"{path.stem}-{part}.onnx") for part in ("encoder", "step")))
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        return self.encoder.stat().st_size + self.step.stat().st_size
+
+
+def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
+    """Writes a translation network as ONNX files, checked against the network.
+
+    Args:
+        network: has `encode`, `empty_past` and `step`, as a Transformer.
+        path: `model.onnx` stands for `model-encoder.onnx` and `model-step.onnx`.
+        opset: the version of ONNX's operators.
+
+    Returns:
+        The files.
+
+    Raises:
+        InputError: if the network cannot be exported, or a file computes something else.
+        MissingExtraError: if the ONNX packages are not installed.
+    """
+    require("onnx", "the export of a translation network")
+    plain, network = network, with_lean_layers(copied(network), FoldingReport())
+    source, tokens = torch.tensor([[5, 6, 7, 2], [4, 2, 0, 0]]), torch.tensor([[1] * 3] * 2)
+    with torch.no_grad():
+        memory = network.encode(source)
+        past: Any = network.empty_past(6)
+        for _ in range(2):  # so that there is a past
+            _, past = network.step(tokens, past, memory)
+    seen = [tensor for pair in memory.keys_values for tensor in pair]
+    before = [tensor.unflatten(0, (2, 3)) for pair in past for tensor in pair]
+    free = Dim.DYNAMIC
+    shapes = {"tokens": {0: free, 1: free}, "mask": {0: free, 3: free}}
+    lists: dict[str, Any] = {
+        "memory": [{0: free, 2: free}] * len(seen),
+        "past": [{0: free, 1: free, 3: free}] * len(before),
+    }
+    step = Step(network, type(memory))
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+        made = StepFiles.beside(Path(folder, path.name))
+        _write(Encoder(network), (source,), {"source": {0: free, 1: free}}, made.encoder, opset)
+        _write(step, (tokens, memory.mask, seen, before), shapes | lists, made.step, opset)
+        _compare(copied(plain), made)
+        files = StepFiles.beside(path)
+        for new, old in ((made.encoder, files.encoder), (made.step, files.step)):
+            new.replace(old)
+    return files
+
+
+def _write(model: nn.Module, inputs: Any, shapes: Any, path: Path, opset: int) -> None:
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                model,
+                inputs,
+                dynamo=True,
+                verbose=False,
+                opset_version=opset,
+                dynamic_shapes=shapes,
+            )
+    except Exception as error:
+        raise InputError(
+            f"the network must be one graph of ONNX's operators, got {in_one_line(error)}: "
+            "choose another neuron, or a later opset"
+        ) from error
+    save_program(program, model, path)
+    standard_operators(model, path, opset)
+
+
+class OnnxNetwork:
+    """The files of `export_steps` in ONNX Runtime, as `beam_search` takes a network.
+
+    Args:
+        files: the two files.
+    """
+
+    def __init__(self, files: StepFiles) -> None:
+        self.encoder, self.decoder = open_session(files.encoder), open_session(files.step)
+        keys = [value for value in self.decoder.get_inputs() if value.name.startswith("past")]
+        self.past_shape = int(keys[0].shape[2]), int(keys[0].shape[4])
+        self.count = len(keys)
+
+    def encode(self, source: Tensor) -> _Memory:
+        """Reads source sentences."""
+        return _Memory(run_session(self.encoder, [source]))
+
+    def empty_past(self, rows: int) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Keys and values of no tokens."""
+        heads, size = self.past_shape
+        return _pairs([torch.empty(rows, heads, 0, size)] * self.count)
+
+    def step(self, tokens: Tensor, past: Any, memory: _Memory) -> tuple[Tensor, Any]:
+        """Takes one token per beam and gives the logits of the next."""
+        shape = tokens.shape
+        rows = [tensor.unflatten(0, shape) for pair in past for tensor in pair]
+        logits, *after = run_session(self.decoder, [tokens, *memory.tensors, *rows])
+        return logits, _pairs([tensor.flatten(0, 1) for tensor in after])
+
+
+@dataclass(frozen=True)
+class _Memory:
+    tensors: list[Tensor]
+
+    def select(self, index: Tensor) -> _Memory:
+        """The memory of some of the sentences."""
+        return _Memory([tensor[index] for tensor in self.tensors])
+
+
+@torch.no_grad()
+def _compare(network: Any, files: StepFiles) -> None:
+    """Takes a few steps with both, at sizes that no example had."""
+    theirs = OnnxNetwork(files)
+    for sentences, beams, length in ((1, 1, 1), (3, 4, 7)):
+        source = torch.randint(3, 9, (sentences, length))
+        both = [(found, found.encode(source)) for found in (network, theirs)]
+        pasts = [found.empty_past(sentences * beams) for found, _ in both]
+        for _ in range(3):
+            tokens = torch.randint(3, 9, (sentences, beams))
+            steps = [
+                found.step(tokens, past, memory)
+                for (found, memory), past in zip(both, pasts, strict=True)
+            ]
+            (ours, _), (other, _) = steps
+            pasts = [past for _, past in steps]
+            gap = float((ours - other).abs().max() / ours.abs().max())
+            if not gap <= TOLERANCES[torch.float32]:
+                raise InputError(
+                    f"the files must compute what the network computes, got a difference of "
+                    f"{gap:.1g} of the largest output: give another opset"
+                )
