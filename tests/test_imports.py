@@ -190,10 +190,17 @@ ORDER: dict[str, list[str]] = {
         "formula",
         "measuring",
         "analyzing",
+        "style",
+        "reading",
+        "arms",
+        "analysis_figures",
+        "figures",
+        "drawing",
+        "page",
     ],
     "bench": ["timing", "memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
     "demo": ["scenes", "table", "pictures"],
-    "cli": ["options", "demo", "neurons", "train", "tables", "export", "bench", "app"],
+    "cli": ["options", "demo", "neurons", "train", "tables", "export", "analysis", "bench", "app"],
 }
 
 # What comes from outside, and who alone imports it.

@@ -5,6 +5,8 @@ them; `to_sympy` writes a small network as a formula. Measuring needs no trainin
 here loads a plotting library before it draws.
 """
 
+from quadric.analysis import figures as figures
 from quadric.analysis.analyzing import Analysis as Analysis
 from quadric.analysis.analyzing import analyze as analyze
 from quadric.analysis.formula import to_sympy as to_sympy
+from quadric.analysis.page import report as report

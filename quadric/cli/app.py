@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from quadric.cli.analysis import analyze, figures, report
 from quadric.cli.bench import bench
 from quadric.cli.demo import demo
 from quadric.cli.export import export
@@ -41,6 +42,9 @@ COMMANDS = (
     evaluate,
     results,
     sweep,
+    analyze,
+    figures,
+    report,
     bench,
     compare,
     export,
