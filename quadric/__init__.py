@@ -75,7 +75,17 @@ else:
         "zoo": ["make_layer", "neurons"],
     }
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
-    _MODULES = ("conversion", "counting", "exporting", "functional", "models", "nn", "ops", "zoo")
+    _MODULES = (
+        "analysis",
+        "conversion",
+        "counting",
+        "exporting",
+        "functional",
+        "models",
+        "nn",
+        "ops",
+        "zoo",
+    )
     __all__ = [*_HOMES, "functional", "models", "zoo"]
 
     def __getattr__(name: str) -> object:

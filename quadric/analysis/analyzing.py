@@ -15,7 +15,7 @@ from quadric.analysis.frequencies import CUTOFF
 from quadric.analysis.measuring import Progress, measure
 from quadric.analysis.samples import Samples, read_pictures, samples
 from quadric.errors import InputError, InputTypeError, MissingExtraError
-from quadric.provenance import write_json
+from quadric.provenance import finite, write_json
 from quadric.texttable import text_table
 
 FILE = "analysis.json"
@@ -94,7 +94,7 @@ def analyze(
         )
     shown = _shown(inputs, show, pictures)
     measured = measure(model, inputs, shown=shown, layers=layers, cutoff=cutoff, progress=progress)
-    found = Analysis(about | measured)
+    found = Analysis(finite(about | measured))  # as it would be read from its file
     if inputs.columns is not None:
         found["formula"] = _formula(model, inputs)
     return found

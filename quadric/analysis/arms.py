@@ -74,9 +74,11 @@ def arms(runs: Sequence[RunResult]) -> list[Arm]:
     """The arms of some runs, data set by data set; along each line from small to large."""
     found: list[Arm] = []
     for dataset, alike in by_dataset(runs).items():
-        groups: dict[str, dict[tuple[int | None, str], RunResult]] = {}
+        groups: dict[str, dict[int | str, RunResult]] = {}
         for run in alike:
-            groups.setdefault(run.arm, {})[run.seed, run.name] = run
+            # The same seed twice is the same run, copied.
+            key = run.name if run.seed is None else run.seed
+            groups.setdefault(run.arm, {}).setdefault(key, run)
         lines = _lines([next(iter(group.values())) for group in groups.values()])
         made = [
             Arm(dataset, line, tuple(sorted(group.values(), key=lambda run: run.seed or 0)))
