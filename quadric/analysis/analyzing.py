@@ -14,6 +14,7 @@ from quadric.analysis.formula import has_formula, to_sympy
 from quadric.analysis.frequencies import CUTOFF
 from quadric.analysis.measuring import Progress, measure
 from quadric.analysis.samples import Samples, read_pictures, samples
+from quadric.data.batches import Parts
 from quadric.errors import InputError, InputTypeError, MissingExtraError
 from quadric.provenance import finite, write_json
 from quadric.texttable import text_table
@@ -109,12 +110,12 @@ def _open(
 
     run = load_run(path, **place)
     recipe = run.recipe
+    flat = False
     if data is None:
         flat = bool(getattr(run.data, "flat", False))
-        data = run.data.data  # as it was limited and split
-        found = samples(data, count, flat=flat, names=names)
-    else:
-        found = samples(data, count, names=names)
+        known = isinstance(run.data.data, Parts)  # as it was limited and split
+        data = run.data.data if known else run.data.test(0, 1)
+    found = samples(data, count, flat=flat, names=names)
     keys = ("dataset", "model", "neuron", "rank", "seed")
     return run.network, found, {"recipe": recipe.name, **{k: getattr(recipe, k) for k in keys}}
 

@@ -12,7 +12,7 @@ from quadric import analysis
 from quadric.errors import InputError
 from tests.analysis.made import diverged, law_result, picture_analysis, result, table_analysis
 
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\" onload='alert(3)' &amp; @DATA@"
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\" on='3' &amp; @DATA@"
 
 
 def content(page: str) -> dict[str, list[dict[str, object]]]:
