@@ -58,10 +58,12 @@ def test_every_convolutional_neuron_is_analyzed(neuron: str) -> None:
 def test_responses_are_those_of_the_layer() -> None:
     import base64
 
-    model = network("eigen")
+    model = network("shared")
     x = torch.randn(5, 3, 8, 8)
     found = analysis.analyze(model, x, show=[3], layers=["0"])
     (layer,) = found["responses"]["layers"]
+    shares = quadric.quadratic_share(model, [x])["0"].shares
+    assert shares[layer["neuron"]] == max(shares)  # of eight neurons the most quadratic one
     linear, quadratic, _ = model[0].responses(x[3:4])  # type: ignore[operator]
     for part, expected in (("linear", linear), ("quadratic", quadratic)):
         (picture,) = layer[part]

@@ -169,10 +169,10 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
 
 
 def test_names_from_files_are_text(tmp_path: Path) -> None:
-    strange = result(dataset=r"$\frac{", command="x")
+    strange = result(dataset=r"$\frac{$", command="x")
     runs, _ = read([strange])
     draw(runs, ["efficiency"], tmp_path, latex=True)
-    assert r"\$\textbackslash{}frac\{" in (tmp_path / "efficiency.tex").read_text()
+    assert r"\$\textbackslash{}frac\{\$" in (tmp_path / "efficiency.tex").read_text()
 
 
 def test_a_latex_table() -> None:

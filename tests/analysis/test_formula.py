@@ -49,6 +49,7 @@ def test_layers_are_composed_with_what_stands_between_them() -> None:
     model = network(2, 3, 3, rank=2)
     norm = nn.BatchNorm1d(3).double()
     nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
     norm(torch.randn(9, 3, dtype=torch.float64))
     full = nn.Sequential(model[0], norm, nn.Dropout(), nn.Identity(), *model[1:]).eval()
     formula = to_sympy(full, names=["mass (kg)", "v"])
