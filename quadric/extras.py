@@ -15,6 +15,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
     "demo": ("matplotlib", "sklearn"),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 
@@ -25,6 +27,8 @@ TITLES = {
     "onnx": "ONNX",
     "hf": "Hugging Face",
     "demo": "demo",
+    "mlflow": "MLflow",
+    "wandb": "Weights & Biases",
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import platform
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -31,6 +32,11 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
     finally:
         if wanted:
             torch.set_num_threads(before)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return "ipykernel" in sys.modules and hasattr(sys.stdout, "parent_header")
 
 
 @functools.lru_cache(maxsize=1)

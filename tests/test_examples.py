@@ -20,6 +20,7 @@ SHORT = {
     "02_convert_gpt2": ["--steps", "2"],
     "03_finetune_vit": ["--epochs", "0.1"],
     "04_helmholtz": ["--steps", "3"],
+    "05_compare_neurons": ["1"],
 }
 # What its output must hold even then.
 SAYS = {
@@ -30,8 +31,11 @@ SAYS = {
         r"(linear, 1,297 parameters, seed \d: relative error \d\.\d+\n){3}",
         r"(eigen, 1,248 parameters, seed \d: relative error \d\.\d+\n){3}",
     ],
+    "05_compare_neurons": [r"\neigen +14528\.0 +0\.0", r"\nshared", r"\nlinear", r"wrote neurons"],
 }
 NEEDS = {"02_convert_gpt2": ["transformers"], "03_finetune_vit": ["transformers", "accelerate"]}
+# What it leaves behind.
+LEAVES = {"05_compare_neurons": {"neurons.png", "runs"}}
 
 
 def run(path: Path, arguments: list[str], folder: Path) -> str:
@@ -69,7 +73,7 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     output = run(path, SHORT.get(path.stem, []), tmp_path)
     for words in SAYS.get(path.stem, []):
         assert re.search(words, output), output
-    assert not list(tmp_path.iterdir())
+    assert {entry.name for entry in tmp_path.iterdir()} == LEAVES.get(path.stem, set())
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ class Analysis(dict[str, Any]):
 
 
 def analyze(
-    run_or_model: str | os.PathLike[str] | nn.Module,
+    run_or_model: Any,
     data: Any = None,
     *,
     count: int = SAMPLES,
@@ -53,7 +53,8 @@ def analyze(
     """Measures what the neurons of a trained network learned.
 
     Args:
-        run_or_model: a run directory of `quadric train`, or any model.
+        run_or_model: a run directory of `quadric train`, a `Result` of `quadric.train.run`, or any
+            model.
         data: what it is run on: a data set of `quadric.data`, a tensor or a data frame of inputs,
             or an iterable of batches. A run brings its own.
         count: the most inputs to run it on, of the test part.
@@ -64,7 +65,8 @@ def analyze(
         names: of the columns of a table, if the data does not know them.
         cutoff: below which frequencies are low, in cycles per pixel.
         progress: told of the steps that were done, what comes next, and all steps.
-        **place: `data_dir`, if a run's data is not where it was when it was trained.
+        **place: `data_dir`, if a run's data is not where it was when it was trained; `imports` and
+            `trust` for a run with code of its own, as in `quadric.train.load`.
 
     Returns:
         The analysis. `save` writes it; figures and the report page are made from it.
@@ -81,6 +83,8 @@ def analyze(
         (0.0, None)
     """
     about: dict[str, Any] = {}
+    if not isinstance(run_or_model, nn.Module):
+        run_or_model = getattr(run_or_model, "path", run_or_model)
     if isinstance(run_or_model, nn.Module):
         if data is None:
             raise InputError("a model must be analyzed on data, got none: give some inputs")

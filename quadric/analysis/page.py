@@ -19,6 +19,7 @@ from quadric.analysis.arms import arms
 from quadric.analysis.couplings import ranked_list
 from quadric.analysis.reading import RunResult, by_dataset, curve, number, read
 from quadric.analysis.style import neuron_styles, unit_text
+from quadric.errors import InputError
 
 MOST_PAIRS = 10
 
@@ -237,5 +238,5 @@ def _picture(found: Mapping[str, Any]) -> dict[str, Any]:
     height, width, channels, content = (found[key] for key in _PICTURE)
     pixels = int(height) * int(width) * int(channels)
     if not isinstance(content, str) or not 0 < pixels <= 3 * len(content) // 4:
-        raise ValueError("not a picture")
+        raise InputError("a picture must hold its pixels, got fewer bytes: analyze the run again")
     return dict(zip(_PICTURE, (int(height), int(width), int(channels), content), strict=True))

@@ -116,8 +116,8 @@ def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:
     """Reads runs.
 
     Args:
-        sources: run directories, folders of them, result files; results that were read already, as
-            mappings or as `RunResult`.
+        sources: run directories, folders of them, result files; a `Result` of `quadric.train`;
+            results that were read already, as mappings or as `RunResult`.
 
     Returns:
         The runs, and as notes a line for everything that could not be read or lacks something.
@@ -130,7 +130,7 @@ def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:
         >>> runs[0].score, notes[0][:36]
         (50.0, 'run 1 is of an older version: it has')
     """
-    if isinstance(sources, (str, os.PathLike, Mapping, RunResult)):
+    if isinstance(sources, (str, os.PathLike, Mapping, RunResult)) or hasattr(sources, "path"):
         sources = [sources]
     found: list[RunResult] = []
     notes: list[str] = []
@@ -141,7 +141,7 @@ def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:
         elif isinstance(source, Mapping):
             _add(found, notes, f"run {number}", source, source.get("analysis"))
         else:
-            path = Path(source)
+            path = Path(getattr(source, "path", source))  # or a Result of quadric.train
             if not path.exists():
                 raise InputError(f"no such run: {path}: name run directories or result files")
             before = len(found), len(notes)

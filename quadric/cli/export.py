@@ -24,6 +24,8 @@ def export(
     max_drop: float = Option(0.02, help="Loss of accuracy in int8 above which nothing is written."),
     opset: int = Option(20, help="Version of ONNX's operators."),
     data_dir: options.DataDir = None,
+    imports: options.Imports = None,
+    trust: options.Trust = False,
     threads: int = Option(1, help="Threads while latency is measured.", min=1),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -54,7 +56,7 @@ def export(
                 f"{source} is a run directory, which knows its network: leave --model, --input and "
                 "--set out"
             )
-        what = from_run(source, **options.place(data_dir))
+        what = from_run(source, imports or [], trust, **options.place(data_dir))
     else:
         from quadric.models.checkpoints import parse_options
         from quadric.models.weights_file import from_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer import Argument, Option
@@ -30,7 +31,10 @@ def recipes(
 
 
 # The parameters of `train` that are not fields of a recipe.
-_NOT_FIELDS = {"recipe", "quick", "set_", "run_dir", "resume", "overwrite", "quiet", "json_file"}
+_NOT_FIELDS = {
+    *("recipe", "quick", "set_", "run_dir", "resume", "overwrite", "quiet", "json_file"),
+    *("imports", "trust", "profile"),
+}
 
 
 def train(
@@ -45,9 +49,7 @@ def train(
     ),
     lr: float | None = Option(None, help="Learning rate."),
     eigenvalue_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
-    eigenvalue_weight_decay: float | None = Option(
-        None, help="Weight decay of the quadratic parameters."
-    ),
+    eigenvalue_weight_decay: float | None = Option(None, help="Their weight decay."),
     weight_decay: float | None = Option(None, help="Weight decay of the others."),
     schedule: str | None = Option(None, help="constant, step, cosine or onecycle."),
     include: options.Include = None,
@@ -59,6 +61,13 @@ def train(
     validation: float | None = Option(None, help="Share to hold out; the best epoch on it counts."),
     limit: int | None = Option(None, help="The most samples for training, and for the test."),
     seed: int | None = Option(None, help="Of the weights and the data's order."),
+    model: str | None = Option(None, help="A network, or module:function of your own."),
+    dataset: str | None = Option(None, help="A data set, csv:FILE, or your own module:function."),
+    loss: str | None = Option(None, help="A loss of your own, module:function."),
+    ema: float | None = Option(None, help="Average the weights, such as 0.999; it is tested."),
+    patience: int | None = Option(None, help="Stop after so many epochs without a better one."),
+    keep_every: int | None = Option(None, help="Keep the checkpoint of every n-th epoch."),
+    logger: str | None = Option(None, help="tensorboard, csv, mlflow or wandb."),
     set_: list[str] | None = Option(
         None, "--set", metavar="FIELD=VALUE", help="Any field of the recipe (repeatable)."
     ),
@@ -67,13 +76,15 @@ def train(
     devices: int | None = Option(None, help="Processes on this machine."),
     strategy: str | None = Option(None, help="auto, ddp or fsdp: what several processes share."),
     accelerator: str | None = Option(None, help="cpu, gpu, mps or auto."),
-    precision: str | None = Option(
-        None, help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true."
-    ),
+    precision: str | None = Option(None, help="32-true, 16-mixed, bf16-mixed, bf16-true, 64-true."),
+    memory_format: str | None = Option(None, help="auto, contiguous or channels_last."),
     compile: bool = Option(False, "--compile", help="Use torch.compile."),
     run_dir: Path | None = Option(None, help="By default runs/<recipe>-<neuron>...-s<seed>."),
     resume: bool = Option(False, "--resume", help="Continue from the last checkpoint."),
     overwrite: bool = Option(False, "--overwrite", help="Train again in the same directory."),
+    imports: options.Imports = None,
+    trust: options.Trust = False,
+    profile: bool = Option(False, "--profile", help="Write what the operators of a step cost."),
     quiet: bool = Option(False, "--quiet", help="No line for each epoch."),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -81,7 +92,7 @@ def train(
 
     Ctrl-C, or a kill, loses at most the current epoch: quadric train RUN_DIRECTORY --resume goes
     on. A finished run is not trained again, its result is shown. Several machines: the same
-    command under torchrun or srun.
+    command under torchrun or srun. Curves while it runs: tensorboard --logdir runs.
 
     Example: quadric train digits --neuron eigen
     """
@@ -98,6 +109,9 @@ def train(
         resume=resume,
         overwrite=overwrite,
         quiet=quiet or json_file == "-",
+        imports=imports or [],
+        trust=trust,
+        profile=profile,
     )
     if text:  # only the first of several processes has something to say
         options.show(text, result, json_file)
@@ -107,6 +121,8 @@ def train(
 def evaluate(
     runs: list[Path] = Argument(help="Run directories."),
     data_dir: options.DataDir = None,
+    imports: options.Imports = None,
+    trust: options.Trust = False,
     json_file: options.JsonFile = None,
 ) -> None:
     """Test the weights of runs on their test data, and count what the networks cost.
@@ -118,7 +134,8 @@ def evaluate(
     from quadric.train.evaluation import evaluate
     from quadric.train.report import rows
 
-    found = [evaluate(run, **options.place(data_dir)) for run in runs]
+    place: dict[str, Any] = {"imports": imports or [], "trust": trust, **options.place(data_dir)}
+    found = [evaluate(run, **place) for run in runs]
     text = "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
     options.show(text, found if len(found) > 1 else found[0], json_file)
 
@@ -156,6 +173,8 @@ def sweep(
     jobs: int = Option(1, help="Runs at the same time; from 2 on each has one thread."),
     data_dir: options.DataDir = None,
     runs_dir: Path = Option(Path("runs"), help="Where the run directories are made."),
+    imports: options.Imports = None,
+    trust: options.Trust = False,
     dry_run: bool = Option(False, "--dry-run", help="List the runs and train none."),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -166,16 +185,18 @@ def sweep(
     Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set eigenvalue_lr=1e-3,1e-2
     """
     require("train", "quadric sweep")
-    from quadric.train import commands
-    from quadric.train import sweep as sweeping
+    from quadric.train import commands, interface
+    from quadric.train.grid import seeds_of
 
-    runs = sweeping.plan(
+    values = commands.grid({"neuron": neuron, "rank": rank}, set_ or [])
+    runs = interface.plan_sweep(
         recipe,
-        commands.grid({"neuron": neuron, "rank": rank}, set_ or []),
-        sweeping.seeds_of(seeds),
-        fixed=options.place(data_dir),
+        seeds=seeds_of(seeds),
         quick=quick,
         runs=runs_dir,
+        imports=imports or [],
+        trust=trust,
+        fields=values | options.place(data_dir),
     )
     if dry_run:
         paths = [str(run.directory.path) for run in runs]

@@ -1,8 +1,9 @@
 """Data sets: pictures in memory or in folders, tables, physical laws.
 
-`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>` and
-`uci:<name>`. Pictures come as `ImageData` or `FolderData`, which have the same methods, tables as
-`TableData`.
+`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>`,
+`uci:<name>` and `csv:<file>`. Pictures come as `ImageData` or `FolderData`, which have the same
+methods, tables as `TableData`, and what a user's own function gives, through `own.make_data`, as
+`OwnData`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from quadric.data import cifar, digits, folders, laws, uci
+from quadric.data import cifar, csv_tables, digits, folders, laws, uci
 from quadric.data.batches import Batches as Batches
 from quadric.data.batches import TensorBatches as TensorBatches
 from quadric.data.folders import FolderBatches as FolderBatches
@@ -21,10 +22,12 @@ from quadric.data.folders import FolderData as FolderData
 from quadric.data.images import CropFlip as CropFlip
 from quadric.data.images import ImageData as ImageData
 from quadric.data.images import Normalization as Normalization
+from quadric.data.own import OwnData as OwnData
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
 from quadric.errors import InputError
 
+DataSet = ImageData | FolderData | TableData | OwnData
 IMAGES = ("digits", "cifar10", "cifar100", "folders")
 
 
@@ -34,16 +37,15 @@ def names() -> list[str]:
     return [*IMAGES, *tables]
 
 
-def load(
-    name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
-) -> ImageData | FolderData | TableData:
+def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any) -> DataSet:
     """Loads a data set.
 
     Args:
-        name: one of `names()`, or `uci:` and the name of a folder in `data_dir`.
+        name: one of `names()`, `uci:` and the name of a folder in `data_dir`, or `csv:` and a
+            file.
         data_dir: where the files are. CIFAR is downloaded without it; digits and laws need none.
         **options: those of the data set's own function: `digits.load`, `cifar.load`,
-            `folders.load`, `laws.table`, `uci.load`.
+            `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`.
     """
     function = _function(name, data_dir)
     valid = inspect.signature(function).parameters
@@ -54,9 +56,7 @@ def load(
     return function(**options)
 
 
-def _function(
-    name: str, data_dir: str | os.PathLike[str] | None
-) -> Callable[..., ImageData | FolderData | TableData]:
+def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..., DataSet]:
     """What loads a data set, its options left open."""
     kind, _, rest = name.partition(":")
     if name == "digits":
@@ -64,6 +64,8 @@ def _function(
     if name in ("cifar10", "cifar100"):
         source = cifar.CIFAR10 if name == "cifar10" else cifar.CIFAR100
         return partial(cifar.load, source, data_dir)
+    if kind == "csv" and rest:
+        return partial(csv_tables.load, rest, data_dir)
     if kind == "law" and rest:
         return partial(laws.table, rest)
     if name == "folders" or (kind == "uci" and rest):

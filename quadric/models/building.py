@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.conversion.convert import convert_
@@ -138,29 +138,74 @@ def create(
         >>> create("mlp", neuron="eigen", rank=3, hidden=(8,)).hidden1
         QuadraticLinear(in_features=8, out_features=8, bias=True, rank=3, num_neurons=2)
     """
-    first = first_layers(layers)
     found = _checked(name, options, neuron)
     own = {key: options.pop(key) for key in list(options) if key in found.options}
-    if neuron == "linear" and rank is not None:
-        raise InputError(
-            f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out, "
-            "or choose another neuron"
-        )
     with contextlib.nullcontext() if seed is None else drawing(seed):
         model = found.factory(**own)
-        if neuron != "linear":
-            convert_(
-                model,
-                neuron=neuron,
-                rank=rank,
-                include=include,
-                exclude=exclude,
-                first=first,
-                head=head,
-                init=init or ("linear" if _starts_linear(neuron, options) else "published"),
-                **options,
-            )
+        make_quadratic_(
+            model,
+            neuron,
+            rank,
+            include,
+            exclude,
+            layers,
+            init=init,
+            head=head,
+            **options,
+        )
     return model
+
+
+def make_quadratic_(
+    model: nn.Module,
+    neuron: str,
+    rank: Rank | None = None,
+    include: Selection | None = None,
+    exclude: Selection | None = None,
+    layers: str | None = None,
+    *,
+    init: str | None = None,
+    head: bool = False,
+    example_inputs: Sequence[Tensor] | None = None,
+    **options: Any,
+) -> None:
+    """Converts a network that was just built, in place; the arguments are those of `create`.
+
+    Args:
+        model: the plain network.
+        neuron: a name of `quadric.neurons()`; with "linear" nothing happens.
+        rank: rank of the neurons; None for the neuron's own default.
+        include: layers to convert.
+        exclude: layers to leave linear.
+        layers: "first:n", "all" or None.
+        init: how the new layers start.
+        head: converts the classifier too.
+        example_inputs: show the converter the order of the layers.
+        **options: the neuron's own.
+
+    Raises:
+        InputError: if an option or a choice of layers does not fit.
+    """
+    first = first_layers(layers)
+    if neuron == "linear":
+        if rank is not None:
+            raise InputError(
+                f"neuron 'linear' has no rank, got rank={rank!r}: leave rank out, "
+                "or choose another neuron"
+            )
+        return
+    convert_(
+        model,
+        neuron=neuron,
+        rank=rank,
+        include=include,
+        exclude=exclude,
+        first=first,
+        head=head,
+        init=init or ("linear" if _starts_linear(neuron, options) else "published"),
+        example_inputs=example_inputs,
+        **options,
+    )
 
 
 def first_layers(layers: str | None) -> int | None:

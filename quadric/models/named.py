@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-import operator
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from quadric import parts
 from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport, comparison
@@ -70,7 +67,7 @@ def build_network(
 
 
 def _call(name: str, device: str | None) -> nn.Module:
-    factory = _import(name)
+    factory = parts.find(name, repr(name))
     if not isinstance(factory, nn.Module) and not callable(factory):
         raise InputTypeError(
             f"{name!r} must be a function that returns a torch.nn.Module, got "
@@ -102,33 +99,6 @@ def _call(name: str, device: str | None) -> nn.Module:
             "network"
         )
     return model
-
-
-def _import(name: str) -> Any:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or module_name.startswith(".") or not attribute:
-        raise InputError(
-            f"a network must be named as package.module:factory, got {name!r}: give both parts"
-        )
-    folder = os.getcwd()
-    if folder not in sys.path:  # as `python -m` has it, and the installed command has not
-        sys.path.insert(0, folder)
-    try:
-        found = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module is there, and one that it needs is not
-        raise InputError(
-            f"the module {module_name!r} of {name!r} must be importable, and is not: run the "
-            "command in its folder or install it"
-        ) from None
-    try:
-        return operator.attrgetter(attribute)(found)
-    except AttributeError:
-        raise InputError(
-            f"the module {module_name!r} must have {attribute!r}, and has not: name a function "
-            "that it defines, as package.module:factory"
-        ) from None
 
 
 def parse_input(text: str) -> Tensor:

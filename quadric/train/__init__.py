@@ -1,6 +1,42 @@
 """Training: recipes, runs and their results. The only place that imports lightning.
 
-`recipe` and `catalog` say what a run is, `directory` where it is kept, `run` trains it,
-`evaluation`, `results` and `sweep` look at runs and make many. Only `module`, `callbacks` and
+    import quadric.train
+
+    result = quadric.train.run("digits", neuron="eigen", epochs=3)
+    quadric.train.sweep("digits", neuron=["linear", "eigen"], seeds=3)
+    model = quadric.train.load(result.path)
+    frame = quadric.train.results("runs")
+
+These functions are in `interface`; the commands of the command line call them. `recipe` and
+`catalog` say what a run is, `directory` where it is kept, `training` trains it, `evaluation` and
+`arms` look at runs, `grid` makes many. Only `module`, `callbacks`, `loggers`, `profiling` and
 `fitting` import lightning, which takes seconds: reading a recipe or a result does not.
 """
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quadric.train.evaluation import evaluate as evaluate
+    from quadric.train.interface import Result as Result
+    from quadric.train.interface import load as load
+    from quadric.train.interface import results as results
+    from quadric.train.interface import run as run
+    from quadric.train.interface import sweep as sweep
+else:
+    _HOMES = {name: "interface" for name in ("Result", "load", "results", "run", "sweep")}
+    _HOMES["evaluate"] = "evaluation"
+    __all__ = sorted(_HOMES)
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'quadric.train' has no attribute {name!r}")
+        from quadric.extras import require
+
+        require("train", f"quadric.train.{name}")
+        return getattr(_import_module(f"quadric.train.{_HOMES[name]}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

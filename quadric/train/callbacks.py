@@ -1,4 +1,4 @@
-"""What happens after each epoch: a record, its row in metrics.csv, its line on the screen."""
+"""What happens after each epoch: a record, its row in metrics.csv, its line, its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any, TextIO
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import Logger
 
 from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
+from quadric.process import in_notebook
 from quadric.share import quadratic_share
 from quadric.train.directory import RunDirectory
+from quadric.train.loggers import log_judge, log_settings
 from quadric.train.module import TrainingModule
-from quadric.train.tasks import Task
+from quadric.train.recipe import Recipe
+from quadric.train.tasks import METRICS, Task
 
 
 class EpochRecords(Callback):
@@ -35,6 +39,7 @@ class EpochRecords(Callback):
         self.broken: set[str] | None = None
         self.rates: dict[str, float] = {}
         self.started = 0.0
+        self.judged = False
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -44,6 +49,12 @@ class EpochRecords(Callback):
         """Takes back what a checkpoint kept."""
         self.records = list(state_dict["records"])
         self.broken = set(state_dict.get("broken", ())) or None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Tells the loggers what is trained."""
+        assert isinstance(pl_module, TrainingModule)
+        for logger in trainer.loggers:
+            log_settings(logger, pl_module.recipe)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock and notes the learning rates."""
@@ -82,9 +93,7 @@ class EpochRecords(Callback):
         record["seconds"] = self.seconds_in_epoch()
         self.records.append(record)
         write_metrics(self.directory.metrics_file, self.records)
-        for logger in trainer.loggers:
-            numbers = {k: v for k, v in flat(record).items() if isinstance(v, int | float)}
-            logger.log_metrics(numbers, step=record["epoch"])
+        self._log(trainer.loggers, record, pl_module.recipe, f"{part}_{pl_module.task.metric}")
         if self.screen is not None:
             line = epoch_line(record, pl_module.recipe.epochs, pl_module.task)
             bar = trainer.progress_bar_callback
@@ -92,6 +101,16 @@ class EpochRecords(Callback):
                 bar.train_progress_bar.write(line, file=self.screen)
             else:
                 print(line, file=self.screen, flush=True)
+
+    def _log(
+        self, loggers: list[Logger], record: dict[str, Any], recipe: Recipe, metric: str
+    ) -> None:
+        numbers = {k: v for k, v in flat(record).items() if isinstance(v, int | float)}
+        for logger in loggers:
+            if not self.judged:
+                log_judge(logger, recipe, metric, numbers[metric], record["epoch"])
+            logger.log_metrics(numbers, step=record["epoch"])
+        self.judged = True
 
 
 def broken_pictures(trainer: Trainer) -> set[str] | None:
@@ -122,9 +141,30 @@ class MovableCheckpoint(ModelCheckpoint):
         super().load_state_dict(state_dict | moved | {"dirpath": self.dirpath})
 
 
+class KeptCheckpoint(MovableCheckpoint):
+    """Keeps the checkpoint of every n-th epoch, under the epoch's number counted from 1."""
+
+    def format_checkpoint_name(self, metrics: dict[str, Any], *args: Any, **options: Any) -> str:
+        """The path of a checkpoint."""
+        counted = metrics | {"epoch": metrics["epoch"] + 1}
+        return super().format_checkpoint_name(counted, *args, **options)
+
+
+class Patience(EarlyStopping):
+    """Stops once the validation part is not predicted better for some epochs.
+
+    A run that had stopped, and was killed before its result was written, does not go on.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops at once if it had stopped."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+
 def shares(module: TrainingModule) -> dict[str, float] | None:
     """The quadratic share of each layer on a part of an evaluation batch; None without layers."""
-    network = module.network
+    network = module.evaluated
     if module.sample is None or not any(isinstance(m, QuadraticLayer) for m in network.modules()):
         return None
     with module.trainer.precision_plugin.forward_context():
@@ -159,42 +199,41 @@ def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
     part = "val" if f"val_{task.metric}" in record else "test"
     words = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
     for name in ("train", part):
-        value = record[f"{name}_{task.metric}"]
-        shown = f"{100 * value:6.2f} %" if task.metric == "accuracy" else f"{value:.5g}"
+        shown = METRICS[task.metric].show(record[f"{name}_{task.metric}"])
         words.append(f"{name} loss {record[f'{name}_loss']:.4g}, {task.metric} {shown}")
     words.append(f"{record['seconds']:.1f} s")
     return "  ".join(words)
 
 
 def make_callbacks(
-    directory: RunDirectory, task: Task, validation: bool, screen: TextIO | None
+    directory: RunDirectory, task: Task, recipe: Recipe, screen: TextIO | None
 ) -> tuple[EpochRecords, list[Callback]]:
     """The callbacks of a run, the records apart."""
     records = EpochRecords(directory, screen)
-    # The same file each time: lightning writes beside it and renames, so one is always whole.
-    last = MovableCheckpoint(
-        directory.checkpoints,
-        filename="last",
-        save_top_k=1,
-        monitor=None,
-        enable_version_counter=False,
-        save_on_train_epoch_end=True,
-    )
-    callbacks: list[Callback] = [records]
-    if validation:
-        callbacks.append(
-            MovableCheckpoint(
-                directory.checkpoints,
-                filename="best",
-                save_top_k=1,
-                monitor=f"val_{task.metric}",
-                mode="max" if task.higher_is_better else "min",
-                enable_version_counter=False,
-                save_on_train_epoch_end=True,
-            )
+
+    def checkpoint(kind: type[MovableCheckpoint], name: str, **options: Any) -> MovableCheckpoint:
+        return kind(
+            directory.checkpoints,
+            filename=name,
+            enable_version_counter=False,
+            save_on_train_epoch_end=True,
+            **options,
         )
-    # After the best one, so that whoever finds `last` finds the `best` of the same epoch.
-    callbacks.append(last)
-    if screen is not None and screen.isatty():
+
+    callbacks: list[Callback] = [records]
+    judged = {"monitor": f"val_{task.metric}", "mode": "max" if task.higher_is_better else "min"}
+    if recipe.patience is not None:
+        # A value that is not finite is no better one, and no reason to stop at once.
+        callbacks.append(Patience(patience=recipe.patience, check_finite=False, **judged))  # type: ignore[arg-type]
+    if recipe.keep_every is not None:
+        every: dict[str, Any] = {"every_n_epochs": recipe.keep_every, "save_top_k": -1}
+        every["auto_insert_metric_name"] = False
+        callbacks.append(checkpoint(KeptCheckpoint, "epoch-{epoch:04d}", **every))
+    if recipe.validation:
+        callbacks.append(checkpoint(MovableCheckpoint, "best", save_top_k=1, **judged))
+    # The same file each time: lightning writes beside it and renames, so one is always whole. After
+    # the others, so that whoever finds `last` finds what else belongs to that epoch.
+    callbacks.append(checkpoint(MovableCheckpoint, "last", save_top_k=1, monitor=None))
+    if screen is not None and (screen.isatty() or in_notebook()):
         callbacks.append(TQDMProgressBar(refresh_rate=10, leave=False))
     return records, callbacks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 from quadric.errors import InputError
 from quadric.models.checkpoints import parse_selection
 from quadric.process import keep_freed_memory
-from quadric.train import catalog
-from quadric.train import results as tables
-from quadric.train import run as running
-from quadric.train import sweep as sweeping
-from quadric.train.directory import RunDirectory, is_run_directory
+from quadric.train import arms, catalog, interface, training
+from quadric.train import grid as sweeping
+from quadric.train.directory import RUNS
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
 from quadric.train.report import final_report
 
@@ -60,8 +57,11 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    imports: Sequence[str] = (),
+    trust: bool = False,
+    profile: bool = False,
 ) -> tuple[dict[str, Any] | None, str, int]:
-    """Trains a recipe, or continues a run.
+    """Trains a recipe, or continues a run, as `quadric.train.run` does.
 
     Args:
         name: a recipe, a recipe file, or a run directory.
@@ -71,6 +71,9 @@ def train(
         resume: continue from the last checkpoint.
         overwrite: train again in the same directory.
         quiet: print no line for each epoch.
+        imports: files or modules of the user's own.
+        trust: run code that a run directory names, or that other users could have written.
+        profile: measure the operators of a few steps.
 
     Returns:
         The result (None if it was interrupted), the text to print and the exit code.
@@ -78,29 +81,26 @@ def train(
     Raises:
         InputError: if the recipe, a field or the directory does not fit.
     """
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite exclude each other: leave one of them out")
-    if is_run_directory(name) and not (resume or overwrite or RunDirectory(Path(name)).is_finished):
-        raise InputError(f"{name} is a run directory: continue it with --resume")
-    run = running.find_run(name, changes, quick=quick, run_dir=run_dir)
+    run = interface.plan(name, changes, quick, run_dir, RUNS, resume, overwrite, imports, trust)
     finished = run.directory.is_finished and not overwrite
-    screen = running.progress_stream(quiet)
     keep_freed_memory()
     try:
-        result = running.train(run, resume=resume, overwrite=overwrite, screen=screen)
+        result = interface.finish(run, resume, overwrite, not quiet, profile).values
     except (KeyboardInterrupt, InterruptedTraining):
         return None, _interrupted(run), INTERRUPTED
-    if result is None:
+    if not result:  # not the first of several processes
         return None, "", 0
     text = final_report(run.directory, result, run.command)
     if finished:
         # Its numbers are those of the place where it was trained.
         moved = "" if run.moved is None else f" (now {run.moved})"
         text = f"already finished{moved}; --overwrite trains it again\n{text}"
+    elif (run.directory.path / "profile.txt").is_file():
+        text += f"\nwhere the time goes: {run.directory.path / 'profile.txt'}"
     return result, text, DIVERGED if result["status"] == "diverged" else 0
 
 
-def _interrupted(run: running.Run) -> str:
+def _interrupted(run: training.Run) -> str:
     done = run.epochs_done
     if not done:
         # While data were being fetched there is no directory yet to resume.
@@ -126,12 +126,9 @@ def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any
     Raises:
         InputError: if no run is finished.
     """
-    found, notes = tables.read_results(runs)
-    if not found:
-        names = ", ".join(str(run) for run in runs[:3])
-        raise InputError(f"no finished run in {names}: train one with `quadric train`")
-    arms = tables.group(found)
-    return tables.to_json(arms), tables.tabulate(arms, markdown), notes
+    found, notes = arms.finished(runs)
+    groups = arms.group(found)
+    return arms.to_json(groups), arms.tabulate(groups, markdown), notes
 
 
 def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, list[Any]]:
@@ -157,7 +154,7 @@ def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[st
     return found
 
 
-def sweep(runs: Sequence[running.Run], jobs: int = 1) -> tuple[dict[str, Any] | None, str, int]:
+def sweep(runs: Sequence[training.Run], jobs: int = 1) -> tuple[dict[str, Any] | None, str, int]:
     """Trains the runs of a sweep, and says on stderr how each ended.
 
     Args:
@@ -168,14 +165,8 @@ def sweep(runs: Sequence[running.Run], jobs: int = 1) -> tuple[dict[str, Any] | 
         The table of the runs as data (None if there is none), as text, and the exit code.
     """
     keep_freed_memory()
-    failed = 0
     try:
-        for i, outcome in enumerate(sweeping.sweep(runs, jobs, sys.stderr), start=1):
-            line = f"[{i}/{len(runs)}] {outcome.run.directory.path.name}: {outcome.text}"
-            if outcome.kind != "done":
-                line += f" ({outcome.kind})"
-            print(line, file=sys.stderr, flush=True)
-            failed += outcome.kind in ("failed", "busy")
+        failed = interface.finish_all(runs, jobs)
     except (KeyboardInterrupt, InterruptedTraining):
         return None, "interrupted: the same command goes on where the sweep was", INTERRUPTED
     finished = [run.directory.path for run in runs if run.directory.is_finished]

@@ -6,8 +6,9 @@ that no loader process is needed and no samples are collated.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,24 +16,27 @@ from torch import Tensor
 
 from quadric import data as datasets
 from quadric import models
+from quadric.data import DataSet as DataSet
 from quadric.data.batches import Batches, make_generator
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
+from quadric.data.own import OwnData, make_data
 from quadric.data.tables import TableData
 from quadric.errors import InputError
+from quadric.train.own_code import function_of
 from quadric.train.recipe import Recipe
-from quadric.train.tasks import Classification, Regression, Task
+from quadric.train.tasks import Classification, Loss, Regression, Task
 
 # Chooses the samples that `limit` keeps: the same for every seed of a run.
 LIMIT_SEED = 0
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
 TABLE_BATCH = 4096
 
-DataSet = ImageData | FolderData | TableData
-
 
 class TrainingData:
-    """The data of a run: what pictures and tables have in common.
+    """The data of a run: what all kinds of data have in common.
+
+    A subclass makes the task, says what the network must be told, and has a place in `_KINDS`.
 
     Args:
         recipe: its limit, validation part and batches apply.
@@ -65,6 +69,10 @@ class TrainingData:
     def model_options(self) -> dict[str, Any]:
         """What the network must be told about its inputs and outputs."""
         raise NotImplementedError
+
+    def example_inputs(self) -> tuple[Any, ...]:
+        """Arguments of the network for one sample, of zeros."""
+        return (torch.zeros(1, *self.input_shape),)
 
     def train(self, rank: int, world_size: int) -> Batches:
         """The batches that one of several processes learns from."""
@@ -101,9 +109,9 @@ class PicturePart(TrainingData):
 
     def __init__(self, recipe: Recipe, data: ImageData | FolderData) -> None:
         super().__init__(recipe, data, seed=0)
-        self.task = Classification(data.num_classes, recipe.label_smoothing)
+        self.task = Classification(data.num_classes, recipe.label_smoothing, own_loss(recipe))
         # A perceptron takes a picture as a row of pixels.
-        self.flat = len(models.input_shape(recipe.model)) == 1
+        self.flat = "model" not in recipe.functions() and takes_rows(recipe)
         shape = data.input_shape
         self.input_shape = (math.prod(shape),) if self.flat else shape
 
@@ -140,14 +148,11 @@ class TablePart(TrainingData):
 
     def __init__(self, recipe: Recipe, data: TableData) -> None:
         super().__init__(recipe, data, recipe.data_seed)
-        if len(models.input_shape(recipe.model)) != 1:
-            raise InputError(
-                f"the table {recipe.dataset!r} needs a network for tables, got model "
-                f"{recipe.model!r}: choose mlp"
-            )
+        if not takes_rows(recipe):
+            raise _not_for_tables(recipe)
         self.scale = self.data.standardization()
         self.source = self.data.standardized()
-        self.task = Regression(float(self.scale.target_std))
+        self.task = Regression(float(self.scale.target_std), own_loss(recipe))
         self.input_shape = (data.num_inputs,)
         self.test_batch_size = max(recipe.batch_size, TABLE_BATCH)
 
@@ -156,19 +161,109 @@ class TablePart(TrainingData):
         return {"in_features": self.data.num_inputs, "out_features": 1}
 
 
+class OwnPart(TrainingData):
+    """Samples of a user's own: classes, or numbers as they are."""
+
+    def __init__(self, recipe: Recipe, data: OwnData) -> None:
+        super().__init__(recipe, data, recipe.data_seed)
+        self.input_shape = data.input_shape
+        if data.num_classes is None:
+            self.task = Regression(1.0, own_loss(recipe))
+        else:
+            self.task = Classification(data.num_classes, recipe.label_smoothing, own_loss(recipe))
+        if len(self.input_shape) == 1 and not takes_rows(recipe):
+            raise _not_for_tables(recipe)
+        # A perceptron takes what is not a row as one.
+        self.flat = "model" not in recipe.functions() and takes_rows(recipe)
+        if self.flat:
+            self.input_shape = (math.prod(self.input_shape),)
+
+    def model_options(self) -> dict[str, Any]:
+        """Columns or channels, and outputs."""
+        outputs = self.data.num_classes or self.data.num_targets
+        if len(self.input_shape) == 1:
+            return {"in_features": self.input_shape[0], "out_features": outputs}
+        return {"in_channels": self.input_shape[0], "num_classes": outputs}
+
+    def _shaped(self, batches: Batches) -> Batches:
+        return FlatBatches(batches) if self.flat else batches
+
+
+def takes_rows(recipe: Recipe) -> bool:
+    """Whether the recipe's network takes rows of numbers; a user's own may take anything."""
+    return "model" in recipe.functions() or len(models.input_shape(recipe.model)) == 1
+
+
+def _not_for_tables(recipe: Recipe) -> InputError:
+    return InputError(
+        f"the table {recipe.dataset!r} needs a network for tables, got model {recipe.model!r}: "
+        "choose mlp"
+    )
+
+
+def own_loss(recipe: Recipe) -> Loss | None:
+    """The user's own loss, if the recipe names one."""
+    if recipe.loss is None:
+        return None
+    if "loss" not in recipe.functions():
+        raise InputError(
+            f"loss must be named as package.module:function, got {recipe.loss!r}: leave it out "
+            "for cross-entropy or the squared error"
+        )
+    found: Loss = function_of(recipe, "loss")
+    return found
+
+
+# What is trained on each kind of data.
+_KINDS: dict[type, Callable[[Recipe, Any], TrainingData]] = {
+    ImageData: PicturePart,
+    FolderData: PicturePart,
+    TableData: TablePart,
+    OwnData: OwnPart,
+}
+
+
 def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
     """Loads the data of a recipe.
 
     Args:
-        recipe: what to load.
+        recipe: what to load. Its own code is imported already.
         data: use this instead of loading; the recipe's limit and validation part still apply.
 
     Returns:
         The data, limited and split.
     """
-    if data is None:
-        data = datasets.load(recipe.dataset, recipe.data_dir, **_options(recipe))
-    return TablePart(recipe, data) if isinstance(data, TableData) else PicturePart(recipe, data)
+    if data is None and "dataset" in recipe.functions():
+        data = _call(recipe)
+    elif data is None:
+        options = _options(recipe) | recipe.dataset_options
+        data = datasets.load(recipe.dataset, recipe.data_dir, **options)
+    return _KINDS[type(data)](recipe, data)
+
+
+def _call(recipe: Recipe) -> DataSet:
+    """The data that a user's own function gives."""
+    function, name = function_of(recipe, "dataset"), recipe.dataset
+    options = dict(recipe.dataset_options)
+    if recipe.data_dir is not None:
+        options["data_dir"] = recipe.data_dir
+    check_call(function, options, f"data set {name!r}", "dataset_options")
+    return make_data(function(**options), name, recipe.workers)
+
+
+def check_call(
+    function: Callable[..., Any], options: Mapping[str, Any], what: str, field: str
+) -> None:
+    """Refuses options that a user's function does not take, or one that it misses."""
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise InputError(
+            f"{what} cannot be called with {', '.join(options) or 'no options'} ({error}): change "
+            f"{field}, or the function"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to read: calling it will tell
 
 
 # The options of each loader, and the fields of a recipe that they are taken from.
@@ -179,6 +274,7 @@ _OPTIONS = {
     "folders": {name: name for name in ("augment", "workers", "on_broken")} | {"size": "resize"},
     "law": {"train_size": "samples", "test_size": "samples", "seed": "data_seed"},
     "uci": {"split": "split"},
+    "csv": {"seed": "data_seed"},
 }
 # What a data set without an own source needs.
 _DIRECTORIES = {

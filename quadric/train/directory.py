@@ -2,7 +2,7 @@
 
     recipe.yaml             the resolved recipe; its first line is the command
     metrics.csv             one row per epoch
-    tensorboard/            the same for TensorBoard
+    tensorboard/            the same for TensorBoard, or what another logger writes
     checkpoints/last.ckpt   after every epoch; best.ckpt where a validation part is held out
     weights.safetensors     of the last, or of the best, epoch
     result.json             written at the end: a run that has one is finished
@@ -149,8 +149,10 @@ class RunDirectory:
         """Removes what an earlier training of the same recipe left."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
-        for file in (self.metrics_file, self.weights_file, self.result_file):
+        for folder in ("tensorboard", "mlflow", "wandb"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+        others = [self.path / name for name in ("mlflow.db", "profile.txt", "trace.json")]
+        for file in (self.metrics_file, self.weights_file, self.result_file, *others):
             file.unlink(missing_ok=True)
 
     @contextlib.contextmanager

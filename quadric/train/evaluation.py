@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quadric.counting.cost import cost
 from quadric.data.batches import Batches
 from quadric.train.data import TrainingData
 from quadric.train.monitors import LargestActivation
-from quadric.train.network import load_run, memory_format
+from quadric.train.network import device_of, load_run, memory_format
 from quadric.train.tasks import Task
 
 _DTYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64, "32": torch.float32}
@@ -46,29 +47,43 @@ def measure(
     sums = task.zeros(device)
     watch = LargestActivation(network)
     with watch.watching(), context:
-        for inputs, targets in batches:
-            inputs, targets = inputs.to(device), targets.to(device)
-            if mode == "true":
-                inputs = inputs.to(dtype)
-            sums += task.sums(network(inputs), targets)
-    found: dict[str, Any] = task.metrics(sums)
+        for batch in batches:
+            inputs, targets = move(batch, device, dtype if mode == "true" else None)
+            sums += task.sums(task.outputs(network, inputs), targets)
+    found: dict[str, Any] = task.metrics(sums) | task.finish(network, device)
     largest = watch.largest()
     if largest is not None:
         found["largest_activation"], found["largest_activation_layer"] = largest
     return found
 
 
+def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """A batch on another device, its inputs in another dtype."""
+    inputs, targets = batch
+
+    def moved(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+    if isinstance(inputs, tuple | list):
+        return tuple(moved(tensor) for tensor in inputs), targets.to(device)
+    return moved(inputs), targets.to(device)
+
+
 def count(network: nn.Module, data: TrainingData) -> dict[str, int]:
     """Parameters, and multiply-accumulates for one input."""
-    report = cost(network, torch.zeros(1, *data.input_shape))
+    report = cost(network, *data.example_inputs())
     return {"params": report.params, "macs": report.macs}
 
 
-def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
+def evaluate(
+    path: str | Path, *, imports: Sequence[str] = (), trust: bool = False, **place: Any
+) -> dict[str, Any]:
     """Tests the weights of a run on its test data.
 
     Args:
         path: the run directory.
+        imports: files or modules of the run's own code, which may be run.
+        trust: run all code that the directory names.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:
@@ -77,10 +92,9 @@ def evaluate(path: str | Path, **place: Any) -> dict[str, Any]:
     Raises:
         InputError: if the run is not finished, or its recipe or data cannot be read.
     """
-    run = load_run(path, **place)
+    run = load_run(path, imports, trust, **place)
     recipe, data, network = run.recipe, run.data, run.network
-    cuda = recipe.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
+    device = device_of(recipe)
     found = count(network, data)
     network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
     metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision)

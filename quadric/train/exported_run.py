@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ ROWS = 16
 """Of a table's training rows, on which a file is compared with the network."""
 
 
-def from_run(path: str | Path, **place: Any) -> Deployable:
+def from_run(
+    path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
+) -> Deployable:
     """The network of a finished run, with its data.
 
     Args:
         path: the run directory.
+        imports: files or modules of the run's own code, which may be run.
+        trust: run all code that the directory names.
         **place: `data_dir`, if another one than when it was trained.
 
     Returns:
@@ -35,12 +40,12 @@ def from_run(path: str | Path, **place: Any) -> Deployable:
     Raises:
         InputError: if the run is not finished.
     """
-    run = load_run(path, **place)
+    run = load_run(path, imports, trust, **place)
     recipe, data, network = run.recipe, run.data, run.network
     linear = None
     if recipe.neuron != "linear":
         linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
-    example, tolerance = torch.zeros(1, *data.input_shape), None
+    (example,), tolerance = data.example_inputs(), None
     if isinstance(data, TablePart):
         network = InUnits(network, data.scale)
         linear = None if linear is None else InUnits(linear, data.scale)

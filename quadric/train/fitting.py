@@ -16,7 +16,6 @@ import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
@@ -25,6 +24,7 @@ from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
 from quadric.process import one_thread
 from quadric.saving import save
+from quadric.train import loggers
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.data import TrainingData, load_data
 from quadric.train.directory import RunDirectory
@@ -32,6 +32,7 @@ from quadric.train.evaluation import count, measure
 from quadric.train.module import DivergedError, TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
+from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
 
 # A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
@@ -46,6 +47,7 @@ def fit(
     data: TrainingData | None = None,
     screen: TextIO | None = None,
     again: bool = False,
+    profile: bool = False,
 ) -> None:
     """Trains a recipe in its directory, from its last checkpoint if there is one.
 
@@ -55,6 +57,7 @@ def fit(
         data: of the recipe, if it is loaded already.
         screen: where progress is printed, or None.
         again: from the beginning, even if there is a checkpoint (which the first process removes).
+        profile: measure the operators of a few steps, and write profile.txt.
     """
     prepared = data or load_data(recipe)
     network = build_network(recipe, prepared)
@@ -62,35 +65,44 @@ def fit(
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
     with _quiet_lightning(), _kernels(recipe, screen), one_thread(small):
         module = TrainingModule(network, prepared, recipe)
-        records, callbacks = make_callbacks(directory, module.task, bool(recipe.validation), screen)
+        records, callbacks = make_callbacks(directory, module.task, recipe, screen)
         steps = len(prepared.train(0, recipe.devices * recipe.nodes))
+        if profile:
+            callbacks.append(Profile(directory))
         trainer = _trainer(recipe, directory, callbacks, steps)
-        checkpoint = directory.last_checkpoint
+        last = directory.last_checkpoint
         diverged: DivergedError | None = None
         try:
-            found = checkpoint.is_file() and not again
-            _fit(trainer, module, str(checkpoint) if found else None)
+            found = last.is_file() and not again
+            _fit(trainer, module, str(last) if found else None)
         except DivergedError as error:
             diverged = error
+        finally:
+            loggers.close(trainer.loggers)
         if not trainer.is_global_zero:
             return
         best = bool(recipe.validation) and diverged is None
         if recipe.strategy == "fsdp":
             # This process holds a piece of the trained network; checkpoints hold all of it.
             network = build_network(recipe, prepared)
+        else:
+            network = module.evaluated
         if best or recipe.strategy == "fsdp":
-            _load(network, directory.best_checkpoint if best else directory.last_checkpoint)
+            checkpoint = directory.best_checkpoint if best else directory.last_checkpoint
+            _load(network, checkpoint, "network." if recipe.ema is None else "average.")
         result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
         save(network, directory.weights_file)
         # Last of all: a run with a result is finished.
         provenance.write_json(directory.result_file, result)
 
 
-def _load(network: nn.Module, checkpoint: Path) -> None:
+def _load(network: nn.Module, checkpoint: Path, prefix: str) -> None:
     if not checkpoint.is_file():  # sharded, and diverged in the first epoch: as it started
         return
     state = torch.load(checkpoint, weights_only=True, map_location="cpu")["state_dict"]
-    network.load_state_dict({k.removeprefix("network."): v for k, v in state.items()})
+    network.load_state_dict(
+        {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    )
 
 
 def _strategy(recipe: Recipe) -> str | ModelParallelStrategy:
@@ -113,7 +125,7 @@ def _trainer(recipe: Recipe, directory: RunDirectory, callbacks: list[Any], step
         strategy=_strategy(recipe),
         precision=recipe.precision,
         max_epochs=recipe.epochs,
-        logger=TensorBoardLogger(directory.path, name="", version="tensorboard"),
+        logger=loggers.make_logger(recipe, directory) or False,
         # Records are logged once an epoch; a smaller interval would flush files at every step.
         log_every_n_steps=steps,
         callbacks=callbacks,
@@ -172,9 +184,9 @@ def _result(
     extra: dict[str, Any] = {}
     if records.broken is not None:
         extra["broken_pictures"] = len(records.broken)
-    names = (task.metric, "loss", "top5") if task.metric == "accuracy" else (task.metric, "loss")
+    device = trainer.strategy.root_device
     if diverged is not None:
-        metrics: dict[str, Any] = dict.fromkeys(names)
+        metrics: dict[str, Any] = dict.fromkeys(task.names)
         extra["diverged"] = {
             "layer": diverged.layer,
             "epoch": diverged.epoch + 1,
@@ -182,15 +194,17 @@ def _result(
             "message": str(diverged),
         }
     elif recipe.validation:
-        device = trainer.strategy.root_device
         metrics = measure(network, data.test(0, 1), task, device, recipe.precision)
         network.cpu()
         last = _best(epochs, f"val_{task.metric}", task.higher_is_better)
         extra["best_epoch"] = last["epoch"]
+        if len(epochs) < recipe.epochs:
+            extra["stopped_early"] = True
     else:
-        metrics = {name: last.get(f"test_{name}") for name in names}
+        metrics = {name: last.get(f"test_{name}") for name in task.names}
         metrics["largest_activation"] = last.get("largest_activation")
         metrics["largest_activation_layer"] = last.get("largest_activation_layer")
+        metrics |= task.finish(network, device)
     result = {
         "recipe": recipe.name,
         "dataset": recipe.dataset,
@@ -200,8 +214,7 @@ def _result(
         "seed": recipe.seed,
         "status": "ok" if diverged is None else "diverged",
         **counts,
-        f"test_{task.metric}": metrics.pop(task.metric),
-        **{f"test_{name}": metrics.pop(name) for name in ("top5", "loss") if name in metrics},
+        **{f"test_{name}": metrics.pop(name) for name in task.names if name in metrics},
         **metrics,
         **extra,
         "quadratic_share": last.get("quadratic_share"),

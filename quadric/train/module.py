@@ -7,6 +7,7 @@ device or logs: sums are kept on the device and read once per epoch.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from quadric.data.batches import Batches, make_generator
 from quadric.optim import param_groups
@@ -66,9 +68,12 @@ class TrainingModule(LightningModule):
         self.data = data
         self.task = data.task
         self.recipe = recipe
-        self.train_sums = self.task.zeros(torch.device("cpu"))
-        self.eval_sums = self.task.zeros(torch.device("cpu"))
-        self.sample: Tensor | None = None
+        # The moving average of the weights: a module of its own, so that checkpoints hold it.
+        self.average: nn.Module | None = None
+        if recipe.ema is not None:
+            self.average = copy.deepcopy(network).requires_grad_(False)
+        self.train_sums = self.eval_sums = torch.zeros(0)  # until an epoch starts
+        self.sample: Any = None
         self.activations = LargestActivation(network)
         self.suspect: DivergedError | None = None
         # Set by Ctrl-C.
@@ -76,7 +81,12 @@ class TrainingModule(LightningModule):
         self.memory_format = torch.contiguous_format
         self._watching: Any = None
         # In a list, or nn.Module would register it: the network's names stay as they are.
-        self._call: list[Callable[[Tensor], Tensor]] = [network]
+        self._call: list[Callable[..., Any]] = [network]
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that is tested and saved: the average of the weights, if there is one."""
+        return self.network if self.average is None else self.average
 
     def configure_model(self) -> None:
         """Shards the network, if the strategy does."""
@@ -101,22 +111,23 @@ class TrainingModule(LightningModule):
         """Arranges the weights in memory, and compiles the network if the recipe says so."""
         device = self.trainer.strategy.root_device
         self.memory_format = memory_format(self.recipe, self.network, device)
-        self.network.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+        for network in (self.network, self.evaluated):
+            network.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if self.recipe.compile:
             self._call = [torch.compile(self.network)]
 
     def on_after_batch_transfer(
-        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: tuple[Any, Tensor], dataloader_idx: int
+    ) -> tuple[Any, Tensor]:
         """Arranges a batch of pictures as the weights are."""
         inputs, targets = batch
-        if inputs.dim() == 4:
+        if isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=self.memory_format)
         return inputs, targets
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Any) -> Any:
         """What the network gives, compiled or not."""
-        return self._call[0](inputs)
+        return self._call[0](*inputs)
 
     # Data: each process its share.
 
@@ -142,22 +153,39 @@ class TrainingModule(LightningModule):
         seed = make_generator(self.recipe.seed, epoch, self.trainer.global_rank).initial_seed()
         torch.manual_seed(seed)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: tuple[Any, Tensor], batch_idx: int) -> Tensor:
         """The loss of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
-        outputs = self(inputs)
+        outputs = self.task.outputs(self, inputs)
         loss = self.task.loss(outputs, targets)
         self.train_sums += self.task.sums(outputs.detach(), targets)
         if loss.device.type == "cpu" or batch_idx % LOOK_EVERY == 0:
             self._look(loss, inputs)
         return loss
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Takes the new weights into the average.
+
+        The first steps weigh more, or a short run's average would still be its start.
+        """
+        if self.average is None or self.recipe.ema is None:
+            return
+        step = self.trainer.global_step
+        blend = get_ema_multi_avg_fn(min(self.recipe.ema, step / (step + 9)))
+        with torch.no_grad():
+            pairs = list(zip(tensors(self.average), tensors(self.network), strict=True))
+            for old, new in pairs:
+                if not new.is_floating_point():  # the number of batches that a BatchNorm has seen
+                    old.copy_(new)
+            floats = [pair for pair in pairs if pair[0].is_floating_point()]
+            blend([old for old, _ in floats], [new for _, new in floats], step)
+
     def _stop_if_interrupted(self) -> None:
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def _look(self, loss: Tensor, inputs: Tensor) -> None:
+    def _look(self, loss: Tensor, inputs: Any) -> None:
         """Stops if the loss is not finite.
 
         One of several processes must not stop alone, as the others would wait for it. So it goes
@@ -169,7 +197,7 @@ class TrainingModule(LightningModule):
             self.suspect = None
             return
         if self.suspect is None:
-            layer = first_not_finite(self.network, inputs)
+            layer = first_not_finite(self.network, inputs, self.task.outputs)
             epoch, step = self.trainer.current_epoch, self.trainer.global_step
             self.suspect = DivergedError(layer, epoch, step, value)
         if self.trainer.world_size == 1:
@@ -227,18 +255,19 @@ class TrainingModule(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Starts to watch the activations."""
         self.eval_sums = self.task.zeros(self.device)
-        self.activations = LargestActivation(self.network)
+        self.activations = LargestActivation(self.evaluated)
         self._watching = self.activations.watching()
         self._watching.__enter__()
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Any, Tensor], batch_idx: int) -> None:
         """Adds up the metrics of a batch."""
         self._stop_if_interrupted()
         inputs, targets = batch
         if batch_idx == 0:
-            self.sample = inputs[:SAMPLE]
+            several = isinstance(inputs, tuple | list)
+            self.sample = tuple(x[:SAMPLE] for x in inputs) if several else inputs[:SAMPLE]
         # The network itself: a compiled one would not see the hooks.
-        self.eval_sums += self.task.sums(self.network(inputs), targets)
+        self.eval_sums += self.task.sums(self.task.outputs(self.evaluated, inputs), targets)
 
     def on_validation_epoch_end(self) -> None:
         """Adds up the metrics of all processes."""
@@ -258,3 +287,8 @@ class TrainingModule(LightningModule):
         """The sum over all processes."""
         reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")  # type: ignore
         return reduced
+
+
+def tensors(network: nn.Module) -> list[Tensor]:
+    """The parameters and buffers of a network, in one order."""
+    return [*network.parameters(), *network.buffers()]

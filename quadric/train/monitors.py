@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -61,7 +61,9 @@ class LargestActivation:
         return values[name], name
 
 
-def first_not_finite(network: nn.Module, inputs: Tensor) -> str:
+def first_not_finite(
+    network: nn.Module, inputs: Any, run: Callable[[nn.Module, Any], Any] = lambda f, x: f(x)
+) -> str:
     """Says which layer is the first to put out a number that is not finite.
 
     The network runs once more on these inputs, as it stands, and is left as it was.
@@ -69,8 +71,10 @@ def first_not_finite(network: nn.Module, inputs: Tensor) -> str:
     Args:
         network: in training mode, if the inputs came from training.
         inputs: the batch with which the loss was not finite.
+        run: runs the network on such inputs.
     """
-    if not inputs.isfinite().all():
+    several = inputs if isinstance(inputs, tuple | list) else [inputs]
+    if not all(bool(tensor.isfinite().all()) for tensor in several):
         return "the input"
     broken = [name for name, value in network.named_parameters() if not value.isfinite().all()]
     found: list[tuple[str, nn.Module]] = []
@@ -91,7 +95,7 @@ def first_not_finite(network: nn.Module, inputs: Tensor) -> str:
     buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
     try:
         with torch.no_grad():
-            network(inputs)
+            run(network, inputs)
     finally:
         for handle in handles:
             handle.remove()

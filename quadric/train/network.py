@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,12 @@ import torch
 from torch import nn
 
 from quadric import models
-from quadric.errors import InputError
+from quadric.errors import InputError, InputTypeError
+from quadric.models.building import drawing, make_quadratic_
 from quadric.saving import load_
-from quadric.train.data import TrainingData, load_data
+from quadric.train.data import TrainingData, check_call, load_data
 from quadric.train.directory import RunDirectory, continued
+from quadric.train.own_code import check_consent, function_of, load_code, with_imports
 from quadric.train.recipe import Recipe
 
 MODEL_FIELDS = ("width", "channels", "hidden", "shortcut", "activation")
@@ -31,15 +35,45 @@ def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:
         The network, converted to the recipe's neuron.
     """
     chosen = {field: getattr(recipe, field) for field in MODEL_FIELDS}
-    options = data.model_options() | {k: v for k, v in chosen.items() if v is not None}
+    chosen = {k: v for k, v in chosen.items() if v is not None} | recipe.model_options
+    conversion: dict[str, Any] = {}
     if recipe.neuron != "linear":
-        options |= {field: getattr(recipe, field) for field in CONVERSION_FIELDS}
+        conversion = {field: getattr(recipe, field) for field in CONVERSION_FIELDS}
         if recipe.init == "published":
             # Where that start is a linear layer, the network's own weights: all neurons that start
             # linear then start from the same ones.
-            options["init"] = None
-    options |= recipe.neuron_options
-    return models.create(recipe.model, recipe.neuron, seed=recipe.seed, **options)
+            conversion["init"] = None
+    conversion |= recipe.neuron_options
+    if "model" not in recipe.functions():
+        options = data.model_options() | chosen | conversion
+        return models.create(recipe.model, recipe.neuron, seed=recipe.seed, **options)
+    with drawing(recipe.seed):
+        network = _call(recipe, data, chosen)
+        example = data.example_inputs()
+        make_quadratic_(network, recipe.neuron, example_inputs=example, **conversion)
+    return network
+
+
+def _call(recipe: Recipe, data: TrainingData, options: dict[str, Any]) -> nn.Module:
+    """The network that a user's own function gives.
+
+    What it wants to know of the data, and the recipe does not say, it is told.
+    """
+    factory = function_of(recipe, "model")
+    known = {**data.model_options(), "input_shape": data.input_shape}
+    try:
+        wanted = inspect.signature(factory).parameters
+    except ValueError:  # it has no signature to read
+        wanted = {}  # type: ignore[assignment]
+    options = {name: value for name, value in known.items() if name in wanted} | options
+    check_call(factory, options, f"model {recipe.model!r}", "model_options")
+    network = factory(**options)
+    if not isinstance(network, nn.Module):
+        raise InputTypeError(
+            f"model {recipe.model!r} must return a torch.nn.Module, got {type(network).__name__}: "
+            "return the network"
+        )
+    return network
 
 
 @dataclass(frozen=True)
@@ -59,11 +93,15 @@ class TrainedRun:
     network: nn.Module
 
 
-def load_run(path: str | Path, **place: Any) -> TrainedRun:
+def load_run(
+    path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
+) -> TrainedRun:
     """Loads the network of a finished run and its data.
 
     Args:
         path: the run directory.
+        imports: files or modules of the run's own code, which may be run.
+        trust: run all code that the directory names.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:
@@ -79,10 +117,21 @@ def load_run(path: str | Path, **place: Any) -> TrainedRun:
             f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
             f"with `{directory.resume_command}`"
         )
+    if not trust:
+        check_consent(recipe, imports, directory.path)
+    recipe = load_code(with_imports(recipe, imports), trust=trust, strict=False)
     data = load_data(recipe)
     network = build_network(recipe, data)
     load_(network, directory.weights_file)
     return TrainedRun(directory, recipe, data, network)
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    """The device on which one process computes: the recipe's accelerator, if it is there."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None or recipe.accelerator not in ("auto", "gpu", found.type):
+        return torch.get_default_device()
+    return found
 
 
 def memory_format(recipe: Recipe, network: nn.Module, device: torch.device) -> torch.memory_format:

@@ -59,7 +59,9 @@ def is_first_process() -> bool:
     return found is None or found.rank == 0
 
 
-def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bool) -> None:
+def launch(
+    directory: RunDirectory, devices: int, lock: int | None, progress: bool, profile: bool = False
+) -> None:
     """Trains a run in several processes on this machine and waits for them.
 
     Args:
@@ -67,9 +69,11 @@ def launch(directory: RunDirectory, devices: int, lock: int | None, progress: bo
         devices: how many processes.
         lock: file descriptor of the run's lock: it lasts as long as the processes do.
         progress: print a line an epoch.
+        profile: measure the operators of a few steps.
     """
     command = [sys.executable, "-m", "quadric.train.launcher", str(devices), str(directory.path)]
     command += [] if progress else ["--quiet"]
+    command += ["--profile"] if profile else []
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     name_parent(env)

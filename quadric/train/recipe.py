@@ -36,7 +36,10 @@ Selection: TypeAlias = str | list[str] | None
 # Where and how a run is computed. These fields belong to its identity like all others (another
 # directory may hold other data, other kernels round differently), but a run may be continued with
 # other values, because data and machines move.
-PLACE = ("data_dir", "workers", "accelerator", "kernels", "memory_format")
+PLACE = (
+    *("data_dir", "workers", "accelerator", "kernels", "memory_format"),
+    *("imports", "keep_every", "logger"),
+)
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
@@ -47,14 +50,16 @@ ONE_RATE = ("general", "pure", "qres", "lowrank", "quadralib", "symmetric")
 OPTIONS = (
     "rank epochs batch_size lr eigenvalue_lr eigenvalue_weight_decay weight_decay schedule layers "
     "width activation resize validation limit seed data_dir workers devices strategy accelerator "
-    "precision"
+    "precision memory_format model dataset loss patience ema keep_every logger"
 ).split()
+# What may stand before the colon of a data set's name; all other names are functions of a user's.
+KINDS = ("law", "uci", "csv", "given")
 # Options of a neuron: they do not outlive a change of the neuron.
 OF_NEURON = ("rank", "neuron_options", "init")
 
 
 class Recipe(BaseModel):
-    """What a run computes; the fields are explained in docs/training.md."""
+    """What a run computes; the fields are explained in docs/recipes.md."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -64,6 +69,7 @@ class Recipe(BaseModel):
 
     # Data
     dataset: str
+    dataset_options: dict[str, Any] = {}
     data_dir: Annotated[str, AfterValidator(os.path.normpath)] | None = None
     resize: Positive | None = None
     augment: bool = True
@@ -78,6 +84,7 @@ class Recipe(BaseModel):
 
     # Network
     model: str
+    model_options: dict[str, Any] = {}
     width: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     channels: list[Positive] | None = None
     hidden: list[Positive] | None = None
@@ -109,9 +116,16 @@ class Recipe(BaseModel):
     milestones: list[Positive] = []
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     warmup: NotNegative = 0.0
+    loss: str | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = None
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    patience: Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    # Code of the user's own: files or modules to import, and the checksum of each by its name.
+    imports: list[str] = []
+    parts: dict[str, str] = {}
 
     # Computation
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
@@ -122,6 +136,10 @@ class Recipe(BaseModel):
     compile: bool = False
     kernels: bool = True
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+
+    # What is kept
+    keep_every: Positive | None = None
+    logger: Literal["tensorboard", "csv", "mlflow", "wandb"] = "tensorboard"
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -137,10 +155,26 @@ class Recipe(BaseModel):
                 f"width and channels exclude each other, got {self.width} and {self.channels}: "
                 "give one of them"
             )
+        if self.patience is not None and not self.validation:
+            raise InputError(
+                f"patience needs a part to validate on, got patience={self.patience} without one: "
+                "hold one out, such as with validation=0.1"
+            )
+        if self.ema is not None and self.precision == "bf16-true":
+            raise InputError(
+                "ema does not work with precision 'bf16-true', whose numbers are too coarse to be "
+                "averaged: choose 'bf16-mixed'"
+            )
+        if self.loss is not None and self.label_smoothing:
+            raise InputError(
+                f"label_smoothing belongs to cross-entropy, got {self.label_smoothing} with loss "
+                f"{self.loss!r}: leave one of them out"
+            )
         if self.strategy == "fsdp":
             refused = {
                 f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),
                 "compile": self.compile,
+                "ema": self.ema is not None,
                 "memory_format 'channels_last'": self.memory_format == "channels_last",
             }
             found = [what for what, is_given in refused.items() if is_given]
@@ -150,6 +184,16 @@ class Recipe(BaseModel):
                     "strategy 'ddp'"
                 )
         return self
+
+    def functions(self) -> dict[str, str]:
+        """The functions of a user's own that the recipe names, by field."""
+        named = {"model": self.model, "dataset": self.dataset, "loss": self.loss}
+        kind = self.dataset.partition(":")[0]
+        return {
+            field: name
+            for field, name in named.items()
+            if name is not None and ":" in name and not (field == "dataset" and kind in KINDS)
+        }
 
     def resolved(self) -> Recipe:
         """This recipe in its one spelling: what depends on the neuron is put in."""
@@ -264,7 +308,7 @@ class Recipe(BaseModel):
             if again.identity() == self.identity():
                 needed = rest
         for field, value in needed.items():
-            if field != "name":
+            if field not in ("name", "parts"):
                 words += option_words(field, value)
         return shlex.join(words)
 
@@ -276,12 +320,17 @@ class Recipe(BaseModel):
 
 def option_words(field: str, value: Any) -> list[str]:
     """A field as the words of a command line."""
+    if field == "imports" and value:
+        return [word for name in value for word in ("--import", name)]
     if field in OPTIONS and value is not None:
         return [f"--{field.replace('_', '-')}", str(value)]
     return ["--set", f"{field}={json.dumps(value)}"]
 
 
 FIELDS: tuple[str, ...] = tuple(Recipe.model_fields)
+DEFAULTS: dict[str, Any] = {
+    name: field.default for name, field in Recipe.model_fields.items() if not field.is_required()
+}
 
 
 def make_recipe(values: dict[str, Any], where: str) -> Recipe:

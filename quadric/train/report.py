@@ -9,6 +9,7 @@ from typing import Any
 
 from quadric.texttable import text_table
 from quadric.train.directory import RunDirectory
+from quadric.train.tasks import METRICS
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -20,12 +21,12 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{result['params']:,}"),
         ("MACs for one input", f"{result['macs']:,}"),
     ]
-    if "test_accuracy" in result:
-        found.append(("test accuracy", _percent(result["test_accuracy"])))
-        if "test_top5" in result:
-            found.append(("test top-5 accuracy", _percent(result["test_top5"])))
-    if "test_rmse" in result:
-        found.append(("test RMSE", _number(result["test_rmse"])))
+    for metric in METRICS.values():
+        if f"test_{metric.name}" in result:
+            shown = metric.show(result[f"test_{metric.name}"])
+            found.append((f"test {metric.label}", shown))
+    if "test_top5" in result:
+        found.append(("test top-5 accuracy", METRICS["accuracy"].show(result["test_top5"])))
     found.append(("test loss", _number(result.get("test_loss"))))
     if result.get("largest_activation_layer"):
         largest = _number(result["largest_activation"])
@@ -34,8 +35,10 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if shares:
         found.append(("quadratic share", f"{sum(shares.values()) / len(shares):.3f} (mean)"))
     if result.get("epochs"):
-        count = len(result["epochs"])
-        found.append(("epochs", f"{count} in {result['seconds']:.1f} s"))
+        count = f"{len(result['epochs'])} in {result['seconds']:.1f} s"
+        if result.get("stopped_early"):
+            count += f", stopped: none was better for {result['settings']['patience']}"
+        found.append(("epochs", count))
     if result.get("best_epoch"):
         found.append(("best epoch", f"{result['best_epoch']}, chosen on the validation part"))
     return found
@@ -70,10 +73,6 @@ def final_report(directory: RunDirectory, result: Mapping[str, Any], command: st
     else:
         lines.append(f"next: quadric evaluate {quote(str(directory.path))}")
     return "\n".join(lines)
-
-
-def _percent(value: float | None) -> str:
-    return "not finite" if value is None else f"{100 * value:.2f} %"
 
 
 def _number(value: float | None) -> str:

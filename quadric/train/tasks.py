@@ -3,35 +3,93 @@
 A task turns each batch into a short vector of sums, starting with the number of samples. Sums of
 batches, and of processes, add up; metrics are computed from them once, at the end. So nothing
 waits for the device inside an epoch.
+
+A new kind of task is a subclass of `Task`, a line in `METRICS`, and a subclass of `TrainingData` in
+`data.py` that makes it. No other file asks which task it has.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that runs are judged by.
+
+    Attributes:
+        name: in records; `test_<name>` in a result.
+        label: in tables.
+        higher_is_better: whether a larger one is better.
+        scale: what it is multiplied by when it is shown.
+        digits: how it is shown, a format.
+        unit: what is shown behind it.
+    """
+
+    name: str
+    label: str
+    higher_is_better: bool
+    scale: float = 1.0
+    digits: str = ".4g"
+    unit: str = ""
+
+    def show(self, value: float | None) -> str:
+        """The number as a person reads it."""
+        if value is None:
+            return "not finite"
+        return f"{self.scale * value:{self.digits}}{self.unit}"
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "accuracy", True, 100, ".2f", " %"),
+        Metric("rmse", "RMSE", False),
+    )
+}
+"""What a result is judged by, by name: a result has one of them."""
 
 
 class Task:
     """What training needs to know of a task.
 
     Attributes:
-        metric: the name of the number that a result is judged by.
-        higher_is_better: whether a larger one is better.
+        metric: the name of the number that a result is judged by, one of `METRICS`.
+        names: of all that `metrics` gives, the metric first.
         size: how many sums there are.
+        own_loss: a user's loss instead of the task's, or None.
     """
 
     metric: ClassVar[str]
-    higher_is_better: ClassVar[bool]
     size: ClassVar[int]
+    own_loss: Loss | None = None
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger metric is better."""
+        return METRICS[self.metric].higher_is_better
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that `metrics` gives, the metric first."""
+        return (self.metric, "loss")
 
     def zeros(self, device: torch.device) -> Tensor:
         """The sums of nothing."""
         return torch.zeros(self.size, dtype=_double(device), device=device)
+
+    def outputs(self, network: Callable[..., Any], inputs: Any) -> Any:
+        """Runs a network on the inputs of a batch."""
+        return network(inputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""
@@ -45,6 +103,10 @@ class Task:
         """What is reported, by name."""
         raise NotImplementedError
 
+    def finish(self, network: nn.Module, device: torch.device) -> dict[str, Any]:
+        """What is measured once, on the trained network, by the name it has in a result."""
+        return {}
+
 
 def _double(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
@@ -57,24 +119,35 @@ class Classification(Task):
     Attributes:
         num_classes: of the labels.
         label_smoothing: of the training loss; the reported loss is without.
+        own_loss: a user's loss instead of cross-entropy, in training and in the report.
     """
 
     metric = "accuracy"
-    higher_is_better = True
     size = 4
 
     num_classes: int
     label_smoothing: float = 0.0
+    own_loss: Loss | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Accuracy, loss, and top5 where there is one."""
+        return ("accuracy", "loss", "top5") if self.num_classes > 5 else ("accuracy", "loss")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""
+        if self.own_loss is not None:
+            return self.own_loss(outputs, targets)
         return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
     @torch.no_grad()
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Samples, summed loss, labels that are first, labels that are among the first five."""
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
-        loss = F.cross_entropy(outputs, targets, reduction="sum")
+        if self.own_loss is not None:
+            loss = len(targets) * self.own_loss(outputs, targets)
+        else:
+            loss = F.cross_entropy(outputs, targets, reduction="sum")
         own = outputs.gather(1, targets[:, None])
         # How many classes are ahead of the label; NaN compares as false, so
         # it is tested for: a network that outputs NaN is never right.
@@ -102,27 +175,30 @@ class Regression(Task):
 
     Attributes:
         target_std: what one unit of the network's output is in the target's unit.
+        own_loss: a user's loss instead of the squared error, in training and in the report.
     """
 
     metric = "rmse"
-    higher_is_better = False
-    size = 2
+    size = 3
 
     target_std: float = 1.0
+    own_loss: Loss | None = None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""
-        return F.mse_loss(outputs, targets)
+        loss = F.mse_loss if self.own_loss is None else self.own_loss
+        return loss(outputs, targets)
 
     @torch.no_grad()
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Samples and summed squares of errors, the latter averaged over the target's columns."""
+        """Samples, summed squares of errors averaged over the target's columns, summed loss."""
         kind = _double(outputs.device)
         errors = (outputs.to(kind) - targets.to(kind)).square().flatten(1).mean(1)
-        return torch.stack([errors.new_tensor(len(targets)), errors.sum()])
+        squares = errors.sum()
+        loss = squares if self.own_loss is None else len(targets) * self.loss(outputs, targets)
+        return torch.stack([errors.new_tensor(len(targets)), squares, loss.to(kind)])
 
     def metrics(self, sums: Tensor) -> dict[str, float]:
-        """The loss of standardized targets, and the root of it in the target's unit."""
-        count, squares = sums.tolist()
-        loss = squares / count
-        return {"loss": loss, "rmse": math.sqrt(loss) * self.target_std}
+        """The loss of standardized targets, and the root of squared errors in the target's unit."""
+        count, squares, loss = sums.tolist()
+        return {"loss": loss / count, "rmse": math.sqrt(squares / count) * self.target_std}

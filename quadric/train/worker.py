@@ -8,13 +8,15 @@ from pathlib import Path
 from quadric.process import keep_freed_memory
 from quadric.train.directory import RunDirectory
 from quadric.train.lifeline import die_with_parent
+from quadric.train.own_code import load_code
 
 
 def main(arguments: list[str]) -> int:
     """Trains the run of a directory, or goes on with it.
 
     Args:
-        arguments: the directory, and perhaps --quiet.
+        arguments: the directory, and perhaps --quiet and --profile. Who starts this process has
+            asked the user whether the code that the directory names may run.
     """
     from quadric.train.fitting import fit
     from quadric.train.processes import INTERRUPTED, InterruptedTraining
@@ -23,7 +25,9 @@ def main(arguments: list[str]) -> int:
     keep_freed_memory()
     directory = RunDirectory(Path(arguments[0]))
     try:
-        fit(directory.recipe(), directory, screen=None if "--quiet" in arguments else sys.stderr)
+        recipe = load_code(directory.recipe(), trust=True)
+        screen = None if "--quiet" in arguments else sys.stderr
+        fit(recipe, directory, screen=screen, profile="--profile" in arguments)
     except InterruptedTraining:
         return INTERRUPTED
     return 0

@@ -17,7 +17,7 @@ from quadric.train.directory import (
     continued,
     is_run_directory,
 )
-from quadric.train.run import find_run
+from quadric.train.training import find_run
 from tests.train.small import law_run
 
 

@@ -12,7 +12,7 @@ from quadric import models
 from quadric.data import laws
 from quadric.data.tables import TableData
 from quadric.train import catalog
-from quadric.train.run import find_run, train
+from quadric.train.training import find_run, train
 from tests.train.small import pictures
 
 PIL = pytest.importorskip("PIL.Image")

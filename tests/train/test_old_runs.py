@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quadric.train.arms import group, read_results, tabulate
 from quadric.train.evaluation import evaluate
-from quadric.train.results import group, read_results, tabulate
-from quadric.train.run import find_run, train
+from quadric.train.training import find_run, train
 
 OLD = Path(__file__).parent.parent / "data_files" / "old_runs"
 

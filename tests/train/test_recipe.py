@@ -13,7 +13,7 @@ import pytest
 from quadric.cli.train import train
 from quadric.train import catalog
 from quadric.train.recipe import FIELDS, OPTIONS, Recipe, option_words
-from quadric.train.run import find_run
+from quadric.train.training import find_run
 
 BASE = catalog.load("cifar10-resnet20")
 
@@ -120,11 +120,16 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "milestones": [3], "gamma": 0.5, "warmup": 1.0, "label_smoothing": 0.1, "clip": 1.0,
         "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
         "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
-        "kernels": False, "memory_format": "contiguous",
+        "kernels": False, "memory_format": "contiguous", "dataset_options": {"a": 1},
+        "model_options": {"a": 1}, "loss": "a:b", "ema": 0.9, "patience": 2, "imports": ["a.py"],
+        "parts": {"a": "0"}, "keep_every": 2, "logger": "csv",
     }  # fmt: skip
     assert set(values) == set(FIELDS) - {"name", "title", "reproduces"}
     names = {
-        field: resolved(**{"neuron": "eigen", field: value}).directory_name(BASE)
+        field: resolved(
+            **{"neuron": "eigen", field: value}
+            | ({"validation": 0.2} if field == "patience" else {})
+        ).directory_name(BASE)
         for field, value in values.items()
     }
     names[""] = resolved(neuron="eigen").directory_name(BASE)
@@ -147,11 +152,13 @@ def test_fields_that_have_options_are_said_by_them() -> None:
     options = inspect.signature(train).parameters
     assert set(OPTIONS) <= set(options)
     taken = {"recipe", "neuron", "quick", "set_", "run_dir", "resume", "overwrite", "quiet"}
+    taken |= {"trust", "profile"}
     # Lists and flags have no single word.
-    left = {"context", "include", "exclude", "compile", "json_file"}
+    left = {"context", "include", "exclude", "compile", "json_file", "imports"}
     assert set(options) - taken - set(OPTIONS) == left
     assert option_words("eigenvalue_lr", 1e-5) == ["--eigenvalue-lr", "1e-05"]
     assert option_words("resize", None) == ["--set", "resize=null"]
+    assert option_words("imports", ["a.py", "b"]) == ["--import", "a.py", "--import", "b"]
     assert option_words("compile", True) == ["--set", "compile=true"]
 
 

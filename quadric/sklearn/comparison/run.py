@@ -21,11 +21,11 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from quadric import provenance
 from quadric.counting.cost import cost
 from quadric.data.columns import UserTable
+from quadric.data.preparation import prepare
 from quadric.errors import InputError
 from quadric.nn.layer import QuadraticLayer
 from quadric.share import quadratic_share
 from quadric.sklearn.comparison.models import MAX_ROWS, Contender, Plan, count_baseline
-from quadric.sklearn.comparison.preparation import prepare
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.many import fit_many

@@ -16,11 +16,11 @@ from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric import provenance
+from quadric.data.preparation import learned_target, make_preparation, narrow
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable, write_network
 from quadric.saving import save
 from quadric.sklearn.comparison.models import Contender
-from quadric.sklearn.comparison.preparation import learned_target, make_preparation, narrow
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import count_outputs, target_values
 from quadric.sklearn.estimators import QuadraticNetwork

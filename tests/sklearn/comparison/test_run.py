@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from quadric.data.columns import UserTable, make_table
+from quadric.data.preparation import prepare
 from quadric.sklearn import QuadraticRegressor, load_network
 from quadric.sklearn.comparison import run as run_module
 from quadric.sklearn.comparison.models import Plan, parse_neurons
 from quadric.sklearn.comparison.picture import draw
-from quadric.sklearn.comparison.preparation import prepare
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import check_table, run_fits, settings, splits
@@ -155,7 +155,7 @@ def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) 
 
 def test_quadric_results_reads_them(done: Comparison) -> None:
     pytest.importorskip("lightning")
-    from quadric.train.results import group, read_results, tabulate
+    from quadric.train.arms import group, read_results, tabulate
 
     done.write()
     folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quadric.train import catalog
-from quadric.train.results import compare, group, read_results, tabulate, to_json
+from quadric.train.arms import compare, group, read_results, tabulate, to_json, varying
 
 BASE = catalog.load("digits")
 
@@ -141,6 +141,17 @@ def test_the_json_is_strict_and_holds_the_values() -> None:
     assert data["differences"][0]["second"] == "eigen[9]"
 
 
+def test_a_field_that_an_older_run_does_not_know_has_its_default() -> None:
+    old = json.loads(json.dumps(LINEAR[0] | {"seed": 7}))
+    del old["settings"]["ema"]
+    (arm,) = group([LINEAR[0], old])
+    assert sorted(arm.runs) == [0, 7]
+    averaged = json.loads(json.dumps(EIGEN[0]))
+    averaged["settings"]["ema"] = 0.9
+    assert varying(group([LINEAR[0], old, averaged])) == ["ema"]
+    assert varying(group([old, EIGEN[0]])) == []
+
+
 def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
     for i, one in enumerate((*LINEAR, EIGEN[0])):
         run = tmp_path / f"run{i}"
@@ -154,8 +165,9 @@ def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:
     assert len(found) == 4
     assert len(notes) == 1
     assert notes[0].endswith("--resume")
-    assert read_results([tmp_path / "run0"])[0] == [LINEAR[0]]
-    assert read_results([tmp_path / "run3" / "result.json"])[0] == [EIGEN[0]]
+    assert read_results([tmp_path / "run0"])[0] == [LINEAR[0] | {"path": str(tmp_path / "run0")}]
+    (one,), _ = read_results([tmp_path / "run3" / "result.json"])
+    assert one == EIGEN[0] | {"path": str(tmp_path / "run3")}
 
 
 def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
@@ -168,17 +180,19 @@ def test_what_is_no_result_is_skipped_with_one_note(tmp_path: Path) -> None:
     (tmp_path / "compare" / "table-1" / "compare.json").write_text("{}")
     (tmp_path / "compare" / "table-1" / "eigen" / "result.json").write_text(json.dumps(EIGEN[1]))
     (tmp_path / "notes.txt").write_text("")
+    expected = [EIGEN[1] | {"path": str(tmp_path / "compare" / "table-1" / "eigen")}]
+    expected.append(EIGEN[0] | {"path": str(tmp_path / "run")})
     found, notes = read_results(sorted(tmp_path.iterdir()))
-    assert found == [EIGEN[1], EIGEN[0]]
+    assert found == expected
     assert len(notes) == 1
     assert re.match(r"skipped: .*demo.json is not the result of a run.*\(and 1 more\)", notes[0])
     # A folder of folders: only result files of runs count.
-    assert read_results([tmp_path])[0] == [EIGEN[1], EIGEN[0]]
-    assert read_results([tmp_path])[1] == []
+    assert read_results([tmp_path]) == (expected, [])
     # Results kept as files.
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "one.json").write_text(json.dumps(LINEAR[0]))
-    assert read_results([tmp_path / "kept"]) == ([LINEAR[0]], [])
+    path = str(tmp_path / "kept" / "one.json")
+    assert read_results([tmp_path / "kept"]) == ([LINEAR[0] | {"path": path}], [])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from quadric.train.evaluation import evaluate, measure
 from quadric.train.module import TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
-from quadric.train.run import Run, find_run, train
+from quadric.train.training import Run, find_run, train
 from tests.train.small import curve, law_result, law_run, metrics, pictures
 
 FIELDS = """recipe dataset model neuron rank seed status params macs test_loss quadratic_share
@@ -238,7 +238,7 @@ def test_overwriting_removes_nothing_before_all_is_checked(
     def missing(*args: Any) -> None:
         raise ValueError("no such data")
 
-    monkeypatch.setattr("quadric.train.run.load_data", missing)
+    monkeypatch.setattr("quadric.train.training.load_data", missing)
     with pytest.raises(ValueError, match="no such data"):
         train(run, overwrite=True)
     assert run.directory.is_finished

@@ -18,17 +18,23 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
 
-from quadric.errors import InputError
+from quadric import parts
+from quadric.errors import InputError, QuadricError
 from quadric.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
-from quadric.train.run import Run, find_run, train
+from quadric.train.tasks import METRICS
+from quadric.train.training import Run, find_run, train
 from quadric.zoo import neurons
 
 # Of a process of a sweep: it was told to stop.
 _stopped = False
+
+
+class FailedRunsError(QuadricError):
+    """Runs of a sweep failed; the others are finished."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,9 @@ def plan(
     *,
     fixed: Mapping[str, Any] | None = None,
     quick: bool = False,
-    runs: str | Path = RUNS,
+    runs: str | os.PathLike[str] = RUNS,
+    imports: Sequence[str] = (),
+    trust: bool = False,
 ) -> list[Run]:
     """The runs of a grid, seed by seed, each once.
 
@@ -99,9 +107,12 @@ def plan(
         fixed: fields that all runs share.
         quick: the recipes' quick variants.
         runs: where the directories are.
+        imports: files or modules of the user's own.
+        trust: run code that other users could have written.
     """
+    for name in imports:  # the neurons that they register are looked for below
+        parts.load(name, f"--import {name}", trust)
     found: dict[Path, Run] = {}
-    registry = neurons()
     for seed in seeds:
         for name in recipes:
             for values in itertools.product(*grid.values()):
@@ -110,9 +121,11 @@ def plan(
                 neuron = overrides.get("neuron")
                 if neuron is None and "rank" in grid:
                     neuron = catalog.load(name, quick).neuron
-                if "rank" in grid and neuron in registry and not registry[neuron].has_rank:
+                if "rank" in grid and neuron in neurons() and not neurons()[neuron].has_rank:
                     overrides.pop("rank", None)
-                run = find_run(name, overrides, quick=quick, runs=runs)
+                run = find_run(
+                    name, overrides, quick=quick, runs=runs, imports=imports, trust=trust
+                )
                 twin = found.setdefault(run.directory.path, run)
                 field = run.recipe.first_difference(twin.recipe)
                 if field is not None:
@@ -220,8 +233,7 @@ def words(result: Mapping[str, Any]) -> str:
     """A result in a few words."""
     if result.get("status") == "diverged":
         return "diverged"
-    if result.get("test_accuracy") is not None:
-        return f"test accuracy {100 * result['test_accuracy']:.2f} %"
-    if result.get("test_rmse") is not None:
-        return f"test RMSE {result['test_rmse']:.4g}"
+    for metric in METRICS.values():
+        if result.get(f"test_{metric.name}") is not None:
+            return f"test {metric.label} {metric.show(result[f'test_{metric.name}'])}"
     return "no result"

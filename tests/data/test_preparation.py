@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from quadric.data.columns import make_table
-from quadric.sklearn.comparison.preparation import make_preparation, narrow, prepare
+from quadric.data.preparation import make_preparation, narrow, prepare
 
 FRAME = pd.DataFrame(
     {

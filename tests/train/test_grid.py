@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from quadric.train import directory
-from quadric.train.run import train
-from quadric.train.sweep import plan, seeds_of, split_assignment, split_values, sweep
+from quadric.train.grid import plan, seeds_of, split_assignment, split_values, sweep
+from quadric.train.training import train
 from tests.train.small import LISTENING
 
 FIXED: dict[str, Any] = {"samples": 128, "batch_size": 64, "epochs": 2}
@@ -159,7 +159,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(
 
 def test_a_process_of_a_sweep_has_one_thread() -> None:
     code = (
-        "import os, torch; from quadric.train.sweep import _start; torch.set_num_threads(2);"
+        "import os, torch; from quadric.train.grid import _start; torch.set_num_threads(2);"
         "_start(os.getppid()); print(torch.get_num_threads(), os.environ['OMP_NUM_THREADS'])"
     )
     env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}

@@ -18,10 +18,13 @@ from quadric.data.intervals import Difference, mean_difference
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory
-from quadric.train.recipe import PLACE
+from quadric.train.recipe import DEFAULTS, PLACE
+from quadric.train.tasks import METRICS as TASK_METRICS
 
 # What runs are judged by, and the headers of their columns.
-METRICS = {"test_accuracy": "test accuracy %", "test_rmse": "test RMSE"}
+METRICS = {
+    f"test_{metric.name}": f"test {metric.label}{metric.unit}" for metric in TASK_METRICS.values()
+}
 # Shown in columns of their own.
 _SHOWN = ("name", "neuron", "rank")
 
@@ -137,7 +140,28 @@ def _read(path: Path) -> dict[str, Any]:
             "or their result.json files"
         )
     found: dict[str, Any] = result
-    return found
+    return found | {"path": str(path.parent if path.name == "result.json" else path)}
+
+
+def finished(paths: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The results and notes of `read_results`, at least one result."""
+    found, notes = read_results(paths)
+    if not found:
+        names = ", ".join(str(path) for path in paths[:3])
+        raise InputError(f"no finished run in {names}: train one with `quadric train`")
+    return found, notes
+
+
+def rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results as rows of one table: what they are, in what they differ, how good they are."""
+    fields = varying(group(results))
+    tests = dict.fromkeys(key for result in results for key in result if key.startswith("test_"))
+    return [
+        {key: result.get(key) for key in ("recipe", "neuron", "rank", "seed")}
+        | {key: _setting(result["settings"], key) for key in fields}
+        | {key: result.get(key) for key in ("status", "params", "macs", *tests, "seconds", "path")}
+        for result in results
+    ]
 
 
 def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
@@ -163,8 +187,17 @@ def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
 
 
 def _key(result: Mapping[str, Any], without: set[str]) -> str:
-    settings = {key: value for key, value in result["settings"].items() if key not in without}
+    settings = {
+        key: value
+        for key, value in result["settings"].items()
+        # Fields that are younger than a run have their default in it.
+        if key not in without and (key not in DEFAULTS or value != DEFAULTS[key])
+    }
     return json.dumps({"recipe": result["recipe"], **settings}, sort_keys=True)
+
+
+def _setting(settings: Mapping[str, Any], field: str) -> Any:
+    return settings.get(field, DEFAULTS.get(field))
 
 
 def varying(arms: Sequence[Arm]) -> list[str]:
@@ -176,7 +209,7 @@ def varying(arms: Sequence[Arm]) -> list[str]:
             # A network without eigenvalues does not differ in their learning rate.
             alike = key.startswith("eigenvalue_")
             some = [one for one in family if not alike or one.get("eigenvalue_lr") is not None]
-            values = {json.dumps(settings.get(key)) for settings in some}
+            values = {json.dumps(_setting(settings, key)) for settings in some}
             if len(values) > 1 and key not in _SHOWN:
                 fields[key] = None
     return list(fields)

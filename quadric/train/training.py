@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,7 +12,10 @@ from typing import Any, TextIO
 import torch
 
 from quadric.errors import InputError
-from quadric.train import catalog
+from quadric.extras import EXTRAS, require
+from quadric.parts import refuse_foreign
+from quadric.process import in_notebook
+from quadric.train import catalog, own_code
 from quadric.train.data import DataSet, load_data
 from quadric.train.directory import (
     RUNS,
@@ -20,6 +25,7 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
+from quadric.train.own_code import check_consent, load_code, unnamed, with_imports
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
 
@@ -36,12 +42,15 @@ class Run:
         directory: where it is, or will be.
         command: that makes it.
         named: whether the user named the directory, rather than the recipe with its fields.
+        allowed: whether the code that the recipe names may run. Without it a finished run can be
+            looked at, and nothing else.
     """
 
     recipe: Recipe
     directory: RunDirectory
     command: str
     named: bool = True
+    allowed: bool = True
 
     @property
     def moved(self) -> str | None:
@@ -69,7 +78,9 @@ def find_run(
     *,
     quick: bool = False,
     run_dir: str | Path | None = None,
-    runs: str | Path = RUNS,
+    runs: str | os.PathLike[str] = RUNS,
+    imports: Sequence[str] = (),
+    trust: bool = False,
 ) -> Run:
     """The run of a recipe with overrides, or of a directory.
 
@@ -80,6 +91,15 @@ def find_run(
         run_dir: the run's directory, instead of one named after recipe, neuron, rank, seed and
             overrides.
         runs: where directories are made.
+        imports: files or modules of the user's own, whose neurons are registered and whose
+            functions may be named.
+        trust: run code that a run directory names, or that other users could have written.
+
+    Returns:
+        The run. What code it names is imported.
+
+    Raises:
+        InputError: if there is no such recipe, a field does not fit, or code may not be run.
     """
     overrides = dict(overrides or {})
     if is_run_directory(name):
@@ -90,14 +110,23 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
+        allowed = trust or not unnamed(recipe, imports)
+        if allowed:
+            recipe = load_code(with_imports(recipe, imports), trust=trust)
+        elif not directory.is_finished:
+            check_consent(recipe, imports, directory.path)
         place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
-        return Run(recipe, directory, command_at(directory.command(), place))
+        return Run(recipe, directory, command_at(directory.command(), place), allowed=allowed)
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
         overrides.setdefault("devices", started.devices)
         overrides.setdefault("nodes", started.nodes)
-    recipe = base.with_overrides(overrides).resolved()
+    if not trust:
+        for file in catalog.files(name) if own_code.modules(base) else ():
+            refuse_foreign(file)
+    recipe = with_imports(base.with_overrides(overrides), imports)
+    recipe = load_code(recipe, trust=trust).resolved()
     path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
     source = None
     if catalog.is_path(name):
@@ -113,6 +142,7 @@ def train(
     overwrite: bool = False,
     data: DataSet | None = None,
     screen: TextIO | None = None,
+    profile: bool = False,
 ) -> dict[str, Any] | None:
     """Trains a run to its end and returns its result; None in all processes but the first.
 
@@ -124,6 +154,7 @@ def train(
         overwrite: start again, whatever the directory holds of the same recipe.
         data: train on this instead of the recipe's data set, in one process.
         screen: where progress is printed, or None.
+        profile: measure the operators of a few steps, and write profile.txt.
     """
     recipe, directory = run.recipe, run.directory
     _check_processes(recipe)
@@ -132,12 +163,16 @@ def train(
         if not directory.is_finished or overwrite:
             from quadric.train.fitting import fit
 
-            fit(recipe, directory, again=overwrite)
+            _load_code(run)
+            fit(recipe, directory, again=overwrite, profile=profile)
         return None
     directory.check_owner(recipe, named=run.named)
     if directory.is_finished and not overwrite:
         return directory.result()
+    _load_code(run)
     # All that can be wrong with the recipe or the data is found here, before anything is written.
+    if recipe.logger in EXTRAS:
+        require(recipe.logger, f"logger {recipe.logger!r}")
     prepared = load_data(recipe, data)
     network = build_network(recipe, prepared)
     size = sum(p.numel() * p.element_size() for p in network.parameters())
@@ -167,12 +202,19 @@ def train(
                 )
         if recipe.devices > 1 and launched() is None:
             del prepared, network  # the processes load their own
-            launch(directory, recipe.devices, lock, screen is not None)
+            launch(directory, recipe.devices, lock, screen is not None, profile)
         else:
             from quadric.train.fitting import fit
 
-            fit(recipe, directory, data=prepared, screen=screen)
+            fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()
+
+
+def _load_code(run: Run) -> None:
+    """Imports what the run names; a process of a sweep is handed runs of another process."""
+    if not run.allowed:
+        check_consent(run.recipe, (), run.directory.path)
+    load_code(run.recipe, trust=True)
 
 
 def _check_processes(recipe: Recipe) -> None:
@@ -190,5 +232,7 @@ def _check_processes(recipe: Recipe) -> None:
 
 
 def progress_stream(quiet: bool) -> TextIO | None:
-    """Where progress goes."""
-    return None if quiet or not is_first_process() else sys.stderr
+    """Where progress goes: in a notebook among the output, else to stderr."""
+    if quiet or not is_first_process():
+        return None
+    return sys.stdout if in_notebook() else sys.stderr

@@ -1,0 +1,97 @@
+"""A user's table for training: a CSV or Parquet file, prepared as `quadric compare` prepares it.
+
+Holes are filled, categories become columns of 0 and 1, dates become numbers. All of this is learned
+from the training rows alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quadric.data.batches import stratified_split
+from quadric.data.columns import list_columns, make_table
+from quadric.data.own import OwnData, Samples
+from quadric.data.table_files import read_table
+from quadric.data.tables import TableData
+from quadric.errors import InputError
+from quadric.extras import load_extra
+
+
+def load(
+    file: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    delimiter: str | None = None,
+    rows: int | None = None,
+    test: float = 0.2,
+    seed: int = 0,
+) -> TableData | OwnData:
+    """Reads a table and splits off test rows.
+
+    Args:
+        file: a CSV or Parquet file.
+        data_dir: the folder it is in; None for the current one.
+        target: the column to predict.
+        task: "regression" or "classification"; None finds it from the target.
+        drop: columns to leave out.
+        categories: columns to take as categories, whatever they look like.
+        delimiter: of the file; None finds it.
+        rows: read only so many.
+        test: share of the rows to test on.
+        seed: of their choice.
+
+    Returns:
+        A table of numbers for a regression. For a classification, rows with labels, whose columns
+        have mean 0 and deviation 1.
+
+    Raises:
+        InputError: if the file cannot be read, or a column does not fit.
+    """
+    path = Path(file) if data_dir is None else Path(data_dir) / file
+    load_extra("sklearn", "a table from a file", "tables")
+    frame = read_table(str(path), delimiter=delimiter, rows=rows)
+    if target is None:
+        raise InputError(
+            f"name the column of {path} to predict, such as dataset_options={{target: NAME}}: the "
+            f"columns are {list_columns(frame)}"
+        )
+    table = make_table(path.stem, frame, target, task=task, drop=drop, categories=categories)
+    from quadric.data.preparation import make_preparation
+
+    labels: Any = table.target.to_numpy()
+    names: list[str] = []
+    if table.task == "classification":
+        found = sorted(set(labels), key=str)
+        names = [str(name) for name in found]
+        targets = torch.tensor([found.index(label) for label in labels])
+    else:
+        targets = torch.as_tensor(labels.astype("float64")).float()[:, None]
+    strata = targets if names else torch.zeros(len(targets), dtype=torch.int64)
+    held, kept = stratified_split(strata, test, seed)
+    transformer = make_preparation(table)
+    train_inputs, test_inputs = (
+        torch.as_tensor(values.astype("float64"))
+        for values in (
+            transformer.fit_transform(table.inputs.iloc[kept.numpy()]),
+            transformer.transform(table.inputs.iloc[held.numpy()]),
+        )
+    )
+    columns = tuple(str(name) for name in transformer.get_feature_names_out())
+    if not names:
+        x, y = (train_inputs.float(), targets[kept]), (test_inputs.float(), targets[held])
+        return TableData(file, *x, *y, columns, target)
+    # Before it is rounded to float32: a table of these columns with nothing to predict.
+    nothing = [torch.zeros(len(index), 1) for index in (kept, held)]
+    data = TableData(file, train_inputs, nothing[0], test_inputs, nothing[1], columns, target)
+    scaled = data.standardized()
+    train = Samples(scaled.train_inputs.float(), targets[kept])
+    return OwnData(file, train, Samples(scaled.test_inputs.float(), targets[held]), len(names))

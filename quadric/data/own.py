@@ -1,0 +1,227 @@
+"""Data of a user's own: what a function gave, as a data set with parts and batches.
+
+A function gives one of our data sets, or a pair (train, test). Each of the two is a pair of tensors
+(inputs, targets), or a torch `Dataset` of such samples. Whole numbers as targets are classes, all
+others are numbers to predict. A matrix with one number to predict per row is a table, and is
+standardized as all tables are; everything else reaches the network as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+
+from quadric.data.batches import Batches, Batching, Parts, TensorBatches, make_generator
+from quadric.data.folders import FolderData
+from quadric.data.images import ImageData
+from quadric.data.tables import TableData
+from quadric.errors import InputError, InputTypeError
+
+FORMS = "return (train, test), each a pair of tensors (inputs, targets) or a torch Dataset"
+
+
+class Samples:
+    """The samples of a part: a pair of tensors, or a torch Dataset.
+
+    Args:
+        inputs: a tensor with one sample per row, or a Dataset of (input, target).
+        targets: one per sample; None with a Dataset.
+    """
+
+    def __init__(self, inputs: Any, targets: Tensor | None = None) -> None:
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: Tensor) -> Samples:
+        if self.targets is None:
+            return Samples(Subset(self.inputs, index.tolist()))
+        return Samples(self.inputs[index], self.targets[index])
+
+    def first(self) -> tuple[Tensor, Tensor]:
+        """One sample, as a batch of one gives it."""
+        if self.targets is None:
+            inputs, targets = default_collate([self.inputs[0]])
+            return inputs[0], targets[0]
+        return self.inputs[0], self.targets[0]
+
+
+@dataclass(frozen=True)
+class OwnData(Parts):
+    """A data set of a user's own.
+
+    Attributes:
+        name: of the data set.
+        train_samples: to learn from; `test_samples` and `val_samples` to test on.
+        num_classes: of the labels; None if numbers are predicted.
+        workers: processes that read a Dataset; 0 reads in the main process.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("samples",)
+
+    name: str
+    train_samples: Samples
+    test_samples: Samples
+    num_classes: int | None
+    workers: int = 0
+    val_samples: Samples | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(self.train_samples.first()[0].shape)
+
+    @property
+    def num_targets(self) -> int:
+        """Numbers to predict for each sample."""
+        return self.train_samples.first()[1].numel()
+
+    def classes(self) -> Tensor:
+        """The labels of tensors; one class of everything else: `hold_out` then splits at random."""
+        targets = self.train_samples.targets
+        if targets is None or self.num_classes is None:
+            return torch.zeros(self.train_size, dtype=torch.int64)
+        return targets
+
+    def batches(self, part: str, batching: Batching, augment: bool) -> Batches:
+        """Batches of a part; what is to be augmented is up to the user's Dataset."""
+        (samples,) = self.part(part)
+        if samples.targets is not None:
+            return TensorBatches(samples.inputs, samples.targets, batching)
+        return DatasetBatches(samples.inputs, batching, self.workers)
+
+
+class DatasetBatches:
+    """Batches of a torch Dataset.
+
+    What it draws with torch's generator, it draws again when a run is repeated or continued: in
+    worker processes the seed is that of the epoch, and so it is in the main process while a network
+    is trained.
+
+    Args:
+        dataset: of (input, target).
+        batching: how samples become batches.
+        workers: processes that read; 0 reads in the main process.
+    """
+
+    def __init__(self, dataset: Dataset[Any], batching: Batching, workers: int) -> None:
+        self.dataset = dataset
+        self.batching = batching
+        self.workers = workers
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.batching.length(len(self.dataset))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        count = len(self.dataset)  # type: ignore[arg-type]
+        index = [batch.tolist() for batch in self.batching.indices(count, self.epoch)]
+        yield from DataLoader(
+            self.dataset,
+            batch_sampler=index,
+            num_workers=self.workers,
+            generator=make_generator(self.batching.seed, self.epoch, self.batching.rank),
+        )
+
+
+def make_data(
+    found: Any, name: str, workers: int | None = None
+) -> ImageData | FolderData | TableData | OwnData:
+    """A data set of what a user's function gave.
+
+    Args:
+        found: as the head of this file says.
+        name: of the data set, for messages.
+        workers: processes that read a Dataset; None for none.
+
+    Returns:
+        The data set.
+
+    Raises:
+        InputError: if shapes or numbers of samples do not fit.
+        InputTypeError: if it is nothing of that kind.
+    """
+    if isinstance(found, ImageData | FolderData | TableData | OwnData):
+        return found
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise InputTypeError(f"data set {name!r} gave {_kind(found)}: {FORMS}")
+    train, test = (_samples(part, name, what) for part, what in zip(found, PARTS, strict=True))
+    inputs, target = train.first()
+    if not isinstance(inputs, Tensor) or not isinstance(target, Tensor):
+        raise InputTypeError(f"data set {name!r} has samples of {_kind(inputs)}: {FORMS}")
+    numbers = target.is_floating_point()
+    if numbers and train.targets is not None and inputs.dim() == 1 and target.numel() == 1:
+        return _table(train, test, name)
+    classes = None if numbers else _num_classes(train, test, name)
+    return OwnData(name, train, test, classes, workers or 0)
+
+
+PARTS = ("train", "test")
+
+
+def _samples(part: Any, name: str, what: str) -> Samples:
+    if isinstance(part, tuple | list) and len(part) == 2:
+        inputs, targets = (torch.as_tensor(values) for values in part)
+        if len(inputs) != len(targets):
+            raise InputError(
+                f"data set {name!r} has {len(inputs)} inputs and {len(targets)} targets for "
+                f"{what}: give as many of both"
+            )
+        # Numbers in rows, as a network gives them; labels as cross-entropy takes them.
+        numbers = targets.is_floating_point()
+        targets = targets.reshape(len(targets), -1).float() if numbers else targets.long()
+        found = Samples(inputs.float() if inputs.dtype == torch.float64 else inputs, targets)
+    elif hasattr(part, "__getitem__") and hasattr(part, "__len__"):
+        found = Samples(part)
+    else:
+        raise InputTypeError(f"data set {name!r} gave {_kind(part)} for {what}: {FORMS}")
+    if not len(found):
+        raise InputError(f"data set {name!r} has no samples for {what}: give some")
+    return found
+
+
+def _table(train: Any, test: Any, name: str) -> TableData:
+    return TableData(
+        name=name,
+        train_inputs=train.inputs.float(),
+        train_targets=train.targets,
+        test_inputs=test.inputs.float(),
+        test_targets=test.targets,
+        input_names=tuple(f"column {i}" for i in range(train.inputs.shape[1])),
+        target_name="target",
+    )
+
+
+def _num_classes(train: Samples, test: Samples, name: str) -> int:
+    if train.targets is not None and test.targets is not None:
+        both = torch.cat([train.targets, test.targets])
+        if both.dim() != 1 or int(both.min()) < 0:
+            raise InputError(
+                f"data set {name!r} must have one label per sample, counted from 0, got "
+                f"{tuple(both.shape[1:])} from {int(both.min())}: give such labels"
+            )
+        return int(both.max()) + 1
+    dataset = train.inputs
+    known = getattr(dataset, "num_classes", None) or len(getattr(dataset, "classes", ()))
+    if not known:
+        raise InputError(
+            f"data set {name!r} must say how many classes there are: give its Dataset an attribute "
+            "num_classes, or classes"
+        )
+    return int(known)
+
+
+def _kind(value: Any) -> str:
+    size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"{type(value).__name__}{size}"

@@ -1,0 +1,328 @@
+"""Training from Python: `run`, `sweep`, `load`, `evaluate` and `results`.
+
+The commands of the command line call these functions, and print what they give.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from quadric.errors import InputError
+from quadric.extras import load_extra
+from quadric.texttable import text_table
+from quadric.train import arms, grid, report, training
+from quadric.train.directory import RUNS, RunDirectory, is_run_directory
+from quadric.train.network import load_run
+from quadric.train.own_code import name_of
+from quadric.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FUNCTIONS = ("model", "dataset", "loss")
+"""The fields that take a function in place of its name."""
+
+
+class Result:
+    """A finished run.
+
+    Args:
+        path: the run directory.
+        values: what its result.json holds; by default it is read.
+        trust: whether the code that the run names may run.
+
+    Attributes:
+        path: the run directory.
+        values: what its result.json holds: settings, metrics, one record per epoch, provenance.
+    """
+
+    def __init__(
+        self, path: str | Path, values: Mapping[str, Any] | None = None, trust: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.values = dict(RunDirectory(self.path).result() if values is None else values)
+        self._trust = trust
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The test metrics by name, such as `accuracy` and `loss`; None for what is not finite."""
+        return {
+            name.removeprefix("test_"): value
+            for name, value in self.values.items()
+            if name.startswith("test_")
+        }
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it did not diverge."""
+        return bool(self.values["status"] == "ok")
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        return RunDirectory(self.path).recipe()
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """The curve: one row per epoch, as in metrics.csv."""
+        pandas: Any = load_extra("pandas", "a table of epochs", "tables")
+        frame: pd.DataFrame = pandas.DataFrame(self.values["epochs"]).set_index("epoch")
+        return frame
+
+    def model(self) -> nn.Module:
+        """The trained network, in eval mode."""
+        return load(self.path, trust=self._trust)
+
+    def __repr__(self) -> str:
+        return text_table(["", str(self.path)], report.rows(self.values))
+
+    def _repr_html_(self) -> str:
+        cells = [f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in
+                 report.rows(self.values)]  # fmt: skip
+        head = f"<caption>{html.escape(str(self.path))}</caption>"
+        return f"<table>{head}{''.join(cells)}</table>"
+
+
+def run(
+    recipe: str | os.PathLike[str],
+    *,
+    quick: bool = False,
+    run_dir: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] = RUNS,
+    resume: bool = False,
+    overwrite: bool = False,
+    imports: str | Sequence[str] = (),
+    trust: bool = False,
+    progress: bool = True,
+    profile: bool = False,
+    **fields: Any,
+) -> Result:
+    """Trains a recipe, or continues a run, to its end. What is finished is not trained again.
+
+    Args:
+        recipe: a recipe's name, a recipe file, or a run directory.
+        quick: train the recipe's quick variant.
+        run_dir: the run's directory; by default one below `runs` named after recipe, neuron, rank,
+            seed and all other fields.
+        runs: where such directories are made.
+        resume: continue from the last checkpoint; without one, start.
+        overwrite: train again in the same directory.
+        imports: files or modules of your own: neurons that they register can be named.
+        trust: run code that a run directory names, or that other users could have written.
+        progress: print a line for each epoch.
+        profile: measure the operators of a few steps, and write profile.txt.
+        **fields: other values of the recipe's fields (docs/recipes.md), such as `neuron="eigen"`,
+            `epochs=3`, `data_dir=...`. `model`, `dataset` and `loss` may be functions of yours.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: if the recipe, a field or the directory does not fit.
+        InterruptedTraining: if Ctrl-C ended it; the last checkpoint is there.
+
+    Examples:
+        >>> quadric.train.run("digits", neuron="eigen", epochs=3).metrics  # doctest: +SKIP
+        {'accuracy': 0.95, 'loss': 0.17, 'top5': 1.0}
+    """
+    found = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, imports, trust)
+    return finish(found, resume, overwrite, progress, profile)
+
+
+def plan(
+    recipe: str | os.PathLike[str],
+    fields: Mapping[str, Any],
+    quick: bool = False,
+    run_dir: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] = RUNS,
+    resume: bool = False,
+    overwrite: bool = False,
+    imports: str | Sequence[str] = (),
+    trust: bool = False,
+) -> training.Run:
+    """What `run` would train; its arguments are those of `run`."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: leave one of them out")
+    name = os.fspath(recipe)
+    if is_run_directory(name) and not (resume or overwrite or RunDirectory(Path(name)).is_finished):
+        raise InputError(f"{name} is a run directory: continue it with --resume")
+    return training.find_run(
+        name,
+        plain(fields),
+        quick=quick,
+        run_dir=None if run_dir is None else Path(run_dir),
+        runs=runs,
+        imports=_list(imports),
+        trust=trust,
+    )
+
+
+def finish(
+    found: training.Run,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+    profile: bool = False,
+) -> Result:
+    """Trains what `plan` found; the arguments are those of `run`."""
+    screen = training.progress_stream(not progress)
+    values = training.train(
+        found, resume=resume, overwrite=overwrite, screen=screen, profile=profile
+    )
+    # The directory may be one that the user named, and name files at another place.
+    trust = found.allowed and found.directory.recipe().imports == found.recipe.imports
+    return Result(found.directory.path, values or {}, trust)
+
+
+def sweep(
+    recipes: str | Sequence[str],
+    *,
+    seeds: int | Sequence[int] = 1,
+    jobs: int = 1,
+    quick: bool = False,
+    runs: str | os.PathLike[str] = RUNS,
+    imports: str | Sequence[str] = (),
+    trust: bool = False,
+    progress: bool = True,
+    **fields: Any,
+) -> list[Result]:
+    """Trains every combination of values and seeds. Finished runs are not trained again.
+
+    Args:
+        recipes: a name or several.
+        seeds: how many, or which: 3 means 0, 1, 2.
+        jobs: how many runs at the same time, each on one thread.
+        quick: the recipes' quick variants.
+        runs: where the run directories are made.
+        imports: files or modules of your own: neurons that they register can be named.
+        trust: run code that other users could have written.
+        progress: print how each run ended, and with one job a line for each epoch.
+        **fields: of the recipe. A list holds the values that are combined, such as
+            `neuron=["linear", "eigen"]`; all else is the same in every run. A field that is a list
+            itself stands in one: `channels=[[24, 48, 96]]`.
+
+    Returns:
+        The results of the runs, in the order of the combinations, seed by seed.
+
+    Raises:
+        InputError: if a recipe or a field does not fit.
+        FailedRunsError: if runs failed, after all others have ended.
+    """
+    found = plan_sweep(
+        recipes, seeds=seeds, quick=quick, runs=runs, imports=imports, trust=trust, fields=fields
+    )
+    failed = finish_all(found, jobs, progress)
+    if failed:
+        raise grid.FailedRunsError(f"{len(failed)} of {len(found)} runs failed: {failed[0]}")
+    return [Result(run.directory.path, trust=True) for run in found]
+
+
+def finish_all(found: Sequence[training.Run], jobs: int = 1, progress: bool = True) -> list[str]:
+    """Trains what `plan_sweep` found, and prints how each run ended.
+
+    Args:
+        found: the runs.
+        jobs: as in `sweep`.
+        progress: as in `sweep`.
+
+    Returns:
+        A line for each run that failed.
+    """
+    failed = []
+    screen = training.progress_stream(not progress)
+    for i, outcome in enumerate(grid.sweep(found, jobs, screen), start=1):
+        line = f"{outcome.run.directory.path.name}: {outcome.text}"
+        kind = "" if outcome.kind == "done" else f" ({outcome.kind})"
+        if screen is not None:
+            print(f"[{i}/{len(found)}] {line}{kind}", file=screen, flush=True)
+        if outcome.kind in ("failed", "busy"):
+            failed.append(line)
+    return failed
+
+
+def plan_sweep(
+    recipes: str | Sequence[str],
+    *,
+    seeds: int | Sequence[int] = 1,
+    quick: bool = False,
+    runs: str | os.PathLike[str] = RUNS,
+    imports: str | Sequence[str] = (),
+    trust: bool = False,
+    fields: Mapping[str, Any],
+) -> list[training.Run]:
+    """The runs that `sweep` would train; its arguments are those of `sweep`."""
+    swept = {name: values for name, values in fields.items() if isinstance(values, list)}
+    return grid.plan(
+        _list(recipes),
+        {name: [plain({name: value})[name] for value in values] for name, values in swept.items()},
+        range(seeds) if isinstance(seeds, int) else seeds,
+        fixed=plain({name: value for name, value in fields.items() if name not in swept}),
+        quick=quick,
+        runs=runs,
+        imports=_list(imports),
+        trust=trust,
+    )
+
+
+def load(
+    run: str | os.PathLike[str] | Result,
+    *,
+    imports: str | Sequence[str] = (),
+    trust: bool = False,
+    **place: Any,
+) -> nn.Module:
+    """The trained network of a run, in eval mode.
+
+    Args:
+        run: a run directory, or a result.
+        imports: files or modules of the run's own code, which may be run.
+        trust: run all code that the directory names.
+        **place: `data_dir`, if another one than when it was trained.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: if the run is not finished, or names code that was not allowed.
+    """
+    path = run.path if isinstance(run, Result) else Path(run)
+    return load_run(path, _list(imports), trust, **place).network.eval()
+
+
+def results(
+    runs: str | os.PathLike[str] | Result | Iterable[str | os.PathLike[str] | Result],
+) -> pd.DataFrame:
+    """Finished runs as a table, one row per run.
+
+    Args:
+        runs: run directories, folders of them, result files, or results.
+
+    Returns:
+        A pandas frame: recipe, neuron, rank, seed, the fields in which the runs differ, status,
+        params, macs, the test metrics, seconds and path. Runs that are not finished are left out.
+
+    Raises:
+        InputError: if a path is not there, or none of them is finished.
+    """
+    pandas: Any = load_extra("pandas", "quadric.train.results", "tables")
+    several = [runs] if isinstance(runs, str | os.PathLike | Result) else list(runs)
+    paths = [run.path if isinstance(run, Result) else Path(run) for run in several]
+    frame: pd.DataFrame = pandas.DataFrame(arms.rows(arms.finished(paths)[0]))
+    return frame
+
+
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as a recipe keeps them: functions by their names, paths as text."""
+    found = {name: name_of(v, name) if name in FUNCTIONS else v for name, v in fields.items()}
+    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in found.items()}
+
+
+def _list(value: str | Sequence[str]) -> list[str]:
+    return [os.fspath(v) for v in ([value] if isinstance(value, str | os.PathLike) else value)]

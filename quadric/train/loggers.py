@@ -1,0 +1,73 @@
+"""Where the numbers of a run go besides metrics.csv: TensorBoard, MLflow or Weights & Biases.
+
+All of them write into the run directory, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from quadric.train.directory import RunDirectory
+from quadric.train.recipe import Recipe
+
+
+def make_logger(recipe: Recipe, directory: RunDirectory) -> Logger | None:
+    """The logger of a recipe.
+
+    Args:
+        recipe: its field `logger` decides.
+        directory: where it writes.
+
+    Returns:
+        The logger; None for `csv`, as metrics.csv is written by every run.
+    """
+    if recipe.logger == "csv":
+        return None
+    if recipe.logger == "tensorboard":
+        return TensorBoardLogger(
+            directory.path, name="", version="tensorboard", default_hp_metric=False
+        )
+    path, name = directory.path.resolve(), directory.path.name
+    if recipe.logger == "mlflow":
+        store = f"sqlite:///{path / 'mlflow.db'}"
+        return MLFlowLogger(
+            experiment_name=recipe.name,
+            run_name=name,
+            tracking_uri=store,
+            artifact_location=(path / "mlflow").as_uri(),
+        )
+    return WandbLogger(name=name, id=name, project=recipe.name, save_dir=path, offline=True)
+
+
+def log_settings(logger: Logger, recipe: Recipe) -> None:
+    """Tells a logger the recipe."""
+    logger.log_hyperparams(_settings(recipe))
+
+
+def log_judge(logger: Logger, recipe: Recipe, metric: str, value: float, epoch: int) -> None:
+    """Tells TensorBoard's table of runs what a run is judged by; others need not be told.
+
+    Args:
+        logger: any of ours.
+        recipe: resolved.
+        metric: its name in the records.
+        value: after the first epoch; later ones are found by the name.
+        epoch: counted from 1.
+    """
+    if isinstance(logger, TensorBoardLogger):
+        logger.log_hyperparams(_settings(recipe), {metric: value}, step=epoch)
+
+
+def close(loggers: Iterable[Logger]) -> None:
+    """Ends what would go on into the next run of this process."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    known = recipe.identity().items()
+    return {key: value for key, value in known if value not in (None, [], {}, "")}

@@ -1,0 +1,30 @@
+"""A neuron of a user's own: z + a z^2."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+import quadric
+from quadric.zoo.registry import along_channels
+
+
+@quadric.zoo.register(
+    "bent", paper="mine", formula="z + a z^2, z = w'x + b", params="n + 1", macs="n + 2"
+)
+@dataclass(frozen=True)
+class Bent(quadric.zoo.Rule):
+    quadratic = ("a",)
+    switches = ("a",)
+
+    def shapes(self, layer, bias):
+        return super().shapes(layer, bias) | {"a": (layer.num_outputs,)}
+
+    def start_(self, layer, init):
+        nn.init.zeros_(layer.parameter("a"))
+
+    def forward(self, layer, input):
+        z = layer.linear_map(input, layer.weight, layer.bias)
+        return z + along_channels(layer.parameter("a"), layer.linear_map.channel_dim) * z * z
+
+    def per_output(self, n):
+        return n + 1, n + 2

@@ -1,0 +1,88 @@
+"""What the pages on training show is there, and works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from quadric.cli.app import app
+from quadric.train.recipe import FIELDS
+from quadric.zoo import unregister
+from tests.command_line import output
+
+ROOT = Path(__file__).parent.parent
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+         for name in ("training", "recipes", "runs", "own_parts", "neurons")}  # fmt: skip
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+def test_every_field_is_explained_once() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", PAGES["recipes"], re.MULTILINE)
+    named = [field for row in rows for field in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(set(FIELDS) - {"name", "title", "reproduces"})
+
+
+def test_options_in_the_text_are_options() -> None:
+    commands: Any = get_command(app)
+    known = {
+        option
+        for name in ("train", "sweep", "evaluate", "results", "export", "compare", "recipes")
+        for parameter in commands.commands[name].params
+        for option in parameter.opts
+    }
+    # Of torchrun, srun and tensorboard.
+    known |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--logdir"}
+    known |= {"--nodes", "--ntasks-per-node", "--gpus-per-node", "--requeue", "--help"}
+    for page in ("training", "recipes", "runs", "own_parts"):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES[page]):
+            assert option in known, f"{option} in {page}.md"
+
+
+@pytest.mark.parametrize("page", ["training", "recipes", "runs", "own_parts"])
+def test_pages_are_short_and_their_links_lead_somewhere(page: str) -> None:
+    assert len(PAGES[page].split()) <= 1200
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page]):
+        assert (ROOT / "docs" / link).exists(), link
+
+
+def test_code_of_the_overview_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("training", "python")
+    exec(code.replace("epochs=3", "epochs=1, limit=64, progress=False"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("{'accuracy': ")
+    assert re.search(r"eigen +0\.\d+ +0\.\d+", printed)
+
+
+def test_own_parts_of_the_pages_work_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The neuron, the network, the data, the command and the recipe, as they are shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (neuron,) = (code for code in blocks("neurons", "python") if "register(" in code)
+    (tmp_path / "my_neurons.py").write_text(neuron)
+    shown = [code for code in blocks("own_parts", "python") if code.startswith("def ")]
+    imports = "import torch\nfrom torch import nn\n\n"
+    (tmp_path / "my_parts.py").write_text(imports + "\n\n".join(shown))
+    (tmp_path / "my.yaml").write_text(blocks("own_parts", "yaml")[0])
+    (line,) = (code for code in blocks("own_parts", "") if "quadric sweep" in code)
+    short = ["--set", "epochs=1", "--set", "dataset_options={count: 64}"]
+    try:
+        assert "cubic minus linear" in output(*shlex.split(line.replace("\\\n", " "))[1:], *short)
+        assert "cubic" in output("train", "my.yaml", "--quiet", *short)
+    finally:
+        unregister("cubic")
+        for name in ("my_neurons", "my_parts"):
+            sys.modules.pop(name, None)
