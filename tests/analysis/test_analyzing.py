@@ -185,7 +185,9 @@ def test_only_what_opens_a_run_knows_of_training() -> None:
     files = sorted(Path(analysis.__file__).parent.rglob("*.py"))
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     assert len(texts) > 10
-    assert [name for name, text in texts.items() if "from quadric.train" in text] == ["analyzing.py"]
+    assert [name for name, text in texts.items() if "from quadric.train" in text] == [
+        "analyzing.py"
+    ]
     assert "\nfrom quadric.train" not in texts["analyzing.py"]  # inside a function alone
 
 

@@ -198,6 +198,16 @@ def test_a_file_may_move_but_not_change(here: Path) -> None:
         assert isinstance(load(path, trust=True), nn.Module)
 
 
+def test_a_function_named_by_its_file_may_move(here: Path) -> None:
+    fields = {"model": "my_parts.py:small_network", "dataset": "./my_parts.py:circle"}
+    path = trained(here, **fields)
+    values = evaluate(path, trust=True)
+    forget()
+    (here / "lib").mkdir()
+    (here / "my_parts.py").rename(here / "lib" / "my_parts.py")
+    assert evaluate(path, imports=["lib/my_parts.py"]) == values
+
+
 def test_a_changed_file_is_another_run(here: Path) -> None:
     first = find_run("digits", OWN)
     forget()
