@@ -76,7 +76,8 @@ else:
     }
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = (
-        *("conversion", "counting", "exporting", "functional", "models", "nn", "ops", "train"),
+        *("analysis", "conversion", "counting", "exporting", "functional", "models", "nn", "ops"),
+        "train",
         "zoo",
     )
     __all__ = [*_HOMES, "functional", "models", "zoo"]

@@ -11,7 +11,7 @@ from quadric.errors import MissingExtraError
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
     "tables": ("sklearn", "pandas", "pyarrow"),
-    "plots": ("matplotlib",),
+    "plots": ("matplotlib", "sympy"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
     "text": ("sentencepiece", "sacrebleu"),

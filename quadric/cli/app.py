@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from quadric.cli.analysis import analyze, figures, report
 from quadric.cli.bench import bench
 from quadric.cli.demo import demo
 from quadric.cli.export import export
@@ -47,6 +48,9 @@ COMMANDS = (
     translate,
     results,
     sweep,
+    analyze,
+    figures,
+    report,
     bench,
     compare,
     export,

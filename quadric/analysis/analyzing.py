@@ -1,0 +1,222 @@
+"""`analyze`: a run or a model, measured; and what `quadric analyze` prints of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from quadric.analysis.couplings import ranked_list
+from quadric.analysis.formula import has_formula, to_sympy
+from quadric.analysis.frequencies import CUTOFF
+from quadric.analysis.measuring import Progress, measure
+from quadric.analysis.samples import Samples, read_pictures, samples
+from quadric.data.batches import Parts
+from quadric.errors import InputError, InputTypeError, MissingExtraError
+from quadric.provenance import finite, write_json
+from quadric.texttable import text_table
+
+FILE = "analysis.json"
+SAMPLES = 500
+SHOWN = 3
+LONGEST_FORMULA = 60
+"""Terms of a formula that is kept: a longer one nobody reads."""
+
+
+class Analysis(dict[str, Any]):
+    """An analysis as plain data, the content of analysis.json; prints as tables."""
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as strict JSON; what is not finite becomes null."""
+        write_json(Path(path), self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def analyze(
+    run_or_model: Any,
+    data: Any = None,
+    *,
+    count: int = SAMPLES,
+    show: Sequence[int] | None = None,
+    pictures: Sequence[str | Path] = (),
+    layers: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    cutoff: float = CUTOFF,
+    progress: Progress | None = None,
+    **place: Any,
+) -> Analysis:
+    """Measures what the neurons of a trained network learned.
+
+    Args:
+        run_or_model: a run directory of `quadric train`, a `Result` of `quadric.train.run`, or any
+            model.
+        data: what it is run on: a data set of `quadric.data`, a tensor or a data frame of inputs,
+            or an iterable of batches. A run brings its own.
+        count: the most inputs to run it on, of the test part.
+        show: the places, among these inputs, of pictures whose responses are kept; by default
+            three, evenly spread.
+        pictures: files of pictures whose responses are kept instead.
+        layers: whose responses are kept; by default four, evenly spread over the depth.
+        names: of the columns of a table, if the data does not know them.
+        cutoff: below which frequencies are low, in cycles per pixel.
+        progress: told of the steps that were done, what comes next, and all steps.
+        **place: `data_dir`, if a run's data is not where it was when it was trained; `imports` and
+            `trust` for a run with code of its own, as in `quadric.train.load`.
+
+    Returns:
+        The analysis. `save` writes it; figures and the report page are made from it.
+
+    Raises:
+        InputError: if a run is not finished, there is no data, or an option does not fit.
+        InputTypeError: if `run_or_model` is neither.
+
+    Examples:
+        >>> from quadric.nn import QuadraticConv2d
+        >>> model = nn.Sequential(QuadraticConv2d(1, 4, 3, rank=3), nn.Flatten())
+        >>> found = analyze(model, torch.randn(8, 1, 8, 8))
+        >>> found["layers"][0]["share"], found["low_frequency"]["holds"]  # fresh: still linear
+        (0.0, None)
+    """
+    about: dict[str, Any] = {}
+    if not isinstance(run_or_model, nn.Module):
+        run_or_model = getattr(run_or_model, "path", run_or_model)
+    if isinstance(run_or_model, nn.Module):
+        if data is None:
+            raise InputError("a model must be analyzed on data, got none: give some inputs")
+        model = run_or_model
+        inputs = samples(data, count, names=names)
+    elif isinstance(run_or_model, (str, os.PathLike)):
+        model, inputs, about = _open(Path(run_or_model), data, count, names, place)
+    else:
+        raise InputTypeError(
+            f"analyze takes a run directory or a model, got {type(run_or_model).__name__}: give "
+            "one of these"
+        )
+    shown = _shown(inputs, show, pictures)
+    measured = measure(model, inputs, shown=shown, layers=layers, cutoff=cutoff, progress=progress)
+    found = Analysis(finite(about | measured))  # as it would be read from its file
+    if inputs.columns is not None:
+        found["formula"] = _formula(model, inputs)
+    return found
+
+
+def _open(
+    path: Path, data: Any, count: int, names: Any, place: dict[str, Any]
+) -> tuple[nn.Module, Samples, dict[str, Any]]:
+    """A run's network, the inputs to analyze it on, and what is known of the run."""
+    # The only place here that knows of training.
+    from quadric.train.network import load_run
+
+    run = load_run(path, **place)
+    recipe = run.recipe
+    flat = False
+    if data is None:
+        flat = bool(getattr(run.data, "flat", False))
+        known = isinstance(run.data.data, Parts)  # as it was limited and split
+        data = run.data.data if known else run.data.test(0, 1)
+    found = samples(data, count, flat=flat, names=names)
+    keys = ("dataset", "model", "neuron", "rank", "seed")
+    return run.network, found, {"recipe": recipe.name, **{k: getattr(recipe, k) for k in keys}}
+
+
+def _shown(
+    inputs: Samples, show: Sequence[int] | None, pictures: Sequence[str | Path]
+) -> Tensor | None:
+    """The pictures whose responses are kept; None for other inputs than pictures."""
+    if pictures:
+        return read_pictures(pictures, inputs)
+    if show is not None:
+        return inputs.take(show)
+    if inputs.columns is not None:
+        return None
+    first = next(iter(inputs.batches()))
+    first = first[0] if isinstance(first, (tuple, list)) else first
+    if not isinstance(first, Tensor) or first.dim() != 4:
+        return None
+    return inputs.take([(2 * i + 1) * inputs.count // (2 * SHOWN) for i in range(SHOWN)])
+
+
+def _formula(model: nn.Module, inputs: Samples) -> dict[str, Any]:
+    """The learned function in the columns' own units, or why there is none."""
+    columns = inputs.columns
+    assert columns is not None
+    if not has_formula(model):
+        return {
+            "reason": "the network has activations, so there is no polynomial of the columns; "
+            "quadric.analysis.to_sympy(model).layers has each layer's"
+        }
+    try:
+        found = to_sympy(model, names=columns.names, scale=columns.scale, digits=4)
+    except (InputError, MissingExtraError) as error:
+        return {"reason": str(error)}
+    assert found.outputs is not None
+    terms = max(len(expression.args) for expression in found.outputs)
+    if terms > LONGEST_FORMULA:
+        return {"reason": f"it has {terms} terms; quadric.analysis.to_sympy(model) gives them"}
+    return {"text": [str(expression) for expression in found.outputs]}
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """An analysis as tables."""
+    header = ["layer", "neuron", "weights", "quadratic parameters", "eigenvalues", "eff. rank"]
+    header += ["share", "correlation", "low freq. linear", "quadratic"]
+    rows = []
+    for layer in found["layers"]:
+        low = layer.get("low_frequency", {})
+        rows.append(
+            [
+                layer["name"],
+                layer["neuron"],
+                *(_middle(layer[key]) for key in ("weights", "quadratic", "eigenvalues")),
+                _number(layer["effective_rank"] and layer["effective_rank"]["mean"], ".2f"),
+                _number(layer["share"], ".4f"),
+                _number(layer["correlation"], "+.3f"),
+                *(_spread(low.get(part)) for part in ("linear", "quadratic")),
+            ]
+        )
+    parts = [text_table(header, rows, "llrrrrrrrr")]
+    parts.append("Weights, parameters and eigenvalues: 5 % … 95 %. Shares: mean ± deviation.")
+    if "low_frequency" in found:
+        parts.append(found["low_frequency"]["sentence"])
+    coupled = found.get("couplings")
+    if coupled is not None:
+        head = ["pair", "by quadratic forms", "by the whole network", "factor of the product"]
+        if coupled["ranked_by"] == "total":
+            head.pop(1)
+        ranked = ranked_list(coupled)
+        parts.append(
+            f"What the network couples, in {coupled['target']}"
+            f"{_in_unit(coupled['target_unit'])} per deviation of both columns:\n\n"
+            + text_table(head[: len(ranked[0])] if ranked else head, ranked, "lrrr")
+        )
+    formula = found.get("formula", {})
+    if "text" in formula:
+        parts.append("The learned function:\n" + "\n".join(formula["text"]))
+    elif formula:
+        parts.append(f"No formula: {formula['reason']}.")
+    notes = [f"{each['name']}: {note}" for each in found["layers"] for note in each["notes"]]
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
+
+
+def _in_unit(unit: str) -> str:
+    return f" ({unit})" if unit and unit != "1" else ""
+
+
+def _middle(found: dict[str, Any] | None) -> str:
+    return "-" if found is None else f"{found['quantiles'][1]:.3g} … {found['quantiles'][5]:.3g}"
+
+
+def _number(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
+
+
+def _spread(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    spread = "" if found["std"] is None else f" ± {found['std']:.3f}"
+    return f"{found['mean']:.3f}{spread}"

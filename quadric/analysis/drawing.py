@@ -1,0 +1,184 @@
+"""Figures as files: PNG and PDF, the numbers beside them as CSV, and as LaTeX tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from quadric.analysis import figures
+from quadric.analysis.arms import Table, arm_table, arms
+from quadric.analysis.reading import RunResult, curve
+from quadric.analysis.style import RC
+from quadric.errors import InputError
+
+NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
+"""Every figure by its name."""
+
+
+def draw(
+    runs: Sequence[RunResult],
+    which: Sequence[str],
+    folder: Path,
+    *,
+    latex: bool = False,
+    width: float | None = None,
+) -> tuple[list[Path], list[str]]:
+    """Draws figures and writes their numbers.
+
+    Args:
+        runs: as `quadric.analysis.reading.read` gives them.
+        which: names of figures.
+        folder: where the files go; it is made.
+        latex: whether LaTeX tables are written, too.
+        width: of the figures in inches, by default each figure's own.
+
+    Returns:
+        The files, and as notes a line for every figure that these runs do not give.
+
+    Raises:
+        InputError: if a name is not known, or no figure could be drawn.
+    """
+    for name in which:
+        if name not in NAMES:
+            raise InputError(f"--which must be of {', '.join(NAMES)}, got {name!r}")
+    folder.mkdir(parents=True, exist_ok=True)
+    size = {} if width is None else {"width": width}
+    files: list[Path] = []
+    notes: list[str] = []
+    for name in which:
+        jobs: list[tuple[str, Any, Any]] = []
+        if name in figures.OF_RUNS:
+            jobs.append((name, figures.OF_RUNS[name], runs))
+        else:
+            analyzed = [run for run in runs if run.analysis is not None]
+            jobs += [
+                (f"{name}-{_file_name(run)}", figures.OF_ANALYSES[name], run) for run in analyzed
+            ]
+            if not analyzed:
+                notes.append(f"{name}: no run has been analyzed: use quadric analyze first")
+        drawn = len(files)
+        for stem, function, source in jobs:
+            try:
+                figure = function(source, **size)
+            except InputError as error:
+                if name in figures.OF_RUNS or len(jobs) == 1:
+                    notes.append(f"{name}: {error}")
+                continue
+            files += save(figure, folder / stem)
+            files += _write(numbers(name, source), folder / stem, latex)
+        if jobs and len(files) == drawn and len(jobs) > 1:
+            notes.append(f"{name}: no analysis of these runs has what it shows")
+    if not files:
+        raise InputError("no figure could be drawn: " + "; ".join(notes))
+    return files, notes
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """Writes a figure as PNG and PDF, with its fonts inside."""
+    from matplotlib import rc_context
+
+    found = []
+    with rc_context(RC):
+        for suffix in (".png", ".pdf"):
+            file = path.with_name(path.name + suffix)
+            # Without a date the same runs give the same file.
+            figure.savefig(file, metadata={"CreationDate": None} if suffix == ".pdf" else None)
+            found.append(file)
+    return found
+
+
+def _write(table: Table, path: Path, latex: bool) -> list[Path]:
+    contents = {".csv": table.to_csv()} | ({".tex": table.to_latex()} if latex else {})
+    files = [path.with_name(path.name + suffix) for suffix in contents]
+    for file, content in zip(files, contents.values(), strict=True):
+        file.write_text(content, encoding="utf-8", errors="replace")
+    return files
+
+
+def _file_name(run: RunResult) -> str:
+    """The run's name, as far as it may stand in the name of a file."""
+    return re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
+
+
+def numbers(name: str, source: Any) -> Table:
+    """The numbers of a figure.
+
+    Args:
+        name: of the figure.
+        source: the runs, or for a figure of one analysis its run.
+
+    Returns:
+        The table.
+    """
+    if name == "stability":
+        return _curves(source)
+    if name in figures.OF_RUNS:
+        kept = source
+        if name == "laws":
+            kept = [run for run in source if not run.metric.higher_is_better]
+        return arm_table(arms(kept))
+    analysis = source.analysis
+    if name == "couplings":
+        return _couplings(analysis["couplings"])
+    if name == "distribution":
+        return _distributions(analysis["layers"])
+    return _frequencies(analysis["layers"])
+
+
+def _curves(runs: Sequence[RunResult]) -> Table:
+    header = ("run", "data set", "neuron", "seed", "status", "epoch", "curve", "value")
+    rows = [
+        (run.name, run.dataset, run.label, run.seed, run.status, x, f"{part} {what}", y)
+        for run in runs
+        for what in ("score", "loss")
+        for part in ("train", "test")
+        for x, y in curve(run, part, what)
+    ]
+    return Table(header, tuple(rows))
+
+
+def _distributions(layers: Sequence[dict[str, Any]]) -> Table:
+    header = ("layer", "name", "what", "count", "mean", "std")
+    levels = ("min", "5%", "25%", "50%", "75%", "95%", "max")
+    rows = [
+        (place, layer["name"], kind, *(found[key] for key in _SUMMARY), *found["quantiles"])
+        for place, layer in enumerate(layers, start=1)
+        for kind in ("weights", "quadratic", "eigenvalues", "effective_rank")
+        if (found := layer.get(kind))
+    ]
+    return Table(header + levels, tuple(rows))
+
+
+def _frequencies(layers: Sequence[dict[str, Any]]) -> Table:
+    first = ("layer", "name", "quadratic share", "correlation", "low linear", "std linear")
+    header = (*first, "low quadratic", "std quadratic", "difference", "half width 95%")
+    rows = []
+    for place, layer in enumerate(layers, start=1):
+        low = layer.get("low_frequency", {})
+        cells = [low.get(part, {}).get(key) for part in ("linear", "quadratic") for key in _KEYS]
+        gap = low.get("difference", {})
+        cells += [gap.get("mean"), gap.get("half_width")]
+        rows.append((place, layer["name"], layer.get("share"), layer.get("correlation"), *cells))
+    return Table(header, tuple(rows))
+
+
+_KEYS = ("mean", "std")
+_SUMMARY = ("count", "mean", "std")
+_STRENGTHS = ("strength", "total")
+
+
+def _couplings(found: dict[str, Any]) -> Table:
+    header = ("column", "with", "by quadratic forms", "by the whole network", "unit")
+    rows = [
+        (
+            *entry["columns"],
+            *(entry[key] for key in _STRENGTHS),
+            found["target_unit"],
+            entry.get("coefficient"),
+            entry.get("unit", ""),
+        )
+        for entry in (*found["pairs"], *found["squares"])
+    ]
+    return Table((*header, "factor of the product", "unit of the factor"), tuple(rows))

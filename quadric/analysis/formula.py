@@ -1,0 +1,260 @@
+"""The function that a small network learned, as a formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from quadric.analysis.forms import dense_form
+from quadric.counting.network import unwrapped
+from quadric.data.tables import Standardization
+from quadric.errors import InputError
+from quadric.extras import load_extra
+from quadric.nn import QuadraticLayer
+from quadric.nn.layer import LinearGeometry
+
+if TYPE_CHECKING:
+    import sympy
+
+MOST_TERMS = 20_000
+"""Terms that a polynomial may have before it is refused."""
+# In eval mode these hand their input on.
+_IDENTITIES = (nn.Identity, nn.Dropout, nn.Flatten)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What a network computes.
+
+    Attributes:
+        symbols: its inputs.
+        outputs: one polynomial of the inputs for each output, exact but for rounding; None where
+            an activation stands between the layers.
+        layers: for each layer by name, its outputs as polynomials of that layer's own inputs
+            `x0`, `x1` …; those of the first layer are the network's.
+    """
+
+    symbols: tuple[sympy.Symbol, ...]
+    outputs: tuple[sympy.Expr, ...] | None
+    layers: dict[str, tuple[sympy.Expr, ...]]
+
+    def __str__(self) -> str:
+        if self.outputs is not None:
+            return "\n".join(map(str, self.outputs))
+        rows = [
+            f"{name}[{i}] = {expression}"
+            for name, expressions in self.layers.items()
+            for i, expression in enumerate(expressions)
+        ]
+        return "\n".join(rows)
+
+
+def to_sympy(
+    model: nn.Module,
+    names: Sequence[str] | None = None,
+    scale: Standardization | None = None,
+    digits: int | None = None,
+) -> Formula:
+    """The learned function as a formula.
+
+    Exact for a network without activations, a `Sequential` of linear and quadratic layers; the
+    squares of squares of several layers are multiplied out. With activations, or in a network
+    whose order of layers is not known, layer by layer.
+
+    Args:
+        model: of linear layers; or the module of a scikit-learn estimator (`to_torch()`), whose
+            scaling is put in.
+        names: of the inputs, by default x0, x1 …
+        scale: of a network that was trained on standardized columns: the formula then takes and
+            gives them in their own units.
+        digits: rounds each factor to so many digits, and leaves out terms that vanish.
+
+    Returns:
+        The formula.
+
+    Raises:
+        InputError: if there is no layer, a layer is no polynomial of degree two, the layers are
+            convolutions, or the polynomial would have too many terms.
+        MissingExtraError: if sympy is not installed.
+
+    Examples:
+        >>> from quadric.nn import QuadraticLinear
+        >>> layer = QuadraticLinear(2, 3, rank=2, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = layer.weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0]]))
+        ...     _ = layer.eigenvalues.copy_(torch.tensor([0.25, -0.25]))
+        >>> to_sympy(nn.Sequential(layer), names=["a", "b"]).outputs[0]  # 1/4 (a+b)^2 - (a-b)^2
+        1.0*a*b + 1.0*a
+    """
+    sp = load_extra("sympy", "quadric.analysis.to_sympy", "plots")
+    model, scale = _without_scaling(unwrapped(model), scale)
+    steps, exact = _steps(model)
+    linear = [(name, layer) for name, layer in steps if not isinstance(layer, nn.BatchNorm1d)]
+    if not linear:
+        raise InputError(
+            f"a formula needs linear or quadratic layers, got {type(model).__name__} without any: "
+            "give a network of those"
+        )
+    for name, layer in linear:
+        if not isinstance(layer, (nn.Linear, LinearGeometry)):
+            raise InputError(
+                f"a formula needs layers over columns, got {type(layer).__name__} (layer "
+                f"{name!r}): give a network of linear layers"
+            )
+    inputs = int(linear[0][1].in_features)  # type: ignore[arg-type]
+    names = [f"x{i}" for i in range(inputs)] if names is None else list(names)
+    if len(names) != inputs:
+        raise InputError(f"the network has {inputs} inputs, got {len(names)} names: give as many")
+    # A name may hold blanks or brackets: a symbol takes it as it is.
+    symbols = tuple(sp.Symbol(name, real=True) for name in names)
+    outputs = None
+    if exact:
+        _check_terms(linear, inputs)
+        outputs = _compose(sp, steps, symbols, scale, digits)
+    layers = {}
+    for place, (name, layer) in enumerate(linear):
+        count = int(layer.in_features)  # type: ignore[arg-type]
+        own = symbols if place == 0 else sp.symbols(f"x0:{count}", real=True)
+        layers[name] = _layer(sp, layer, own, digits)
+    return Formula(symbols, outputs, layers)
+
+
+def has_formula(model: nn.Module) -> bool:
+    """Whether a network is a polynomial of its inputs: no activation stands between its layers."""
+    return _steps(_without_scaling(unwrapped(model), None)[0])[1]
+
+
+def _without_scaling(
+    model: nn.Module, scale: Standardization | None
+) -> tuple[nn.Module, Standardization | None]:
+    """An estimator's module as the network in it and its scaling."""
+    fields = ("input_mean", "input_scale", "target_mean", "target_scale")
+    if not isinstance(getattr(model, "network", None), nn.Module) or not all(
+        isinstance(getattr(model, name, None), Tensor) for name in fields
+    ):
+        return model, scale
+    return model.network, Standardization(*(getattr(model, name) for name in fields))  # type: ignore[return-value]
+
+
+def _steps(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], bool]:
+    """The layers in order, and whether nothing else stands between them."""
+    leaves: list[tuple[str, nn.Module]] = []
+    known = True
+
+    def walk(name: str, module: nn.Module) -> None:
+        nonlocal known
+        if isinstance(module, nn.Sequential):
+            for child, inner in module.named_children():
+                walk(f"{name}.{child}" if name else child, inner)
+        elif _is_layer(module) or isinstance(module, nn.BatchNorm1d):
+            leaves.append((name, module))
+        elif not isinstance(module, _IDENTITIES):
+            known = False
+            leaves.extend((f"{name}.{n}", m) for n, m in module.named_modules() if _is_layer(m))
+
+    walk("", model)
+    return leaves, known
+
+
+def _is_layer(module: nn.Module) -> bool:
+    return isinstance(module, (QuadraticLayer, nn.Linear, nn.modules.conv._ConvNd))
+
+
+def _check_terms(layers: Sequence[tuple[str, nn.Module]], inputs: int) -> None:
+    degree = 2 ** sum(isinstance(layer, QuadraticLayer) for _, layer in layers)
+    terms = math.comb(inputs + degree, degree)
+    if terms > MOST_TERMS:
+        raise InputError(
+            f"a polynomial of degree {degree} in {inputs} inputs has up to {terms:,} terms, more "
+            f"than {MOST_TERMS:,}: give a smaller network"
+        )
+
+
+def _layer(
+    sp: Any, layer: nn.Module, inputs: Sequence[Any], digits: int | None
+) -> tuple[sympy.Expr, ...]:
+    """The outputs of one layer as polynomials of its inputs."""
+    found = []
+    for matrix, weight, bias in zip(*(t.tolist() for t in dense_form(layer)), strict=True):
+        terms = [(bias, sp.Integer(1)), *zip(weight, inputs, strict=True)]
+        for i, row in enumerate(matrix):
+            # Half of a product's factor stands above, half below the diagonal.
+            products = [
+                (2 * row[j], inputs[i] * inputs[j]) for j in range(i + 1, len(row)) if row[j]
+            ]
+            terms += [(row[i], inputs[i] ** 2), *products]
+        found.append(_sum(sp, terms, digits))
+    return tuple(found)
+
+
+def _compose(
+    sp: Any,
+    steps: Sequence[tuple[str, nn.Module]],
+    symbols: Sequence[Any],
+    scale: Standardization | None,
+    digits: int | None,
+) -> tuple[sympy.Expr, ...]:
+    """All layers one after another, multiplied out as polynomials."""
+    values = [sp.Poly(symbol, *symbols, domain="RR") for symbol in symbols]
+    if scale is not None:
+        pairs = zip(values, scale.input_mean.tolist(), scale.input_std.tolist(), strict=True)
+        values = [(x - mean) * (1 / deviation) for x, mean, deviation in pairs]
+    for _, layer in steps:
+        if isinstance(layer, nn.BatchNorm1d):
+            values = _normalized(layer, values)
+            continue
+        matrices, weights, biases = dense_form(layer)
+        products = {}
+        for i, j in (matrices.abs().sum(0) > 0).nonzero().tolist():
+            if i <= j:
+                products[i, j] = values[i] * values[j]
+        found = []
+        for m, w, c in zip(matrices.tolist(), weights.tolist(), biases.tolist(), strict=True):
+            total = sp.Poly(c, *symbols, domain="RR")
+            for factor, value in zip(w, values, strict=True):
+                total += value * factor
+            for (i, j), product in products.items():
+                total += product * ((m[i][j] + m[j][i]) / (2 if i == j else 1))
+            found.append(total)
+        values = found
+    if scale is not None:
+        mean, deviation = scale.target_mean.flatten(), scale.target_std.flatten()
+        pairs = zip(values, mean.tolist(), deviation.tolist(), strict=True)
+        values = [y * deviation + mean for y, mean, deviation in pairs]
+
+    def monomial(powers: Sequence[int]) -> Any:
+        return sp.prod([x**p for x, p in zip(symbols, powers, strict=True)])
+
+    terms = [[(factor, monomial(powers)) for powers, factor in y.terms()] for y in values]
+    return tuple(_sum(sp, each, digits) for each in terms)
+
+
+def _normalized(layer: nn.BatchNorm1d, values: Sequence[Any]) -> list[Any]:
+    if layer.running_mean is None or layer.running_var is None:
+        raise InputError(
+            "a batch normalization must keep running statistics to be a formula, got one without: "
+            "leave it out"
+        )
+    factor = 1 / (layer.running_var.double() + layer.eps).sqrt()
+    if layer.affine:
+        factor = factor * layer.weight.double()
+    shift = -layer.running_mean.double() * factor
+    if layer.affine:
+        shift = shift + layer.bias.double()
+    rows = zip(values, factor.tolist(), shift.tolist(), strict=True)
+    return [value * a + b for value, a, b in rows]
+
+
+def _sum(sp: Any, terms: Sequence[tuple[float, Any]], digits: int | None) -> Any:
+    """The sum of factors and monomials; rounded to so many digits of the largest factor."""
+    terms = [(float(factor), monomial) for factor, monomial in terms]
+    if digits is not None:
+        largest = max((abs(factor) for factor, _ in terms), default=0.0)
+        places = digits - 1 - math.floor(math.log10(largest)) if largest else 0
+        terms = [(round(factor, places), monomial) for factor, monomial in terms]
+    number = sp.Float if digits is None else lambda value: sp.Float(value, digits)
+    return sp.Add(*(number(factor) * monomial for factor, monomial in terms if factor))

@@ -1,0 +1,257 @@
+"""Measuring a network on data: parameters, responses and couplings, in one pass over the data.
+
+Nothing here draws, and nothing trains.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quadric.analysis.couplings import couplings
+from quadric.analysis.distributions import parameters
+from quadric.analysis.frequencies import CUTOFF, Frequencies, verdict
+from quadric.analysis.samples import Samples
+from quadric.conversion.targets import undisturbed
+from quadric.counting.network import check_model, unwrapped
+from quadric.errors import InputError
+from quadric.nn import QuadraticLayer
+from quadric.nn.layer import ConvGeometry
+from quadric.share import QuadraticShare, quadratic_share
+
+VERSION = 1
+"""Of the layout of analysis.json."""
+SHOWN_LAYERS = 4
+LARGEST_MAP = 48
+"""Pixels per side of a picture that is kept; larger ones are averaged down."""
+
+Progress = Callable[[int, str, int], None]
+
+
+def measure(
+    model: nn.Module,
+    data: Samples,
+    *,
+    shown: Tensor | None = None,
+    layers: Sequence[str] | None = None,
+    cutoff: float = CUTOFF,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measures what the neurons of a network learned.
+
+    Args:
+        model: left as it was.
+        data: what it is run on.
+        shown: pictures whose responses are kept, as a batch.
+        layers: whose responses are kept; by default a few, evenly spread over the depth.
+        cutoff: below which frequencies are low, in cycles per pixel.
+        progress: told of the steps that were done, what comes next, and all steps.
+
+    Returns:
+        The analysis as plain data, the content of analysis.json.
+
+    Raises:
+        InputError: if a layer to be shown has no maps, or the model does not fit the data.
+    """
+    check_model(model)
+    model = unwrapped(model)
+    named = {name: module for name, module in model.named_modules() if _has_weights(module)}
+    quadratic = {n: m for n, m in named.items() if isinstance(m, QuadraticLayer)}
+    maps = {n: m for n, m in quadratic.items() if isinstance(m, ConvGeometry) and _splits(m)}
+    chosen = _chosen(maps, layers) if shown is not None else []
+    batches = -(-data.count // 64)
+    total = len(named) + batches + (data.columns is not None) + bool(chosen)
+
+    def told(what: str, done: int = 1) -> None:
+        if progress is not None:
+            progress(done, what, total)
+
+    told("running the network", 0)
+    frequencies = {name: Frequencies(cutoff) for name in maps}
+    order: dict[str, None] = {}
+    shares = _pass(model, data, named, maps, frequencies, order, told)
+    found: dict[str, Any] = {"version": VERSION, "samples": data.count, "layers": []}
+    for name in sorted(named, key=lambda n: list(order).index(n) if n in order else len(order)):
+        told(f"parameters of {name}")
+        layer = named[name]
+        facts: dict[str, Any] = {"name": name, "neuron": getattr(layer, "neuron", "linear")}
+        facts |= {"rank": getattr(layer, "rank", None), **parameters(layer)}
+        measured = shares.get(name)
+        facts["share"] = None if measured is None else measured.share
+        facts["correlation"] = None if measured is None else measured.correlation
+        if name in shares.unmeasured:
+            facts["notes"].append(f"no quadratic share: {shares.unmeasured[name]}")
+        if name in frequencies:
+            facts["low_frequency"] = frequencies[name].to_dict()
+        found["layers"].append(facts)
+    if maps:
+        found["low_frequency"] = {"cutoff": cutoff, **verdict(frequencies)}
+    if data.columns is not None:
+        told("couplings")
+        found["couplings"] = couplings(model, data)
+    if chosen and shown is not None:
+        told("responses")
+        found["responses"] = _responses(model, shown, maps, chosen, shares, data)
+    return found
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return isinstance(module, (QuadraticLayer, nn.Linear, nn.modules.conv._ConvNd))
+
+
+def _splits(layer: QuadraticLayer) -> bool:
+    """Whether the neuron's output can be split into a linear and a quadratic part."""
+    return type(layer).responses is not QuadraticLayer.responses
+
+
+def _chosen(maps: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> list[str]:
+    if wanted is None:
+        names = list(maps)
+        count = min(SHOWN_LAYERS, len(names))
+        return [names[i * (len(names) - 1) // max(count - 1, 1)] for i in range(count)]
+    for name in wanted:
+        if name not in maps:
+            raise InputError(
+                f"there is no convolutional layer {name!r} with a quadratic part: choose from "
+                f"{', '.join(maps) or 'none'}"
+            )
+    return list(wanted)
+
+
+def _pass(
+    model: nn.Module,
+    data: Samples,
+    named: Mapping[str, nn.Module],
+    maps: Mapping[str, nn.Module],
+    frequencies: Mapping[str, Frequencies],
+    order: dict[str, None],
+    told: Callable[[str], None],
+) -> QuadraticShare:
+    """Runs all batches once; hooks see what they need."""
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(layer: Any, args: Any) -> None:
+            order.setdefault(name)
+
+        return hook
+
+    def see(name: str) -> Callable[..., None]:
+        def hook(layer: Any, args: Any, output: Any) -> None:
+            linear, quadratic, _ = layer.responses(args[0])
+            frequencies[name].see(layer, linear, quadratic)
+
+        return hook
+
+    def batches() -> Iterator[Any]:
+        for batch in data.batches():
+            yield batch
+            told("running the network")
+
+    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in named.items()]
+    hooks += [layer.register_forward_hook(see(name)) for name, layer in maps.items()]
+    try:
+        if any(isinstance(layer, QuadraticLayer) for layer in named.values()):
+            return quadratic_share(model, batches())
+        for name in named:
+            order.setdefault(name)
+        return QuadraticShare({}, {})
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _responses(
+    model: nn.Module,
+    shown: Tensor,
+    maps: Mapping[str, nn.Module],
+    chosen: Sequence[str],
+    shares: QuadraticShare,
+    data: Samples,
+) -> dict[str, Any]:
+    """The responses of the chosen layers to some pictures, as small pictures of bytes."""
+    parts: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def see(name: str) -> Callable[..., None]:
+        def hook(layer: Any, args: Any, output: Any) -> None:
+            linear, quadratic, _ = layer.responses(args[0])
+            parts[name] = (linear.float(), quadratic.float())
+
+        return hook
+
+    hooks = [maps[name].register_forward_hook(see(name)) for name in chosen]
+    try:
+        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            model(shown.to(next(model.parameters()).device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    layers = []
+    for name in chosen:
+        if parts[name][0].dim() != 4:  # of sounds and volumes there is no picture
+            continue
+        neuron = _most_quadratic(shares, name)
+        layers.append(
+            {
+                "name": name,
+                "neuron": neuron,
+                "linear": [_picture(picture[neuron]) for picture in parts[name][0]],
+                "quadratic": [_picture(picture[neuron]) for picture in parts[name][1]],
+            }
+        )
+    return {"pictures": [_input_picture(p, data) for p in shown.float()], "layers": layers}
+
+
+def _most_quadratic(shares: QuadraticShare, name: str) -> int:
+    """The neuron of a layer whose variation is the most quadratic."""
+    if name not in shares:
+        return 0
+    values = shares[name].shares
+    return max(range(len(values)), key=lambda i: values[i])
+
+
+def _shrunk(maps: Tensor) -> Tensor:
+    """(channels, height, width) with sides of at most `LARGEST_MAP` pixels."""
+    height, width = (min(side, LARGEST_MAP) for side in maps.shape[-2:])
+    if maps.shape[-2:] == (height, width):
+        return maps
+    return nn.functional.adaptive_avg_pool2d(maps, (height, width))
+
+
+def _picture(response: Tensor) -> dict[str, Any]:
+    """A response around zero: byte 128 is 0, 255 and 1 are plus and minus `scale`."""
+    small = _shrunk(response[None])[0].cpu()
+    scale = float(small.abs().max())
+    if not scale > 0 or scale == float("inf"):
+        scale = 1.0
+    levels = (small.nan_to_num() / scale * 127).round().clamp(-127, 127) + 128
+    return {"scale": scale, **_bytes(levels[None])}
+
+
+def _input_picture(picture: Tensor, data: Samples) -> dict[str, Any]:
+    """An input as it looked before it was normalized, as far as that is known."""
+    picture = picture.cpu()
+    if data.normalization is not None:
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in _statistics(data))
+        picture = (picture * std + mean).clamp(0, 1)
+    else:
+        low, high = float(picture.min()), float(picture.max())
+        picture = (picture - low) / ((high - low) or 1.0)
+    small = _shrunk(picture)
+    return _bytes((small[:3] if len(small) >= 3 else small[:1]) * 255)
+
+
+def _statistics(data: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    assert data.normalization is not None
+    return data.normalization.mean, data.normalization.std
+
+
+def _bytes(levels: Tensor) -> dict[str, Any]:
+    """(channels, height, width) of numbers from 0 to 255 as base64, pixel by pixel."""
+    channels, height, width = levels.shape
+    flat = levels.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).flatten()
+    content = base64.b64encode(bytes(flat.tolist())).decode()
+    return {"height": height, "width": width, "channels": channels, "bytes": content}

@@ -1,0 +1,344 @@
+"""Results of runs, read for figures and the page: from result.json and analysis.json alone.
+
+What cannot be read is named in a note, and the rest is still shown. A value that is missing, or of
+another kind than expected, is None: files of older versions have fewer fields, and a run that
+diverged has nulls.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quadric.analysis.style import unit_text
+from quadric.data import laws
+from quadric.errors import InputError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What runs are judged by.
+
+    Attributes:
+        key: in a result.
+        epoch_key: in the record of an epoch, after `train_`, `val_` or `test_`.
+        label: for an axis.
+        scale: from the number in the file to the one that is shown.
+        higher_is_better: as it says.
+        digits: how it is shown.
+    """
+
+    key: str
+    epoch_key: str
+    label: str
+    scale: float
+    higher_is_better: bool
+    digits: str
+
+
+METRICS = (
+    Metric("test_accuracy", "accuracy", "accuracy (%)", 100, True, ".2f"),
+    Metric("test_rmse", "rmse", "RMSE", 1, False, ".4g"),
+    Metric("bleu", "bleu", "BLEU", 1, True, ".2f"),
+)
+# Fields of a recipe that say where a run was made, and not what it is.
+PLACE = ("seed", "data_dir", "workers", "accelerator", "kernels", "memory_format")
+_EXPECTED = ("recipe", "dataset", "model", "seed", "status", "params", "macs", "epochs", "settings")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run, as its files tell it.
+
+    Attributes:
+        name: of its directory or file.
+        recipe: and so on: as in result.json, "?" or None where it is missing.
+        metric: what it is judged by.
+        score: that number as it is shown, in percent or in the target's unit; None if it diverged.
+        unit: of an error, if it is known.
+        epochs: one record per epoch, only its numbers.
+        settings: the resolved recipe.
+        result: the whole file.
+        analysis: the content of analysis.json, or None.
+    """
+
+    name: str
+    recipe: str
+    dataset: str
+    model: str
+    neuron: str
+    rank: int | None
+    seed: int | None
+    status: str
+    params: float | None
+    macs: float | None
+    metric: Metric
+    score: float | None
+    unit: str
+    epochs: list[dict[str, float | None]]
+    command: str
+    settings: dict[str, Any] = field(repr=False)
+    result: dict[str, Any] = field(repr=False)
+    analysis: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The neuron and its rank."""
+        return self.neuron + (f"[{self.rank}]" if self.rank is not None else "")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it has no score to show."""
+        return self.status == "diverged" or self.score is None
+
+    @property
+    def score_label(self) -> str:
+        """The score with its unit, for an axis."""
+        name = self.metric.label
+        if self.metric.key == "bleu":
+            name = f"BLEU ({_first_number(self.result.get('bleu'))[0]})"
+        return f"test {name}" + (f" ({unit_text(self.unit)})" if self.unit else "")
+
+    @property
+    def arm(self) -> str:
+        """All that decides a run but its seed and its place."""
+        what = {k: v for k, v in self.settings.items() if k not in PLACE}
+        own = [self.dataset, self.recipe, self.model, self.neuron, self.rank, self.params]
+        return json.dumps([own, what], sort_keys=True, default=str)
+
+
+def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:
+    """Reads runs.
+
+    Args:
+        sources: run directories, folders of them, result files; a `Result` of `quadric.train`;
+            results that were read already, as mappings or as `RunResult`.
+
+    Returns:
+        The runs, and as notes a line for everything that could not be read or lacks something.
+
+    Raises:
+        InputError: if a path does not exist, or no run is left.
+
+    Examples:
+        >>> runs, notes = read([{"recipe": "digits", "neuron": "eigen", "test_accuracy": 0.5}])
+        >>> runs[0].score, notes[0][:36]
+        (50.0, 'run 1 is of an older version: it has')
+    """
+    if isinstance(sources, (str, os.PathLike, Mapping, RunResult)) or hasattr(sources, "path"):
+        sources = [sources]
+    found: list[RunResult] = []
+    notes: list[str] = []
+    seen: set[Path] = set()
+    for number, source in enumerate(sources, start=1):
+        if isinstance(source, RunResult):
+            found.append(source)
+        elif isinstance(source, Mapping):
+            _add(found, notes, f"run {number}", source, source.get("analysis"))
+        else:
+            path = Path(getattr(source, "path", source))  # or a Result of quadric.train
+            if not path.exists():
+                raise InputError(f"no such run: {path}: name run directories or result files")
+            before = len(found), len(notes)
+            for file in [path] if path.is_file() else _result_files(path, notes):
+                if file.resolve() not in seen:
+                    seen.add(file.resolve())
+                    _read_file(file, found, notes)
+            if (len(found), len(notes)) == before and path.is_dir():
+                notes.append(f"{path} holds no results: train a run with quadric train")
+    if not found:
+        raise InputError("there is no result to show: " + ("; ".join(notes) or "name some runs"))
+    return found, notes
+
+
+def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[Path]:
+    if (folder / "result.json").is_file():
+        yield folder / "result.json"
+        return
+    if (folder / "recipe.yaml").is_file():
+        notes.append(
+            f"{folder} has no result, the run is not finished: go on with quadric train {folder} "
+            "--resume"
+        )
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield from _result_files(entry, notes, top=False)
+        elif top and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
+            yield entry
+
+
+def _read_file(file: Path, found: list[RunResult], notes: list[str]) -> None:
+    run = file.name == "result.json"
+    # In a folder of result files, NAME.analysis.json stands beside NAME.json.
+    beside = file.with_name("analysis.json" if run else f"{file.stem}.analysis.json")
+    result = _json(file, notes)
+    if result is not None:
+        analysis = _json(beside, notes) if beside.is_file() else None
+        _add(found, notes, file.parent.name or "run" if run else file.stem, result, analysis, file)
+
+
+def _json(file: Path, notes: list[str]) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        notes.append(f"{file} is not JSON, it was left out: make it again")
+        return None
+    except OSError as error:
+        notes.append(f"{file} cannot be read ({error.strerror}), it was left out")
+        return None
+    if not isinstance(content, dict):
+        notes.append(f"{file} does not hold an object, it was left out: make it again")
+        return None
+    return content
+
+
+def _add(
+    found: list[RunResult],
+    notes: list[str],
+    name: str,
+    result: Mapping[str, Any],
+    analysis: Any,
+    file: Path | None = None,
+) -> None:
+    where = str(file) if file is not None else name
+    metric = next((m for m in METRICS if m.key in result), None)
+    if metric is None or not isinstance(result.get("neuron"), str):
+        notes.append(
+            f"{where} is not the result of a run, it has no "
+            f"{'score' if metric is None else 'neuron'}: it was left out"
+        )
+        return
+    missing = [key for key in _EXPECTED if key not in result]
+    if missing:
+        notes.append(
+            f"{where} is of an older version: it has no {', '.join(missing)}, and is shown with "
+            "what it has"
+        )
+    settings = result.get("settings")
+    dataset = _text(result.get("dataset"))
+    seed, rank = number(result.get("seed")), number(result.get("rank"))
+    found.append(
+        RunResult(
+            name,
+            _text(result.get("recipe")),
+            dataset,
+            _text(result.get("model")),
+            str(result["neuron"]),
+            None if rank is None else int(rank),
+            None if seed is None else int(seed),
+            _text(result.get("status"), "ok"),
+            number(result.get("params")),
+            number(result.get("macs")),
+            metric,
+            _score(result, metric),
+            _unit(metric, dataset),
+            _records(result.get("epochs")),
+            _text(result.get("command"), ""),
+            settings if isinstance(settings, dict) else {},
+            dict(result),
+            _known_analysis(analysis, where, notes),
+        )
+    )
+
+
+def _known_analysis(analysis: Any, where: str, notes: list[str]) -> dict[str, Any] | None:
+    if analysis is None:
+        return None
+    if not isinstance(analysis, dict) or not isinstance(analysis.get("layers"), list):
+        notes.append(f"the analysis beside {where} has no layers, it was left out: make it again")
+        return None
+    if analysis.get("version") != 1:
+        notes.append(
+            f"the analysis beside {where} is of version {analysis.get('version')!r}, it was left "
+            "out: make it again with quadric analyze"
+        )
+        return None
+    return analysis
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _text(value: Any, default: str = "?") -> str:
+    return value if isinstance(value, str) else default
+
+
+def _first_number(found: Any) -> tuple[str, float | None]:
+    if isinstance(found, Mapping):
+        for name, value in found.items():
+            if number(value) is not None:
+                return str(name), number(value)
+    return "", number(found)
+
+
+def _score(result: Mapping[str, Any], metric: Metric) -> float | None:
+    if result.get("status") == "diverged":
+        return None
+    value = _first_number(result.get(metric.key))[1]
+    return None if value is None else metric.scale * value
+
+
+def _unit(metric: Metric, dataset: str) -> str:
+    name = dataset.partition(":")[2]
+    if metric.key != "test_rmse" or name not in laws.LAWS or not dataset.startswith("law:"):
+        return ""
+    unit = laws.get(name).unit
+    return "" if unit == "1" else unit
+
+
+def _records(epochs: Any) -> list[dict[str, float | None]]:
+    if not isinstance(epochs, list):
+        return []
+    return [
+        {key: number(value) for key, value in record.items() if not isinstance(value, Mapping)}
+        for record in epochs
+        if isinstance(record, Mapping)
+    ]
+
+
+def curve(run: RunResult, part: str, what: str) -> list[tuple[float, float | None]]:
+    """A number of each epoch: (epoch, value), None where it was not finite.
+
+    Args:
+        run: the run.
+        part: "train", or "test" for the validation part where there is one.
+        what: "loss" or "score".
+
+    Returns:
+        The points, none if the run did not record it.
+    """
+    key, scale = "loss", 1.0
+    if what == "score":
+        key, scale = run.metric.epoch_key, run.metric.scale
+    parts = [part] if part == "train" else ["val", "test"]
+    for name in (f"{each}_{key}" for each in parts):
+        points = [
+            (float(record.get("epoch") or place), record[name])
+            for place, record in enumerate(run.epochs, start=1)
+            if name in record
+        ]
+        if points:
+            return [(x, None if y is None else scale * y) for x, y in points]
+    return []
+
+
+def by_dataset(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """Runs that may be compared: on the same data, judged by the same metric."""
+    found: dict[tuple[str, str], list[RunResult]] = {}
+    for run in runs:
+        found.setdefault((run.dataset, run.metric.key), []).append(run)
+    names = [dataset for dataset, _ in found]
+    return {
+        dataset if names.count(dataset) == 1 else f"{dataset} ({key})": alike
+        for (dataset, key), alike in found.items()
+    }

@@ -1,0 +1,189 @@
+"""What a network is analyzed on: some inputs of a data set, and what is known of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quadric.data import laws
+from quadric.data.batches import Parts
+from quadric.data.images import Normalization
+from quadric.data.tables import Standardization, TableData
+from quadric.errors import FileError, InputError, InputTypeError
+from quadric.extras import load_extra
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table, and how the network sees them.
+
+    Attributes:
+        names: one per input.
+        units: one per input; "" where it is not known.
+        target: what is predicted.
+        target_unit: its unit, or "".
+        scale: from the numbers of the network to the columns' own; None if they are the same.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    target: str = "target"
+    target_unit: str = ""
+    scale: Standardization | None = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs of a network.
+
+    Attributes:
+        batches: of inputs; they can be read again and again.
+        count: how many inputs there are.
+        columns: of a table; None for anything else.
+        normalization: of pictures, if it is known.
+        shape: of one input, if it is known: given pictures are brought to it.
+    """
+
+    batches: Callable[[], Iterator[Any]]
+    count: int
+    columns: Columns | None = None
+    normalization: Normalization | None = None
+    shape: tuple[int, ...] = field(default=())
+
+    def take(self, places: Sequence[int]) -> Tensor:
+        """Some inputs, by their place among these."""
+        wrong = [place for place in places if not 0 <= place < self.count]
+        if wrong:
+            raise InputError(
+                f"a picture must be one of 0 ... {self.count - 1}, the ones that are analyzed, got "
+                f"{wrong[0]}: analyze more of them, or choose another"
+            )
+        found: dict[int, Tensor] = {}
+        first = 0
+        for batch in self.batches():
+            inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+            inside = [p for p in places if first <= p < first + len(inputs)]
+            found |= {place: inputs[place - first] for place in inside}
+            first += len(inputs)
+        return torch.stack([found[place] for place in places])
+
+
+def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> Samples:
+    """The inputs that a network is analyzed on.
+
+    Args:
+        data: a data set of `quadric.data` (of its test part as many samples as wanted, evenly
+            spread; a table is standardized, as for training); a tensor or a data frame of inputs;
+            or an iterable of batches.
+        limit: the most inputs.
+        flat: whether the network takes pictures as rows of pixels.
+        names: of the columns, if the data does not know them.
+
+    Returns:
+        The inputs.
+
+    Raises:
+        InputError: if there are none.
+        InputTypeError: if the data is of another kind.
+    """
+    if limit < 1:
+        raise InputError(f"an analysis needs at least 1 sample, got {limit}: ask for more")
+    columns = None
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a data frame
+        names = [str(name) for name in data.columns]
+        data = torch.tensor(data.to_numpy(dtype="float32"))
+    if names is not None:
+        columns = Columns(tuple(map(str, names)), ("",) * len(names))
+    if isinstance(data, TableData):
+        columns = _columns(data)
+        data = data.standardized()
+    if isinstance(data, Parts):
+        return _of_parts(data, limit, flat, columns)
+    if isinstance(data, Tensor):
+        inputs = data[:limit]
+        found = list(inputs.split(BATCH)) if len(inputs) else []
+        return _checked(Samples(lambda: iter(found), len(inputs), columns, None, inputs.shape[1:]))
+    if isinstance(data, str) or not isinstance(data, Iterable):
+        raise InputTypeError(
+            "data must be a data set of quadric.data, a tensor, a data frame or an iterable of "
+            f"batches, got {type(data).__name__}: give one of these"
+        )
+    batches, count = [], 0
+    for batch in data:
+        batches.append(batch)
+        first = batch[0] if isinstance(batch, (tuple, list)) else batch
+        count += len(first) if isinstance(first, Tensor) else 1
+        if count >= limit:
+            break
+    return _checked(Samples(lambda: iter(batches), count, columns))
+
+
+def _checked(found: Samples) -> Samples:
+    if not found.count:
+        raise InputError("the data must hold at least one input, got none: give some")
+    return found
+
+
+def _of_parts(data: Any, limit: int, flat: bool, columns: Columns | None) -> Samples:
+    """Test samples of a data set, evenly spread: folders are sorted by class."""
+    total = len(data.part("test")[0])
+    count = min(limit, total)
+    chosen = data.take("test", torch.arange(count) * total // max(count, 1))
+
+    def batches() -> Iterator[Tensor]:
+        for inputs, _ in chosen.test_batches(BATCH):
+            yield inputs.flatten(1) if flat else inputs
+
+    shape = () if columns is not None or flat else tuple(data.input_shape)
+    normalization = getattr(data, "normalization", None)
+    return _checked(Samples(batches, count, columns, normalization, shape))
+
+
+def _columns(table: TableData) -> Columns:
+    """The names of a table's columns, and the units of those of a law."""
+    units, unit = ("",) * table.num_inputs, ""
+    kind, _, name = table.name.partition(":")
+    if kind == "law" and name in laws.LAWS:
+        law = laws.get(name)
+        units, unit = tuple(v.unit for v in law.variables), law.unit
+    return Columns(table.input_names, units, table.target_name, unit, table.standardization())
+
+
+def read_pictures(files: Sequence[str | Path], like: Samples) -> Tensor:
+    """Reads given pictures and brings them to the shape that a network takes.
+
+    Args:
+        files: pictures in any format of Pillow's.
+        like: their shape and normalization are taken.
+
+    Returns:
+        The pictures as a batch.
+
+    Raises:
+        InputError: if the network takes no pictures.
+        FileError: if a file is no picture.
+    """
+    if len(like.shape) != 3 or like.normalization is None:
+        raise InputError(
+            "pictures can be given only to a network that takes pictures: leave them out"
+        )
+    pil = load_extra("PIL.Image", "reading a picture")
+    channels, height, width = like.shape
+    found = []
+    for file in map(Path, files):
+        try:
+            with pil.open(file) as image:
+                small = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+        except OSError as error:
+            raise FileError(f"{file} cannot be read as a picture ({error}): name another") from None
+        pixels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
+        found.append(pixels.view(height, width, channels).permute(2, 0, 1))
+    bytes_ = torch.stack(found).float() * (like.normalization.scale / 255)
+    return like.normalization(bytes_)
