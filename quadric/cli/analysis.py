@@ -10,6 +10,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.extras import require
+from quadric.writing import check_writable
 
 
 def analyze(
@@ -120,7 +121,7 @@ def report(
     from quadric.analysis.page import report
     from quadric.analysis.reading import read
 
-    options.check_writable("--out", out)
+    check_writable("--out", out)
     found, notes = read(runs)
     report(found, out, title=title, notes=notes)
     for note in notes:

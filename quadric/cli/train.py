@@ -126,8 +126,8 @@ def train(
 
 def evaluate(
     runs: list[Path] = Argument(help="Run directories."),
-    test: tuple[Path, Path] = Option(
-        (None, None), help="Of translation runs: test on these two files, SOURCE TARGET."
+    test: tuple[Path, Path] | None = Option(
+        None, help="Of translation runs: test on these two files, SOURCE TARGET."
     ),
     data_dir: options.DataDir = None,
     imports: options.Imports = None,
@@ -144,7 +144,7 @@ def evaluate(
     from quadric.train.report import rows
 
     place: dict[str, Any] = {"imports": imports or [], "trust": trust, **options.place(data_dir)}
-    if test[0] is not None:
+    if test is not None:
         place["test"] = test
     found = [evaluate(run, **place) for run in runs]
     text = "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from quadric.errors import InputError
+from quadric.errors import InputError, in_one_line
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.folding import FoldingReport
 from quadric.exporting.onnx_file import (
@@ -29,7 +29,7 @@ from quadric.exporting.onnx_file import (
     save_program,
     standard_operators,
 )
-from quadric.exporting.preparing import copied, in_one_line, quiet, with_lean_layers
+from quadric.exporting.preparing import copied, quiet, with_lean_layers
 from quadric.extras import require
 
 

@@ -358,7 +358,7 @@ def test_ctrl_c_before_the_run_begins_repeats_what_was_given(
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quadric.train.run.load_data", interrupted)
+    monkeypatch.setattr("quadric.train.training.load_data", interrupted)
     told = quadric(line)
     assert told.exit_code == 130
     found = re.search("start it again with `(.*)`", told.output)
