@@ -35,6 +35,7 @@ from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
+from quadric.writing import DISK
 
 # A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
 # fast, and does not wait for another one on a busy machine.
@@ -265,6 +266,14 @@ def _quiet_lightning() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
+    report = threading.excepthook
+
+    def hook(found: threading.ExceptHookArgs) -> None:
+        # TensorBoard writes in a thread, and raises a full disk once more where it is called.
+        if not (isinstance(found.exc_value, OSError) and found.exc_value.errno in DISK):
+            report(found)
+
+    threading.excepthook = hook
     with warnings.catch_warnings():
         # Ours is no DataLoader with workers; the directory may hold a run that is continued; the
         # last is lightning's own use of torch.
@@ -273,5 +282,6 @@ def _quiet_lightning() -> Iterator[None]:
         try:
             yield
         finally:
+            threading.excepthook = report
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
