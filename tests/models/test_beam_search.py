@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadric.models.beam_search import BEGIN, END, beam_search
+from quadric.models.beam_search import BEGIN, END, beam_search, length_penalty
 from quadric.models.transformer import Transformer, transformer
 
 
@@ -112,6 +112,11 @@ def test_the_limit_is_the_source_and_fifty() -> None:
     model.__class__ = Endless
     found = beam_search(model, source_batch(0), beams=1)
     assert [len(tokens) for tokens in found] == [56, 53, 51, 55, 54]
+
+
+def test_the_length_penalty_is_that_of_wu_et_al() -> None:
+    assert length_penalty(7, 0.6) == pytest.approx(2**0.6)
+    assert length_penalty(7, 0.0) == length_penalty(1, 0.6) == 1
 
 
 def test_beams_must_be_positive() -> None:

@@ -32,7 +32,7 @@ def resolved(base: Recipe = BASE, **overrides: Any) -> Recipe:
         ({"epochs": 2.5}, "epochs must be integer, got 2.5"),
         ({"lr": -0.1}, "lr must be greater than or equal to 0, got -0.1"),
         ({"lr": float("nan")}, "lr must be"),
-        ({"schedule": "linear"}, "schedule must be 'constant', 'step', 'cosine' or 'onecycle'"),
+        ({"schedule": "linear"}, "schedule must be 'constant', 'step', 'cosine', 'onecycle'"),
         ({"layers": "first:0"}, "layers must be 'all' or 'first:n' with n >= 1, got 'first:0'"),
         ({"validation": 1.0}, "validation must be less than 1"),
         ({"milestones": [5, 2]}, "milestones must be ascending, got [5, 2]"),
@@ -122,14 +122,22 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
         "kernels": False, "memory_format": "contiguous", "dataset_options": {"a": 1},
         "model_options": {"a": 1}, "loss": "a:b", "ema": 0.9, "patience": 2, "imports": ["a.py"],
-        "parts": {"a": "0"}, "keep_every": 2, "logger": "csv",
+        "parts": {"a": "0"}, "keep_every": 2, "logger": "csv", "source": "fr", "target": "fr",
+        "pass_tokens": 5, "epoch_steps": 5, "average": 2, "betas": [0.8, 0.9], "eps": 0.1,
+        "warmup_steps": 5,
     }  # fmt: skip
     assert set(values) == set(FIELDS) - {"name", "title", "reproduces"}
+    # Fields that matter only beside another one.
+    beside: dict[str, dict[str, Any]] = {
+        "patience": {"validation": 0.2},
+        "betas": {"optimizer": "adam"},
+        "eps": {"optimizer": "adam"},
+        "warmup_steps": {"schedule": "inverse_sqrt"},
+    }
     names = {
-        field: resolved(
-            **{"neuron": "eigen", field: value}
-            | ({"validation": 0.2} if field == "patience" else {})
-        ).directory_name(BASE)
+        field: resolved(**{"neuron": "eigen", field: value} | beside.get(field, {})).directory_name(
+            BASE
+        )
         for field, value in values.items()
     }
     names[""] = resolved(neuron="eigen").directory_name(BASE)

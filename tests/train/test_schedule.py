@@ -58,3 +58,11 @@ def test_very_short_runs_have_finite_rates(kind: str, total: int) -> None:
     ours = make_schedule(kind, 1, total, milestones=[1])
     # Lightning asks for the rate after the last step too.
     assert all(0 <= ours(i) <= 1 for i in range(total + 1))
+
+
+def test_inverse_sqrt_is_that_of_vaswani_et_al() -> None:
+    factor = make_schedule("inverse_sqrt", 10, 5, warmup=3.0, warmup_steps=4000)
+    peak = 512**-0.5 * 4000**-0.5
+    for step in (1, 100, 3999, 4000, 4001, 100_000):  # counted from 1, as in the paper
+        rate = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert peak * factor(step - 1) == pytest.approx(rate)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import quadric.train
-from quadric.train import arms, catalog
+from quadric.train import arms, catalog, translation
 from quadric.train.bleu_table import bleu_table
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
@@ -70,12 +70,22 @@ def test_a_run_has_everything_in_its_result(tmp_path: Path) -> None:
     assert again["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
 
 
-def test_a_task_of_learnable_pairs_is_learned(tmp_path: Path) -> None:
+def test_a_task_of_learnable_pairs_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"model_options": {**SMALL, "model_width": 64, "dropout": 0.0}, "epochs": 60}
     result = trained(tmp_path, **options, label_smoothing=0.0, lr=0.01, average=1)
     assert result["bleu"]["13a_cased"] > 90
     translator = quadric.train.translator(tmp_path / "run")
     assert translator.translate([pair(400)[0], ""]) == [pair(400)[1], ""]
+    # What is beyond the limit is not seen.
+    short, whole = translator.translate(["I count one two", "I count one two three four five."])
+    assert short != whole
+    (row,) = translator.vocabulary.tokenizer.encode(["I count one two"])
+    monkeypatch.setattr(translation, "LONGEST", len(row))
+    with pytest.warns(UserWarning, match="line 1 has .* pieces, more than"):
+        (cut,) = translator.translate(["I count one two three four five."])
+    assert cut == short
 
 
 def test_the_loss_is_torchs_cross_entropy(tmp_path: Path) -> None:
@@ -109,9 +119,10 @@ def test_steps_have_the_tokens_of_the_recipe_however_they_are_shared_out(tmp_pat
 
 def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
     result = trained(tmp_path, epoch_steps=3, pass_tokens=100)
-    state = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
-    assert state["global_step"] == 2 * 3
-    assert result["status"] == "ok"
+    first, second = result["epochs"]
+    # The rate rises by a twentieth of 0.005 with each step, and an epoch has three.
+    assert first["lr"] == pytest.approx(0.005 / 20)
+    assert second["lr"] == pytest.approx(0.005 * 4 / 20)
 
 
 def test_the_last_weights_are_averaged(tmp_path: Path) -> None:

@@ -84,7 +84,12 @@ class TokenBatches:
         self.pairs, self.seed = pairs, seed
         self.rank, self.world_size = rank, world_size
         self.sizes = pairs.sizes()
-        self.cuts = cuts(self.sizes.sort().values, tokens)
+        ascending = self.sizes.sort().values
+        self.cuts = cuts(ascending, tokens)
+        # No process may be left without a batch to evaluate.
+        while seed is None and len(self.cuts) < min(world_size, len(pairs)):
+            tokens //= 2
+            self.cuts = cuts(ascending, tokens)
         self.endless = epoch_batches is not None
         share = -(-len(self.cuts) // (world_size * multiple)) * multiple
         self.length = epoch_batches or share
@@ -136,7 +141,7 @@ def cuts(sizes: Tensor, tokens: int) -> list[int]:
         Pairs of each batch; at least one.
     """
     found, begin = [], 0
-    counts = torch.arange(1, tokens + 1)
+    counts = torch.arange(1, max(tokens, 1) + 1)
     while begin < len(sizes):
         most = max(1, tokens // int(sizes[begin]))
         some = sizes[begin : begin + most]

@@ -94,6 +94,13 @@ def test_without_a_seed_every_pair_once_over_all_processes() -> None:
     assert Counter(i for s in shares for batch in s for i in batch) == Counter(range(200))
 
 
+def test_no_process_is_left_without_a_batch() -> None:
+    few = pairs(3)
+    shares = [seen(TokenBatches(few, 10_000, rank=r, world_size=3)) for r in range(3)]
+    assert sorted(i for s in shares for batch in s for i in batch) == [0, 1, 2]
+    assert all(shares)
+
+
 def test_some_pairs() -> None:
     some = pairs().take(torch.tensor([5, 9, 11, 150])).take(torch.tensor([0, 3]))
     assert len(some) == 2
