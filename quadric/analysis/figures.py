@@ -83,7 +83,7 @@ def _against_cost(
 ) -> None:
     """One panel: a line for each neuron through its arms, from small to large."""
     known = [arm for arm in found if getattr(arm.first, key) is not None]
-    for line in dict.fromkeys(arm.line for arm in known):
+    for line in dict.fromkeys(arm.line for arm in known if arm.mean is not None):
         of_line = [arm for arm in known if arm.line == line and arm.mean is not None]
         of_line.sort(key=lambda arm: getattr(arm.first, key))
         axis.errorbar(

@@ -115,6 +115,11 @@ def test_lines_of_one_neuron_are_told_apart_by_their_settings() -> None:
         one["settings"] = one["settings"] | {"lr": lr, "workers": lr, "note": None}
         made.append(one)
     assert [arm.line for arm in arms(read(made)[0])] == ["eigen[9] lr=0.1", "eigen[9] lr=0.2"]
+    for one in made:
+        one["settings"]["schedule"] = f"a very long schedule of {one['settings']['lr']}"
+    long = arms(read(made)[0])
+    assert [arm.line for arm in long] == ["eigen[9] (settings 1)", "eigen[9] (settings 2)"]
+    assert arm_table(long).rows[1][-1] == "lr=0.2 schedule=a very long schedule of 0.2"
 
 
 def test_curves() -> None:
