@@ -89,9 +89,12 @@ def test_values_of_another_kind_are_missing() -> None:
 
 def test_bleu_is_read_from_its_mapping() -> None:
     translated = result(dataset="multi30k", bleu={"13a cased": 27.5, "intl": 28.0})
+    translated["epochs"] = [{"epoch": 1, "val_perplexity": 90.0}]
     del translated["test_accuracy"]
     (run,), _ = read([translated])
     assert (run.score, run.score_label) == (27.5, "test BLEU (13a cased)")
+    assert (run.curve_label, run.curve_falls) == ("perplexity", True)
+    assert curve(run, "test", "score") == [(1, 90.0)]
     assert run.metric.higher_is_better
 
 
