@@ -17,6 +17,7 @@ from quadric.analysis.reading import PLACE, RunResult, by_dataset
 # Fields that say how large a network is: a line goes through all sizes.
 _SIZES = ("model", "width", "channels", "hidden", "shortcut", "split")
 _WORDS = ("name", "title", "reproduces")
+_LONGEST = 24  # letters of settings in the name of a line
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Arm:
     Attributes:
         dataset: what they learned, and by what they are judged.
         line: the name of the line they belong to: neuron, rank, and what else sets lines apart.
+        settings: in which it differs from the other lines of its neuron, in full.
         runs: by seed.
     """
 
     dataset: str
     line: str
+    settings: str
     runs: tuple[RunResult, ...]
 
     @property
@@ -81,28 +84,36 @@ def arms(runs: Sequence[RunResult]) -> list[Arm]:
             groups.setdefault(run.arm, {}).setdefault(key, run)
         lines = _lines([next(iter(group.values())) for group in groups.values()])
         made = [
-            Arm(dataset, line, tuple(sorted(group.values(), key=lambda run: run.seed or 0)))
+            Arm(dataset, *line, tuple(sorted(group.values(), key=lambda run: run.seed or 0)))
             for line, group in zip(lines, groups.values(), strict=True)
         ]
-        order = list(dict.fromkeys(sorted(lines, key=lambda line: (line != "linear", line))))
+        order = sorted({name for name, _ in lines}, key=lambda name: (name != "linear", name))
         made.sort(key=lambda arm: (order.index(arm.line), arm.first.params or 0))
         found += made
     return found
 
 
-def _lines(firsts: Sequence[RunResult]) -> list[str]:
-    """The names of lines: the neuron, and the fields in which arms of that neuron differ."""
-    names = []
+def _lines(firsts: Sequence[RunResult]) -> list[tuple[str, str]]:
+    """The name of each arm's line, and the settings in which it differs from others of its neuron.
+
+    A name holds the settings while they are short, and else a letter for them.
+    """
+    found = []
+    letters: dict[str, dict[str, str]] = {}
     for run in firsts:
         family = [other for other in firsts if other.label == run.label]
-        words = [run.label]
+        words = []
         for key in sorted({key for other in family for key in other.settings}):
             values = {json.dumps(other.settings.get(key), default=str) for other in family}
             quiet = key in (*_SIZES, *_WORDS, *PLACE) or run.settings.get(key) is None
             if len(values) > 1 and not quiet:
                 words.append(f"{key}={run.settings[key]}")
-        names.append(" ".join(words))
-    return names
+        settings = " ".join(words)
+        known = letters.setdefault(run.label, {})
+        known.setdefault(settings, f"(settings {len(known) + 1})")
+        short = settings if len(settings) <= _LONGEST else known[settings]
+        found.append((f"{run.label} {short}".rstrip(), settings))
+    return found
 
 
 @dataclass(frozen=True)
@@ -181,7 +192,8 @@ def arm_table(found: Sequence[Arm]) -> Table:
             arm.std,
             len(arm.runs),
             arm.diverged,
+            arm.settings,
         )
         for arm in found
     ]
-    return Table((*header, "seeds", "diverged"), tuple(rows))
+    return Table((*header, "seeds", "diverged", "settings"), tuple(rows))

@@ -83,7 +83,7 @@ def _against_cost(
 ) -> None:
     """One panel: a line for each neuron through its arms, from small to large."""
     known = [arm for arm in found if getattr(arm.first, key) is not None]
-    for line in dict.fromkeys(arm.line for arm in known):
+    for line in dict.fromkeys(arm.line for arm in known if arm.mean is not None):
         of_line = [arm for arm in known if arm.line == line and arm.mean is not None]
         of_line.sort(key=lambda arm: getattr(arm.first, key))
         axis.errorbar(
@@ -215,7 +215,7 @@ def stability(results: Iterable[Any], width: float = PAGE) -> Figure:
                 axis.grid(True)
                 axis.locator_params(axis="x", integer=True)
                 _scaled(axis, alike, what)
-            row[0].set_ylabel(alike[0].score_label.removeprefix("test "))
+            row[0].set_ylabel(alike[0].curve_label)
             row[1].set_ylabel("loss")
             row[0].set_title(f"{dataset}: test solid, training dotted", loc="left")
         legend_above(figure, axes.flat, columns=5)
@@ -224,7 +224,7 @@ def stability(results: Iterable[Any], width: float = PAGE) -> Figure:
 
 def _scaled(axis: Axes, runs: Sequence[RunResult], what: str) -> None:
     """Losses and errors on a logarithmic axis; whole epochs even where there is only one."""
-    if what == "loss" or not runs[0].metric.higher_is_better:
+    if what == "loss" or runs[0].curve_falls:
         parts = [curve(run, part, what) for run in runs for part in ("train", "test")]
         number_axis(axis.yaxis, [y for points in parts for _, y in points if y])
     if max(len(run.epochs) for run in runs) == 1:

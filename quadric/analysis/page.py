@@ -140,6 +140,8 @@ def _run(run: RunResult, group: str) -> dict[str, Any]:
         "score": run.score,
         "scoreLabel": run.score_label,
         "higher": run.metric.higher_is_better,
+        "curveLabel": run.curve_label,
+        "curveFalls": run.curve_falls,
         "loss": number(result.get("test_loss")),
         "share": sum(shares) / len(shares) if shares else None,
         "seconds": number(result.get("seconds")),

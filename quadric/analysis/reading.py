@@ -44,7 +44,8 @@ class Metric:
 METRICS = (
     Metric("test_accuracy", "accuracy", "accuracy (%)", 100, True, ".2f"),
     Metric("test_rmse", "rmse", "RMSE", 1, False, ".4g"),
-    Metric("bleu", "bleu", "BLEU", 1, True, ".2f"),
+    # No epoch is translated: its curve is the perplexity.
+    Metric("bleu", "perplexity", "BLEU", 1, True, ".2f"),
 )
 # Fields of a recipe that say where a run was made, and not what it is.
 PLACE = ("seed", "data_dir", "workers", "accelerator", "kernels", "memory_format")
@@ -103,6 +104,18 @@ class RunResult:
         if self.metric.key == "bleu":
             name = f"BLEU ({_first_number(self.result.get('bleu'))[0]})"
         return f"test {name}" + (f" ({unit_text(self.unit)})" if self.unit else "")
+
+    @property
+    def curve_label(self) -> str:
+        """What its curves show beside the loss, for an axis."""
+        if self.metric.epoch_key == "perplexity":
+            return "perplexity"
+        return self.score_label.removeprefix("test ")
+
+    @property
+    def curve_falls(self) -> bool:
+        """Whether a smaller value of that is better."""
+        return self.metric.epoch_key == "perplexity" or not self.metric.higher_is_better
 
     @property
     def arm(self) -> str:

@@ -43,7 +43,7 @@ def test_efficiency_has_a_line_for_each_neuron() -> None:
     figure = figures.efficiency(many())
     assert figure.get_figwidth() == COLUMN
     params, macs, *law = figure.axes
-    assert set(lines(params)) == {"linear", "eigen[9]", "shared", "fan", "kervolution"}
+    assert set(lines(params)) == {"linear", "eigen[9]", "shared", "fan"}
     assert lines(params)["eigen[9]"] == [(500, 91), (1000, 91), (2000, 91), (4000, 91)]
     assert lines(macs)["eigen[9]"][0] == (4500, 91)
     assert [axis.get_xlabel() for axis in figure.axes[:2]] == ["parameters", "MACs per input"]

@@ -89,9 +89,12 @@ def test_values_of_another_kind_are_missing() -> None:
 
 def test_bleu_is_read_from_its_mapping() -> None:
     translated = result(dataset="multi30k", bleu={"13a cased": 27.5, "intl": 28.0})
+    translated["epochs"] = [{"epoch": 1, "val_perplexity": 90.0}]
     del translated["test_accuracy"]
     (run,), _ = read([translated])
     assert (run.score, run.score_label) == (27.5, "test BLEU (13a cased)")
+    assert (run.curve_label, run.curve_falls) == ("perplexity", True)
+    assert curve(run, "test", "score") == [(1, 90.0)]
     assert run.metric.higher_is_better
 
 
@@ -115,6 +118,11 @@ def test_lines_of_one_neuron_are_told_apart_by_their_settings() -> None:
         one["settings"] = one["settings"] | {"lr": lr, "workers": lr, "note": None}
         made.append(one)
     assert [arm.line for arm in arms(read(made)[0])] == ["eigen[9] lr=0.1", "eigen[9] lr=0.2"]
+    for one in made:
+        one["settings"]["schedule"] = f"a very long schedule of {one['settings']['lr']}"
+    long = arms(read(made)[0])
+    assert [arm.line for arm in long] == ["eigen[9] (settings 1)", "eigen[9] (settings 2)"]
+    assert arm_table(long).rows[1][-1] == "lr=0.2 schedule=a very long schedule of 0.2"
 
 
 def test_curves() -> None:

@@ -266,11 +266,11 @@ function facts(run) {
 }
 function curves(run) {
   const box = make("div", { class: "pair", id: "curves" });
-  for (const [what, label] of [["score", run.scoreLabel.replace(/^test /, "")], ["loss", "loss"]]) {
+  for (const [what, label] of [["score", run.curveLabel], ["loss", "loss"]]) {
     const train = run.curves[`train_${what}`], test = run.curves[`test_${what}`];
     const all = [...train, ...test].filter((point) => known(point[1]));
     if (!all.length) continue;
-    const chart = panel(all.map((p) => p[0]), all.map((p) => p[1]), "epoch", label, { logY: what === "loss" || !run.higher, xTicks: all.every((p) => p[0] === all[0][0]) ? [all[0][0]] : null });
+    const chart = panel(all.map((p) => p[0]), all.map((p) => p[1]), "epoch", label, { logY: what === "loss" || run.curveFalls, xTicks: all.every((p) => p[0] === all[0][0]) ? [all[0][0]] : null });
     chart.svg.setAttribute("role", "img");
     chart.svg.setAttribute("aria-label", `${label} by epoch, training and test`);
     for (const [points, kind] of [[train, "line dotted"], [test, "line"]]) {
