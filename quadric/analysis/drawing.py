@@ -12,6 +12,7 @@ from quadric.analysis.arms import Table, arm_table, arms
 from quadric.analysis.reading import RunResult, curve
 from quadric.analysis.style import RC
 from quadric.errors import InputError
+from quadric.writing import whole_file, write_text
 
 NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
 """Every figure by its name."""
@@ -84,7 +85,9 @@ def save(figure: Any, path: Path) -> list[Path]:
         for suffix in (".png", ".pdf"):
             file = path.with_name(path.name + suffix)
             # Without a date the same runs give the same file.
-            figure.savefig(file, metadata={"CreationDate": None} if suffix == ".pdf" else None)
+            metadata = {"CreationDate": None} if suffix == ".pdf" else None
+            with whole_file(file) as partial:
+                figure.savefig(partial, format=suffix[1:], metadata=metadata)
             found.append(file)
     return found
 
@@ -93,7 +96,7 @@ def _write(table: Table, path: Path, latex: bool) -> list[Path]:
     contents = {".csv": table.to_csv()} | ({".tex": table.to_latex()} if latex else {})
     files = [path.with_name(path.name + suffix) for suffix in contents]
     for file, content in zip(files, contents.values(), strict=True):
-        file.write_text(content, encoding="utf-8", errors="replace")
+        write_text(file, content.encode(errors="replace").decode())
     return files
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -20,6 +19,7 @@ from quadric.analysis.couplings import ranked_list
 from quadric.analysis.reading import RunResult, by_dataset, curve, number, read
 from quadric.analysis.style import neuron_styles, unit_text
 from quadric.errors import InputError
+from quadric.writing import write_text
 
 MOST_PAIRS = 10
 
@@ -47,14 +47,8 @@ def report(
     """
     runs, found = read(results)
     content = page(runs, title, [*notes, *found])
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    return path
+    write_text(path, content)
+    return Path(path)
 
 
 def page(runs: Sequence[RunResult], title: str, notes: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from quadric.train.recipe import PLACE, Recipe
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
 # stands in checkpoints, logs and the result: bytes of all of them, for each layer.
-NAMES, RECORD = 9_000, 350
+NAMES, RECORD = 3_500, 350
 
 
 @dataclass(frozen=True)
@@ -230,9 +230,15 @@ def bytes_of(recipe: Recipe, network: nn.Module) -> int:
     momenta = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2
     # The last one, the one before it and the next; with a validation part the best one, too.
     files = 4 if recipe.validation else 3
+    if recipe.keep_every is not None:
+        files += recipe.epochs // recipe.keep_every
+    if recipe.ema is not None:
+        momenta += 1  # the averaged weights are in each checkpoint
     layers = 5 + sum(1 for module in network.modules() if list(module.parameters(recurse=False)))
-    small = layers * (NAMES + RECORD * recipe.epochs)
-    return weights + files * (weights + momenta * parameters) + small
+    small = layers * (NAMES * files + RECORD * recipe.epochs)
+    # With `average` the weights of the last epochs are kept, and those of one more.
+    kept = 1 + (0 if recipe.average is None else recipe.average + 1)
+    return kept * weights + files * (weights + momenta * parameters) + small
 
 
 def _on(data: DataSet, run: Run) -> Run:

@@ -159,7 +159,7 @@ def test_mistakes(digits: Path, tmp_path: Path) -> None:
         ([digits, "-o", onnx_file, "--opset", 14], "opset 14 cannot be written"),
         ([digits, "-o", onnx_file, "--opset", 99], "opset must be from 1 to"),
         ([digits, "-o", onnx_file, "--json", tmp_path / "no" / "facts.json"], "no directory"),
-        ([digits, "-o", tmp_path / "no" / "model.onnx"], "must exist"),
+        ([digits, "-o", tmp_path / "no" / "model.onnx"], "there is no directory"),
         ([digits, "-o", onnx_file, "--int8", "--calibration", 0], "calibration must be >= 1"),
     ]
     for args, message in cases:

@@ -78,6 +78,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         {"optimizer": "sgd", "momentum": 0.0, "hidden": [100, 100]},
         {"neuron": "eigen", "validation": 0.25, "hidden": [200, 200]},
         {"epochs": 40},
+        {"keep_every": 1, "ema": 0.9, "hidden": [100, 100]},
     ],
 )
 def test_the_space_is_that_of_what_is_written(tmp_path: Path, overrides: dict[str, Any]) -> None:
