@@ -30,6 +30,7 @@ from quadric.conversion.swapping import Swap
 from quadric.counting.network import check_model, unwrapped
 from quadric.errors import FileError, InputError
 from quadric.nn import QuadraticLayer
+from quadric.nn.layer import TRANSPOSED
 from quadric.zoo import get_neuron
 
 KEY = "quadric"
@@ -368,6 +369,8 @@ def _fitting(
     """The tensors of the file by all their names, once they are known to fit the model."""
     values = dict(tensors) | {key: tensors[first] for key, first in header.aliases.items()}
     state = model.state_dict()
+    if header.content == "model":
+        _turn_old_weights(state, values)
     keys = quadratic_keys(model) if header.content == "quadratic" else set(state)
     missing = [repr(key) for key in state if key in keys and key not in values]
     unexpected = [repr(key) for key in values if key not in keys]
@@ -396,6 +399,15 @@ def _fitting(
             "it into a model of the same architecture"
         )
     return values
+
+
+def _turn_old_weights(state: Mapping[str, Any], values: dict[str, Tensor]) -> None:
+    """Transposes weights that older versions wrote as the layer has them: these have no mark."""
+    for mark in [key for key in state if key.endswith(f".{TRANSPOSED}") and key not in values]:
+        weight = mark.removesuffix(TRANSPOSED) + "weight"
+        if weight in values and values[weight].dim() == 2:
+            values[weight] = values[weight].T
+        values[mark] = state[mark]
 
 
 def _number_kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:

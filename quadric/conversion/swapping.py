@@ -105,8 +105,10 @@ def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
             new: nn.Module = QuadraticMultiheadAttention.from_mha(module, **chosen)
             vars(new)["_origin"] = type(module)
         elif is_transposed_linear(module):
-            new = make_layer(_as_linear(module), **chosen)
-            vars(new)["transposed_checkpoint"], vars(new)["_origin"] = True, type(module)
+            layer: Any = make_layer(_as_linear(module), **chosen)
+            layer.store_transposed_()
+            vars(layer)["_origin"] = type(module)
+            new = layer
         else:
             new = make_layer(module, **chosen)
     for name in ("weight", "bias"):
@@ -160,7 +162,7 @@ _HOOKS = [name for name in vars(nn.Module()) if "hook" in name]
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
-_NEURON_ATTRIBUTES |= {"recompute", "transposed_checkpoint", "_origin"}
+_NEURON_ATTRIBUTES |= {"recompute", "_origin"}
 # What torch's own layers keep for themselves.
 _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 
