@@ -55,7 +55,7 @@ def check_groups(channels: int, groups: int) -> None:
         )
 
 
-def _check_eigenvalues(eigenvalues: Tensor, blocks: Blocks, rank: int) -> None:
+def _check_eigenvalues(eigenvalues: Tensor, blocks: Blocks) -> None:
     if not isinstance(eigenvalues, Tensor):
         raise InputTypeError(
             f"eigenvalues must be a tensor, got {type(eigenvalues).__name__}: convert them with "
@@ -67,12 +67,7 @@ def _check_eigenvalues(eigenvalues: Tensor, blocks: Blocks, rank: int) -> None:
             "them with "
             ".float() first"
         )
-    if eigenvalues.dim() != 1 or eigenvalues.shape[0] != blocks.num_eigenvalues:
-        raise InputError(
-            f"eigenvalues must be a vector of length {blocks.num_eigenvalues} for "
-            f"{blocks.channels} outputs at rank {rank} and groups "
-            f"{blocks.groups}, got shape {tuple(eigenvalues.shape)}: give one per feature channel"
-        )
+    blocks.check(eigenvalues)
 
 
 def _check_weight(weight: Tensor) -> None:
@@ -137,7 +132,7 @@ def add_quadratic(
     check_rank(rank)
     dim = _check_out(out, dim, groups)
     blocks = eigen_blocks(out.shape[dim], rank, groups)
-    _check_eigenvalues(eigenvalues, blocks, rank)
+    _check_eigenvalues(eigenvalues, blocks)
     return reference.add_squares(out, eigenvalues, blocks, dim)
 
 
@@ -165,7 +160,7 @@ def add_shared(
     check_rank(rank)
     dim = _check_out(out, dim, groups)
     blocks = shared_blocks(out.shape[dim], rank, groups)
-    _check_eigenvalues(eigenvalues, blocks, rank)
+    _check_eigenvalues(eigenvalues, blocks)
     return reference.add_squares(out, eigenvalues, blocks, dim)
 
 
@@ -185,7 +180,7 @@ def quadratic_map(
     linear_map.check(input, weight)
     blocks = eigen_blocks(linear_map.outputs(weight), rank, linear_map.groups)
     _check_bias(bias, blocks.channels)
-    _check_eigenvalues(eigenvalues, blocks, rank)
+    _check_eigenvalues(eigenvalues, blocks)
     return add_squares(
         linear_map, blocks, linear_map.prepare(input), weight, bias, eigenvalues, recompute
     )

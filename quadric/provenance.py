@@ -44,6 +44,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def stamp(*distributions: str) -> dict[str, Any]:
+    """What a result file says of its origin: versions, machine, command."""
+    return {"versions": versions(*distributions), "machine": machine(), "command": command()}
+
+
 def peak_memory() -> int | None:
     """Bytes at most so far, of the GPU if one is used, else of this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():

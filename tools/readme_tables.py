@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from quadric import cost, models
-from quadric.bench.cases import NEURONS
+from quadric.bench.cases import NEURONS, PATHS, RECOMPUTED
 from quadric.bench.onnx import latency_summary
-from quadric.bench.suite import memory_summary, rank_summary, summary
+from quadric.bench.suite import summary
 from quadric.demo.table import demo_table
 from quadric.texttable import markdown_table
 from quadric.zoo.table import neuron_table
@@ -124,7 +124,8 @@ def _bench(
             f"{machine['cpu']}, {machine['cores']} cores, torch {torch_version}; {times} of "
             f"{min(counts)} runs{more}{rounds}, interleaved: `{data['command']}`."
         )
-        return f"{table(data['rows'], markdown=True)}\n\n{note}"
+        current = [row for row in data["rows"] if row["path"] in PATHS]  # older files have others
+        return f"{table(current, markdown=True)}\n\n{note}"
 
     return made
 
@@ -141,7 +142,33 @@ def _short(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
 
 
 def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    return memory_summary([r for r in rows if not r["group"].startswith("conv")], markdown)
+    """The peak memory of a training step of each network, in its best format and path."""
+    known = [r for r in rows if r["peak_memory_bytes"] and not r["group"].startswith("conv")]
+    known = [r for r in known if r["path"] != "compiled"]
+    lines = []
+    for group in dict.fromkeys(row["group"] for row in known):
+        for neuron in ("linear", *NEURONS, *(n + RECOMPUTED for n in NEURONS)):
+            found = [r for r in known if (r["group"], r["neuron"]) == (group, neuron)]
+            if found:
+                # Of equal ratios the least memory: formats differ a little.
+                best = min(found, key=lambda r: (round(r["memory"], 3), r["peak_memory_bytes"]))
+                size = f"{best['peak_memory_bytes'] / 2**20:,.1f}"
+                lines.append([group, neuron, size, f"{best['memory']:.3f}"])
+    return markdown_table(["network", "neuron", "peak, MiB", "of linear's"], lines, "llrr")
+
+
+def _ranks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+    """Cost against rank, as ratios to the linear layer; times are medians within one turn."""
+    lines = []
+    for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
+        cells: list[object] = [rank]
+        for neuron in NEURONS:
+            row = next(r for r in rows if (r["neuron"], r["rank"]) == (neuron, rank))
+            cells += [f"{row[k]:.2f}" for k in ("training_turns", "inference_turns", "memory")]
+        lines.append(cells)
+    kinds = ("training", "inference", "memory")
+    header = ["rank", *(f"{neuron}: {kind}" for neuron in NEURONS for kind in kinds)]
+    return markdown_table(header, lines, "r" * len(header))
 
 
 def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
@@ -183,7 +210,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "bf16": _bench("bf16.json", _each_way),
     "layers": _bench("suite.json", _layers, RATIOS),
     "memory": _bench("suite.json", _memory),
-    "ranks": _bench("ranks.json", rank_summary, "medians"),
+    "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,
 }
 PAGES = (

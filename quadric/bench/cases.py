@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from quadric.conversion.convert import convert_
 from quadric.errors import InputError
 from quadric.exporting.checking import tensors_in
+from quadric.models.building import create
 from quadric.models.named import build_network, example_inputs
 from quadric.ops import native as kernels
 from quadric.zoo import make_layer
@@ -150,28 +151,35 @@ def make_cases(
     for neuron in ["linear", *(n for n in neurons if n != "linear")]:
         chosen = dict(options or {}) if neuron != "linear" else {}
         name = neuron + (RECOMPUTED if chosen.get("recompute") else "")
-        for path in _paths(neuron, paths):
-            for layout in formats:
-                for dtype in dtypes:
-                    torch.manual_seed(0)
-                    module, args = build(neuron, **chosen), inputs
-                    for parameter_name, parameter in module.named_parameters():
-                        if parameter_name.endswith("eigenvalues"):  # zeros might cost less
-                            nn.init.normal_(parameter, std=0.01)
-                    if layout:
-                        form: Any = {"memory_format": FORMATS[layout]}
-                        module = module.to(**form)
-                        # Their own leaves: else each backward would end in a change of layout.
-                        args = tuple(
-                            x.detach().contiguous(**form).requires_grad_(x.requires_grad)
-                            for x in inputs
-                        )
-                    if path == "compiled":
-                        module = cast(nn.Module, torch.compile(module))
-                    own = None if step is None else step(module, args)
-                    rank = chosen.get("rank")
-                    cases.append(Case(group, name, rank, path, layout, dtype, module, args, own))
+        for path, layout, dtype in itertools.product(_paths(neuron, paths), formats, dtypes):
+            torch.manual_seed(0)
+            module, args = build(neuron, **chosen), inputs
+            draw_eigenvalues_(module, 0.01)  # zeros might cost less
+            if layout:
+                form: Any = {"memory_format": FORMATS[layout]}
+                module = module.to(**form)
+                # Their own leaves: else each backward would end in a change of layout.
+                args = tuple(
+                    x.detach().contiguous(**form).requires_grad_(x.requires_grad) for x in inputs
+                )
+            if path == "compiled":
+                module = cast(nn.Module, torch.compile(module))
+            own = None if step is None else step(module, args)
+            rank = chosen.get("rank")
+            cases.append(Case(group, name, rank, path, layout, dtype, module, args, own))
     return cases
+
+
+def draw_eigenvalues_(module: nn.Module, std: float) -> None:
+    """Gives a fresh network eigenvalues that are not zero.
+
+    Args:
+        module: the network.
+        std: their standard deviation.
+    """
+    for name, parameter in module.named_parameters():
+        if name.endswith("eigenvalues"):
+            nn.init.normal_(parameter, std=std)
 
 
 def layer_cases(
@@ -198,12 +206,9 @@ def layer_cases(
     cases = []
     for channels, size, batch in shapes:
         group = f"conv {channels}x{size}x{size}, batch {batch}"
-        conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
         inputs = (torch.randn(batch, channels, size, size).requires_grad_(),)
-
-        def build(neuron: str, conv: Any = conv, **options: Any) -> nn.Module:
-            return make_layer(conv, neuron=neuron, **options)
-
+        conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+        build = functools.partial(make_layer, conv)
         cases += make_cases(group, build, inputs, neurons, paths, formats, dtypes, options)
     return cases
 
@@ -265,27 +270,22 @@ def network_cases(
     if name == "transformer":
         if inputs:
             raise InputError("the transformer has its own inputs: leave --input out")
-        size = batch or 64
-        sentences = tuple(torch.randn(25, size, 512) for _ in range(2))
-        group = f"transformer, batch {size}"
-        return make_cases(
-            group, make_transformer, sentences, neurons, paths, ("",), dtypes, options
-        )
-    size = batch or 128
-    examples = example_inputs(name, inputs)
-    batches = tuple(_of_batch(example, size) for example in examples)
+        size, make = batch or 64, _transformer
+        batches = [torch.randn(25, size, 512) for _ in range(2)]
+    else:
+        size, make = batch or 128, functools.partial(build_network, name)
+        batches = [_of_batch(example, size) for example in example_inputs(name, inputs)]
+        _check_network(name, make(), batches)
 
     def build(neuron: str, **options: Any) -> nn.Module:
-        if not options:
-            return build_network(name, neuron, example_inputs=batches)
-        model = build_network(name)
-        convert_(model, neuron, example_inputs=batches, **options)
+        model = make()
+        if neuron != "linear":
+            convert_(model, neuron, example_inputs=tuple(batches), **options)
         return model
 
-    _check_network(name, build_network(name), batches)
-    layouts = formats if len(examples) == 1 and examples[0].dim() == 4 else ("",)
+    layouts = formats if len(batches) == 1 and batches[0].dim() == 4 else ("",)
     group = f"{name}, batch {size}"
-    return make_cases(group, build, batches, neurons, paths, layouts, dtypes, options)
+    return make_cases(group, build, tuple(batches), neurons, paths, layouts, dtypes, options)
 
 
 def _of_batch(example: Tensor, size: int) -> Tensor:
@@ -315,32 +315,17 @@ def _check_network(name: str, model: nn.Module, inputs: Sequence[Tensor]) -> Non
         )
 
 
-def make_transformer(neuron: str, **options: Any) -> nn.Module:
-    """An nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024.
-
-    Args:
-        neuron: what it is converted to.
-        **options: of the neuron.
-
-    Returns:
-        The network; it takes sentences in the second dimension.
-    """
+def _transformer() -> nn.Module:
+    """An nn.Transformer of width 512 with 3 + 3 layers and feed-forward 1024."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="enable_nested_tensor is True")
-        model = nn.Transformer(512, 8, 3, 3, 1024)
-    if neuron != "linear":
-        convert_(model, neuron, **options)
-    return model
+        return nn.Transformer(512, 8, 3, 3, 1024)
 
 
-def _perceptron(sizes: Sequence[int], activation: type[nn.Module]) -> Build:
-    def build(neuron: str, **options: Any) -> nn.Module:
-        layers: list[nn.Module] = []
-        for n, m in itertools.pairwise(sizes[:-1]):
-            layers += [make_layer(nn.Linear, n, m, neuron=neuron, **options), activation()]
-        return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
-
-    return build
+def _perceptron(inputs: int, hidden: tuple[int, ...], activation: str) -> Build:
+    return functools.partial(
+        create, "mlp", in_features=inputs, hidden=hidden, activation=activation
+    )
 
 
 def _adam_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
@@ -382,8 +367,8 @@ def small_cases(paths: Sequence[str] = ("plain", "kernels")) -> list[Case]:
     """
     rows = (torch.randn(256, 8),)
     points = (torch.rand(1024, 2).requires_grad_(),)
-    table = _perceptron((8, 64, 64, 1), nn.ReLU)
-    equation = _perceptron((2, 24, 24, 24, 1), nn.Tanh)
+    table = _perceptron(8, (64, 64), "relu")
+    equation = _perceptron(2, (24, 24, 24), "tanh")
     return [
         *make_cases("perceptron, batch 256", table, rows, NEURONS, paths, step=_adam_step),
         *make_cases(

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quadric import models, provenance
+from quadric.bench.cases import draw_eigenvalues_
 from quadric.conversion.convert import convert_
 from quadric.exporting import export_onnx, latencies
 from quadric.texttable import markdown_table, text_table
@@ -46,8 +47,7 @@ def _encoder(neuron: str, rank: int | None) -> nn.Module:
     layer = nn.TransformerEncoderLayer(512, 8, 1024, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     if neuron != "linear":
-        options: dict[str, Any] = {} if rank is None else {"rank": rank}
-        convert_(model, neuron, **options)
+        convert_(model, neuron, rank)
     return model
 
 
@@ -79,15 +79,8 @@ class LatencyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report with where it comes from, for JSON."""
-        return {
-            "kind": "onnx latency",
-            "rounds": self.rounds,
-            "threads": self.threads,
-            "rows": self.rows,
-            "versions": provenance.versions("onnx", "onnxruntime"),
-            "machine": provenance.machine(),
-            "command": provenance.command(),
-        }
+        origin = provenance.stamp("onnx", "onnxruntime")
+        return {"kind": "onnx latency", **vars(self), **origin}
 
     def __str__(self) -> str:
         return (
@@ -123,16 +116,6 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['ratio']:.2f}{spread}"
 
 
-def _quadratic(name: str, build: Callable[[str, int | None], nn.Module]) -> nn.Module:
-    """The network with eigenvalues that are not zero, else nothing of them would be in the file."""
-    torch.manual_seed(0)
-    model = build(*NEURONS[name])
-    for name, value in model.named_parameters():
-        if name.endswith("eigenvalues"):
-            nn.init.normal_(value, std=1e-3)
-    return model.eval()
-
-
 def bench_onnx(
     networks: Sequence[Network] = NETWORKS,
     *,
@@ -153,38 +136,36 @@ def bench_onnx(
     Returns:
         The report.
     """
-    found: dict[tuple[str, int, str], list[float]] = {}
-    ratios: dict[tuple[str, int, str], list[float]] = {}
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        ready: list[tuple[Network, dict[str, Path]]] = []
-        for network in networks:
-            files: dict[str, Path] = {}
-            for name in NEURONS:
-                files[name] = Path(folder) / f"{len(ready)}-{len(files)}.onnx"
-                model = _quadratic(name, network.build)
-                export_onnx(model, files[name], torch.randn(1, *network.shape))
-            ready.append((network, files))
+        for i, network in enumerate(networks):
+            for name, (neuron, rank) in NEURONS.items():
+                torch.manual_seed(0)
+                model = network.build(neuron, rank).eval()
+                draw_eigenvalues_(model, 1e-3)  # with zeros nothing of them would be in the file
+                export_onnx(model, Path(folder, f"{i}-{name}.onnx"), torch.randn(1, *network.shape))
         for _ in range(rounds):
-            for network, files in ready:
+            for i, network in enumerate(networks):
+                files = {name: Path(folder, f"{i}-{name}.onnx") for name in NEURONS}
                 for batch in network.batches:
-                    inputs: list[Tensor] = [torch.randn(batch, *network.shape)]
+                    inputs = [torch.randn(batch, *network.shape)]
                     times = latencies(
                         files, inputs, threads=threads, seconds=seconds, repeats=100_000
                     )
-                    for name, time in times.items():
-                        key = (network.name, batch, name)
-                        found.setdefault(key, []).append(time)
-                        ratios.setdefault(key, []).append(time / times["linear"])
+                    found.setdefault((network.name, batch), []).append(times)
                     tick()
-    rows = [
-        {
-            "network": network,
-            "batch": batch,
-            "neuron": neuron,
-            "seconds": min(times),
-            "ratio": min(times) / min(found[network, batch, "linear"]),
-            "ratios": ratios[network, batch, neuron],
-        }
-        for (network, batch, neuron), times in found.items()
-    ]
+    rows = []
+    for (place, batch), of_rounds in found.items():
+        best = {name: min(times[name] for times in of_rounds) for name in NEURONS}
+        rows += [
+            {
+                "network": place,
+                "batch": batch,
+                "neuron": name,
+                "seconds": best[name],
+                "ratio": best[name] / best["linear"],
+                "ratios": [times[name] / times["linear"] for times in of_rounds],
+            }
+            for name in NEURONS
+        ]
     return LatencyReport(rows, rounds, threads)

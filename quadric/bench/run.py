@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch._dynamo
@@ -23,6 +22,8 @@ INFERENCES = 3
 
 AT_LEAST = 10.0
 """Seconds of timing of a group below which more runs follow than were asked for."""
+
+_FACTS = ("group", "neuron", "rank", "path", "format", "dtype")
 
 Rounds = list[dict[str, list[float]]]
 """For each round the seconds of all runs, by case."""
@@ -46,48 +47,21 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report with where it comes from, for JSON."""
-        return {
-            "kind": "bench",
-            **vars(self),
-            "versions": provenance.versions(),
-            "machine": provenance.machine(),
-            "command": provenance.command(),
-        }
-
-    def write(self, path: Path) -> None:
-        """Writes the report as strict JSON.
-
-        Args:
-            path: the file.
-        """
-        provenance.write_json(path, self.to_dict())
+        return {"kind": "bench", **vars(self), **provenance.stamp()}
 
     def __str__(self) -> str:
-        header = ["neuron", "path", "format", "dtype", "training", "inference", "in turn"]
-        header += ["own format", "memory", *(["spread over rounds"] if self.rounds > 1 else [])]
+        header = ["neuron", "path", "format", "dtype", "training", "inference", "in turn", "memory"]
+        header += ["spread over rounds"] if self.rounds > 1 else []
         lines = []
         for group in dict.fromkeys(row["group"] for row in self.rows):
-            cells = []
-            for row in self.rows:
-                if row["group"] != group:
-                    continue
-                rank = f" k={row['rank']}" if row["rank"] is not None else ""
-                words = [row["neuron"] + rank, row["path"], row["format"] or "-", row["dtype"]]
-                words += [_ratio(row["training"]), _ratio(row["inference"])]
-                for kind in ("turns", "own"):
-                    both = (row[f"training_{kind}"], row[f"inference_{kind}"])
-                    words.append("/".join(map(_ratio, both)))
-                cells.append([*words, _ratio(row["memory"])])
-                if self.rounds > 1:
-                    cells[-1].append(_spread(row))
-            lines += [group, text_table(header, cells, "llllrrrrrr"[: len(header)]), ""]
+            cells = [self._cells(row) for row in self.rows if row["group"] == group]
+            lines += [group, text_table(header, cells, "llllrrrrr"[: len(header)]), ""]
         runs = self.repeats * self.rounds
         lines.append(
             f"Ratios to the linear one: best of {runs} training steps and {INFERENCES * runs} "
             "inferences each, or more of short ones; runs are interleaved.\n"
             "training, inference: against linear in its better memory format; in turn: medians of "
-            "the ratios within one turn;\n"
-            "own format: training/inference against linear in the same one.\n"
+            "the ratios within one turn.\n"
             "memory: peak of a training step, by the allocator's own record. "
             "Compiled is compared with compiled."
         )
@@ -95,17 +69,16 @@ class BenchReport:
             lines.append("Freed memory stayed with the process, so that no run waited for pages.")
         return "\n".join(lines)
 
-
-def _spread(row: dict[str, Any]) -> str:
-    """Least and greatest ratio over the rounds, training / inference."""
-    rounds = (row["training_rounds"], row["inference_rounds"])
-    return " / ".join(
-        f"{_ratio(min(r))}-{_ratio(max(r))}" if None not in r else "-" for r in rounds
-    )
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    def _cells(self, row: dict[str, Any]) -> list[str]:
+        rank = f" k={row['rank']}" if row["rank"] is not None else ""
+        cells = [row["neuron"] + rank, row["path"], row["format"] or "-", row["dtype"]]
+        cells += [f"{row['training']:.3f}", f"{row['inference']:.3f}"]
+        cells.append(f"{row['training_turns']:.3f}/{row['inference_turns']:.3f}")
+        cells.append("-" if row["memory"] is None else f"{row['memory']:.3f}")
+        if self.rounds > 1:
+            spread = (row["training_rounds"], row["inference_rounds"])
+            cells.append(" / ".join(f"{min(r):.3f}-{max(r):.3f}" for r in spread))
+        return cells
 
 
 def run(
@@ -231,55 +204,42 @@ def _run_group(
             passes = {case.name: case.forward for case in some}
             more = INFERENCES * repeats
             found["inference"].append(interleaved(passes, more, prepare, tick, share))
-    peaks: dict[str, int | None] = {}
-    for case in cases:
+    peaks: dict[str, int] = {}
+    for case in cases if memory else ():
         case.switch()
         case.clear()  # what is released within would count against the peak
-        peaks[case.name] = peak_bytes(case.training_step) if memory else None
-    rows = []
-    for case in cases:
-        # The linear ones are timed with those of several paths: of them the first counts.
-        at = next(i for i, some in enumerate(together) if any(c is case for c in some))
-        bases = _bases(case, cases)
-        own = [c for c in bases if c.format == case.format]
-        row: dict[str, Any] = {
-            **{k: getattr(case, k) for k in ("group", "neuron", "rank", "path", "format", "dtype")},
-            "peak_memory_bytes": peaks[case.name],
-            "memory": _divided(peaks[case.name], [peaks[c.name] for c in own]),
-        }
-        for kind, all_rounds in times[at].items():
-            row |= _ratios(kind, all_rounds, case, bases)
-        rows.append(row)
-    return rows
+        peaks[case.name] = peak_bytes(case.training_step)
+    rows: dict[str, dict[str, Any]] = {}
+    for some, found in zip(together, times, strict=True):
+        for case in some:
+            # The linear ones are timed with those of several paths: of them the first counts.
+            if case.name in rows:
+                continue
+            bases, peak = _bases(case, cases), peaks.get(case.name)
+            least = [peaks[c.name] for c in bases if c.format == case.format and peaks]
+            rows[case.name] = {
+                **{k: getattr(case, k) for k in _FACTS},
+                "peak_memory_bytes": peak,
+                "memory": peak / min(least) if peak and least else None,
+            }
+            for kind, of_rounds in found.items():
+                rows[case.name] |= _ratios(kind, of_rounds, case, bases)
+    return [rows[case.name] for case in cases]
 
 
 def _ratios(kind: str, rounds: Rounds, case: Case, bases: Sequence[Case]) -> dict[str, Any]:
     """Times of a case and its ratios to the linear ones."""
     bests = [{name: min(runs) for name, runs in each.items()} for each in rounds]
     best = {name: min(each[name] for each in bests) for name in bests[0]}
-    runs = [seconds for each in rounds for seconds in each[case.name]]
-    row: dict[str, Any] = {
+    base = min((c.name for c in bases), key=lambda name: best[name])
+    pairs = [pair for each in rounds for pair in zip(each[case.name], each[base], strict=True)]
+    return {
         f"{kind}_seconds": best[case.name],
-        f"{kind}_median_seconds": statistics.median(runs),
-        f"{kind}_runs": len(runs),
-        f"{kind}_linear_seconds": None,
-        f"{kind}_turns": None,
-    }
-    own = [c for c in bases if c.format == case.format]
-    for suffix, against in (("", bases), ("_own", own)):
-        row[f"{kind}{suffix}"] = _divided(best[case.name], [best[c.name] for c in against])
-        row[f"{kind}{suffix}_rounds"] = [
-            _divided(each[case.name], [each[c.name] for c in against]) for each in bests
-        ]
-    if bases:
-        base = min(bases, key=lambda c: best[c.name])
-        row[f"{kind}_linear_seconds"] = best[base.name]
+        f"{kind}_median_seconds": statistics.median(own for own, _ in pairs),
+        f"{kind}_runs": len(pairs),
+        f"{kind}_linear_seconds": best[base],
+        kind: best[case.name] / best[base],
+        f"{kind}_rounds": [e[case.name] / min(e[c.name] for c in bases) for e in bests],
         # Within one turn: a machine that is slow for a while slows both down.
-        pairs = [pair for r in rounds for pair in zip(r[case.name], r[base.name], strict=True)]
-        row[f"{kind}_turns"] = statistics.median(one / other for one, other in pairs)
-    return row
-
-
-def _divided(value: float | None, bases: Sequence[float | None]) -> float | None:
-    known = [base for base in bases if base]
-    return value / min(known) if value is not None and known else None
+        f"{kind}_turns": statistics.median(own / other for own, other in pairs),
+    }

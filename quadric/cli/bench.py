@@ -13,14 +13,14 @@ from quadric.cli import options
 from quadric.errors import InputError
 from quadric.extras import require
 
-_TIMING = {"paths", "repeats", "rounds", "threads", "memory", "picture"}
+_TIMING = {"paths", "repeats", "rounds", "threads", "memory"}
 _CHOICE = {"neurons", "formats", "dtypes"}
 # For each option that says what is timed, why most others make no sense, and those that do.
 _BESIDE: dict[str, tuple[str, set[str]]] = {
     "tables": ("--tables says itself what is timed", {"rows", "repeats"}),
     "onnx": ("--onnx says itself what is timed", {"rounds", "threads"}),
     "suite": ("--suite says itself what is timed", {*_TIMING, "batch"}),
-    "ranks": ("--ranks times one convolution", {*_TIMING, "neurons"}),
+    "ranks": ("--ranks times one convolution", {*_TIMING, "neurons", "picture"}),
     "model": ("--model is a network of its own", {*_TIMING, *_CHOICE, "batch", "input"}),
     "shapes": ("single layers have --shapes", {*_TIMING, *_CHOICE}),
 }
@@ -45,7 +45,7 @@ def bench(
     ),
     neurons: str = Option("eigen,shared", help="Neurons to compare with linear, or all."),
     paths: str = Option("plain,kernels", help="Of plain, kernels, compiled."),
-    formats: str = Option("nchw,channels_last", help="Of nchw, channels_last."),
+    formats: str = Option("channels_last", help="Of nchw, channels_last."),
     dtypes: str = Option("float32", help="Of float32, bf16."),
     shapes: str | None = Option(
         None, help="Layers as channels x size x batch: 20x32x128,40x16x128."
@@ -54,7 +54,7 @@ def bench(
     batch: int | None = Option(None, help="Batch size of a network.", min=1),
     input: options.Inputs = None,
     repeats: int | None = Option(
-        None, help="Timed runs: 5 (of tables at most), or 12 of --suite.", min=1
+        None, help="Timed runs: 3 (5 of tables), or 12 of --suite.", min=1
     ),
     rounds: int = Option(1, help="How often to repeat the comparison, for its spread.", min=1),
     suite: bool = Option(False, "--suite", help="Every row of docs/speed.md: takes long."),
@@ -64,7 +64,7 @@ def bench(
     rows: int = Option(7373, help="Rows of the table.", min=2),
     onnx: bool = Option(False, "--onnx", help="Time exported networks in ONNX Runtime instead."),
     json_file: options.JsonFile = None,
-    picture: Path | None = Option(None, "--plot", metavar="FILE", help="Draw the ratios."),
+    picture: Path | None = Option(None, "--plot", metavar="FILE", help="Draw cost against rank."),
 ) -> None:
     """Time quadratic layers and networks against linear ones, interleaved, with peak memory.
 
@@ -96,7 +96,7 @@ def bench(
 
     from quadric import zoo
     from quadric.bench import cases as known
-    from quadric.bench.command import REPEATS, affordable, chosen, usable_paths, widest
+    from quadric.bench.command import EXPENSIVE, REPEATS, chosen, usable_paths
     from quadric.bench.run import AT_LEAST, expected_seconds, run, timed_runs
     from quadric.bench.suite import suite_cases, summary
     from quadric.process import keep_freed_memory
@@ -106,16 +106,16 @@ def bench(
     ways = chosen("paths", options.words(paths), known.PATHS)
     layouts = chosen("formats", options.words(formats), known.FORMATS)
     types = chosen("dtypes", options.words(dtypes), known.DTYPES)
-    named = list(zoo.neurons()) if neurons == "all" else options.words(neurons)
-    compared = chosen("neurons", named, zoo.neurons())
     notes: list[str] = []
+    named = options.words(neurons)
+    if neurons == "all":
+        named = [name for name in zoo.neurons() if name not in EXPENSIVE]
+        notes.append(f"left out, as they take hours unless named: {', '.join(EXPENSIVE)}")
+    compared = chosen("neurons", named, zoo.neurons())
     sizes: tuple[tuple[int, int, int], ...] = known.ANCHOR_SHAPES
     if shapes is not None:
         parsed = [options.numbers("shapes", shape, "x", 3) for shape in options.words(shapes)]
         sizes = tuple(dict.fromkeys((size[0], size[1], size[2]) for size in parsed))
-    if neurons == "all" and ranks is None:
-        n = 9 * max(size[0] for size in sizes) if model is None else widest(model)
-        compared, notes = affordable(n)
     ways, more = usable_paths(ways)
     if kind == "suite":
         cases = suite_cases(ways, batch=batch)

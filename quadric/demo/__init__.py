@@ -61,9 +61,7 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
             "quick": quick,
             "rows": [outcome.to_dict() for outcome in outcomes],
             "seconds": time.perf_counter() - started,
-            "versions": provenance.versions("matplotlib", "scikit-learn"),
-            "machine": provenance.machine(),
-            "command": provenance.command(),
+            **provenance.stamp("matplotlib", "scikit-learn"),
         }
     report = provenance.finite(report)
     provenance.write_json(out / "demo.json", report)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from quadric import functional as QF
 from quadric.errors import InputError, InputTypeError
+from quadric.functional import check_rank
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
 from quadric.nn.layer import QuadraticLayer, check_dtype, check_plain_parameters, uniform_start_
-from quadric.ops import reference
+from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks
 from quadric.ops.maps import Map
 
@@ -49,7 +49,7 @@ class EigenLayer(QuadraticLayer):
         dtype: torch.dtype | None,
     ) -> None:
         check_dtype(dtype)
-        self.rank = QF.check_rank(rank)
+        self.rank = check_rank(rank)
         self.normalize = bool(normalize)
         self.eigenvalue_init = check_eigenvalue_init(eigenvalue_init)
         self.recompute = bool(recompute)
@@ -111,14 +111,14 @@ class EigenLayer(QuadraticLayer):
         return self._forward(self.linear_map, input)
 
     def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
-        return QF.quadratic_map(
-            linear_map,
-            input,
-            self.weight,
-            self.effective_eigenvalues(),
-            self.bias,
-            rank=self.rank,
-            recompute=self.recompute,
+        # The parameters were checked when the layer was made: only the input is left.
+        weight = self.weight
+        linear_map.check(input, weight)
+        blocks = eigen_blocks(linear_map.outputs(weight), self.rank, linear_map.groups)
+        eigenvalues = self.effective_eigenvalues()
+        ready = linear_map.prepare(input)
+        return add_squares(
+            linear_map, blocks, ready, weight, self.bias, eigenvalues, self.recompute
         )
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:

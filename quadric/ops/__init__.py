@@ -77,7 +77,11 @@ def add_squares(
 
     Returns:
         z + S z^2 with z = linear_map(input, weight, bias).
+
+    Raises:
+        InputError: if there are fewer or more eigenvalues than `blocks` says.
     """
+    blocks.check(eigenvalues)
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast
         # Cast here, not inside the torch call: what is kept for recomputing is then what the call

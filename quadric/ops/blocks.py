@@ -21,6 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from quadric.errors import InputError
+
 
 @dataclass(frozen=True)
 class Run:
@@ -90,6 +92,16 @@ class Blocks:
         full, rest = divmod(self.channels // self.groups, self.size)
         last = self._in_block(rest) if rest else 0
         return self.groups * (full * self._in_block(self.size) + last)
+
+    def check(self, eigenvalues: Tensor) -> None:
+        """Raises unless there are as many eigenvalues as S has entries."""
+        if eigenvalues.shape != (self.num_eigenvalues,):
+            rank = self.size - 1 if self.shape == "star" else self.size
+            raise InputError(
+                f"eigenvalues must be a vector of length {self.num_eigenvalues} for "
+                f"{self.channels} outputs at rank {rank} and groups {self.groups}, got shape "
+                f"{tuple(eigenvalues.shape)}: give that many"
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 import quadric
 from quadric import bench
-from quadric.bench import command
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
 from quadric.bench.run import expected_seconds, timed_runs
@@ -64,12 +63,6 @@ def test_ratios_are_against_linear_of_the_same_kind():
     for row in report.rows:
         best = min(r["training_seconds"] for r in report.rows if r["neuron"] == "linear")
         assert row["training"] == pytest.approx(row["training_seconds"] / best)
-        own = next(
-            r["inference_seconds"]
-            for r in report.rows
-            if r["neuron"] == "linear" and r["format"] == row["format"]
-        )
-        assert row["inference_own"] == pytest.approx(row["inference_seconds"] / own)
     linear = [row for row in report.rows if row["neuron"] == "linear"]
     assert [row["memory"] for row in linear] == [1.0, 1.0]
     fan = next(row for row in report.rows if row["neuron"] == "fan")
@@ -172,9 +165,9 @@ def test_eigen_keeps_no_more_memory_than_linear_in_front_of_batchnorm():
 
 
 def test_command(tmp_path):
-    file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    file = tmp_path / "bench.json"
     words = ["bench", "--shapes", "4x5x2", "--repeats", "1", "--neurons", "eigen", "--no-memory"]
-    result = CliRunner().invoke(app, [*words, "--json", str(file), "--plot", str(picture)])
+    result = CliRunner().invoke(app, [*words, "--json", str(file)])
     assert result.exit_code == 0, result.output
     assert "conv 4x5x5, batch 2" in result.output
     assert "fused kernels are o" in result.stderr
@@ -182,7 +175,6 @@ def test_command(tmp_path):
     data = json.loads(file.read_text())
     assert {"rows", "machine", "versions", "command", "repeats"} <= set(data)
     assert {row["training_runs"] for row in data["rows"]} == {10}  # short ones: ten times as often
-    assert picture.stat().st_size > 1000
 
 
 def test_ranks_are_drawn_as_lines(tmp_path):
@@ -215,8 +207,9 @@ def test_ranks_are_drawn_as_lines(tmp_path):
         (["--suite", "--dtypes", "bf16"], "--suite says itself what is timed, got --dtypes"),
         (["--onnx", "--neurons", "fan"], "--onnx says itself what is timed, got --neurons"),
         (["--json", "no/such/file.json"], "there is no directory no/such"),
-        (["--plot", "a.foo"], "--plot must end in one of"),
-        (["--plot", "no/such/a.png"], "there is no directory no/such"),
+        (["--ranks", "1", "--plot", "a.foo"], "--plot must end in one of"),
+        (["--plot", "a.png"], "single layers have --shapes, got --plot with it"),
+        (["--ranks", "1", "--plot", "no/such/a.png"], "there is no directory no/such"),
         (["--suite", "--model", "mlp"], "--suite says itself what is timed"),
         (["--paths", "kernels-joined"], "paths must be among plain, kernels, compiled"),
     ],
@@ -295,22 +288,12 @@ def test_a_frozen_network_is_refused():
 def test_all_neurons_but_those_that_take_hours(tmp_path):
     words = ["bench", "--neurons", "all", "--paths", "plain", "--repeats", "1", "--no-memory"]
     words += ["--formats", "nchw,nchw", "--json", str(tmp_path / "bench.json")]
-    for shape, left_out in (("2x3x1", set()), ("8x3x1", {"general", "pure"})):
-        result = CliRunner().invoke(app, [*words, "--shapes", f"{shape},{shape}"])
-        assert result.exit_code == 0, result.output
-        rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
-        assert [row["neuron"] for row in rows] == [
-            n for n in quadric.neurons() if n not in left_out
-        ]
-        assert ("general, pure" in result.stderr) == bool(left_out)
-
-
-@pytest.mark.parametrize("model", ["transformer", "resnet20"])
-def test_neurons_that_take_hours_in_a_network(model):
-    widest = command.widest(model)
-    ratios = {n: command._layer_ratio(n, widest) for n in ("eigen", "fan", "general")}
-    assert 1 < ratios["eigen"] < 1.5 < ratios["fan"] < 4
-    assert ratios["general"] > command.EXPENSIVE
+    result = CliRunner().invoke(app, [*words, "--shapes", "8x3x1,8x3x1"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    left_out = {"general", "pure"}
+    assert [row["neuron"] for row in rows] == [n for n in quadric.neurons() if n not in left_out]
+    assert "left out, as they take hours unless named: general, pure" in result.stderr
 
 
 def test_compiled_needs_a_compiler(tmp_path):

@@ -300,6 +300,15 @@ def test_starts() -> None:
         quadric.make_layer(nn.Linear, 4, 16, neuron="shared", eigenvalue_init="nonsense")
 
 
+@pytest.mark.parametrize("neuron", ["shared", "square"])
+def test_eigenvalues_of_the_wrong_length(neuron: str) -> None:
+    layer: Any = quadric.make_layer(nn.Linear, 4, 16, neuron=neuron)
+    number = layer.eigenvalues.numel()
+    layer.eigenvalues = nn.Parameter(torch.zeros(number + 1))
+    with pytest.raises(ValueError, match=rf"\b{number}\b.*\b{number + 1}\b"):
+        layer(torch.randn(3, 4))
+
+
 def test_channels_last_is_kept() -> None:
     layer: Any = quadric.make_layer(nn.Conv2d, 4, 16, 3, padding=1, neuron="shared")
     nn.init.normal_(layer.eigenvalues)

@@ -13,6 +13,8 @@ from quadric.sklearn.comparison.models import LINEAR, Contender, Plan
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.texttable import text_table
 
+_PACKAGES = ("scikit-learn", "pandas", "numpy")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -221,7 +223,7 @@ class Comparison:
             },
             "results": [self.result(row) for row in self.rows],
             "settings": self.records.settings,
-            **_origin(),
+            **provenance.stamp(*_PACKAGES),
         }
 
     def result(self, row: Row) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class Comparison:
             or None,
             "predict_seconds": row.mean("predict_seconds"),
             "folds": [{name: getattr(fit, name) for name in shown} for fit in row.fits],
-            **_origin(),
+            **provenance.stamp(*_PACKAGES),
             "settings": {
                 "name": recipe, **identity, **{key: settings[key] for key in decisive},
             },
@@ -288,15 +290,6 @@ class Comparison:
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
             f"n_iter_no_change={self.plan.patience(rows)})"
         )
-
-
-def _origin() -> dict[str, Any]:
-    """Where the numbers come from."""
-    return {
-        "versions": provenance.versions("scikit-learn", "pandas", "numpy"),
-        "machine": provenance.machine(),
-        "command": provenance.command(),
-    }
 
 
 def _format(value: float | None, form: str) -> str:
