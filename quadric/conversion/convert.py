@@ -29,7 +29,6 @@ from quadric.conversion.selection import (
 from quadric.conversion.swapping import Swap, build_quadratic
 from quadric.conversion.targets import (
     Target,
-    example_arguments,
     find_targets,
     is_attention,
     is_candidate,
@@ -100,6 +99,8 @@ def convert_(
         2      Linear  left: the head stays linear (head=True converts it)
         parameters: 142 -> 160 (+12.68%)
     """
+    if isinstance(example_inputs, list):
+        example_inputs = tuple(example_inputs)
     request = Request(
         neuron, rank, include, exclude, first, head, init, example_inputs, neuron_options
     )
@@ -123,9 +124,8 @@ def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
     """The MACs for the example inputs, or why they could not be counted."""
     if example_inputs is None:
         return None, ""
-    args, kwargs = example_arguments(example_inputs)
     try:
-        return cost(model, *args, **kwargs).macs, ""
+        return cost(model, example_inputs).macs, ""
     except Exception as error:  # counting runs the user's own forward pass, on other tensors
         return None, f"{type(error).__name__}: {error}"
 

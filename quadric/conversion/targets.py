@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quadric.counting.network import check_initialized, random_state_kept
+from quadric.counting.network import call_arguments, check_initialized, random_state_kept
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
@@ -315,22 +315,6 @@ def _attention_obstacle(module: Any, row: Neuron, tied: set[int], keeps: bool) -
     return None
 
 
-def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as positional and keyword arguments.
-
-    Args:
-        example_inputs: a tensor, a tuple or a mapping.
-
-    Returns:
-        The positional and the keyword arguments.
-    """
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs), {}
-    if hasattr(example_inputs, "keys"):
-        return (), {key: example_inputs[key] for key in example_inputs.keys()}
-    return (example_inputs,), {}
-
-
 def run_examples(
     model: nn.Module,
     example_inputs: Any,
@@ -351,7 +335,7 @@ def run_examples(
     Raises:
         InputError: if the model does not take the inputs.
     """
-    args, kwargs = example_arguments(example_inputs)
+    args, kwargs = call_arguments(model, example_inputs)
     try:
         with undisturbed(model, training), torch.no_grad(), watching or contextlib.nullcontext():
             return model(*args, **kwargs)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.exporting.checking import BATCH_SIZES, check_arguments
+from quadric.exporting.checking import BATCH_SIZES, checked_arguments
 from quadric.exporting.preparing import (
     Call,
     Examples,
@@ -36,7 +36,7 @@ LARGE = 1 << 30
 def export_onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
-    *example_inputs: Tensor,
+    *example_inputs: Any,
     opset: int = OPSET,
     dynamic_batch: bool = True,
     batch_dim: int = 0,
@@ -56,7 +56,8 @@ def export_onnx(
     Args:
         model: the network.
         path: the file; one that exists is replaced.
-        *example_inputs: the arguments of `model.forward`, all of them tensors.
+        *example_inputs: the arguments of `model.forward`, all of them tensors: one or several, or
+            a tuple, or a mapping of keyword arguments.
         opset: the version of ONNX's operators.
         dynamic_batch: whether the file takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
@@ -84,11 +85,11 @@ def export_onnx(
     """
     who = "quadric.export_onnx"
     require("onnx", who)
-    check_arguments(model, example_inputs, who)
+    args, kwargs = checked_arguments(model, example_inputs, who)
     _check_opset(opset)
-    if input_names is not None and len(input_names) != len(example_inputs):
+    if input_names is not None and len(input_names) != len(args) + len(kwargs):
         raise InputError(
-            f"input_names must be one for each of {len(example_inputs)} inputs, got "
+            f"input_names must be one for each of {len(args) + len(kwargs)} inputs, got "
             f"{list(input_names)}: give as many as example inputs"
         )
 
@@ -137,7 +138,7 @@ def _said(model: nn.Module) -> Iterator[None]:
         raise InputError(
             "the file must pass onnx.checker and open in ONNX Runtime, got "
             f"{in_one_line(error)}: no file was written; {remedy}give another opset"
-        ) from error
+        ) from None
 
 
 def _write(
@@ -150,7 +151,8 @@ def _write(
 ) -> None:
     exported = program_of(model, examples)
     try:
-        with quiet():
+        # Attention is taken apart as it was traced: with gradients torch chooses other strides.
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(
                 exported,
                 dynamo=True,
@@ -167,7 +169,7 @@ def _write(
         raise InputError(
             f"the model must consist of operators that ONNX has, got {in_one_line(cause)}: replace "
             "that part of the model, or give a later opset"
-        ) from error
+        ) from None
     assert program is not None
     # The exporter notes where in which module each node comes from: half the size of a small file.
     for node in program.model.graph:
