@@ -8,7 +8,8 @@ fail comes before the first change to the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from quadric.conversion.targets import (
     is_candidate,
     look_around,
     obstacle,
+    run_examples,
 )
 from quadric.counting.cost import cost
 from quadric.counting.network import check_model, count_parameters
@@ -76,10 +78,12 @@ def convert_(
             shortcuts do not count and stay.
         head: convert the head too. The head is the last linear layer if it makes the model's output
             (seen with `example_inputs`), is named fc, classifier, head, lm_head, score or output,
-            or ends a Sequential. Naming it in `include` converts it as well.
+            is tied to an embedding, or ends a Sequential. Naming it in `include` converts it as
+            well, but not by the names that `quadric.sensitivity` gives.
         init: "linear", or "published" for the start of the neuron's authors, which draws new
             weights (except for eigen, whose authors do not mention weights: they stay).
-        example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping.
+        example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping. Layers
+            that they do not reach are left unless `include` names them.
         neuron_options: further options of the neuron.
 
     Returns:
@@ -101,10 +105,9 @@ def convert_(
     """
     if isinstance(example_inputs, list):
         example_inputs = tuple(example_inputs)
-    request = Request(
-        neuron, rank, include, exclude, first, head, init, example_inputs, neuron_options
-    )
-    swap, report = prepare_conversion(model, request)
+    request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
+    run = functools.partial(run_examples, model, example_inputs)
+    swap, report = prepare_conversion(model, request, None if example_inputs is None else run)
     macs_before, why = _macs(model, example_inputs)
     swap.do()
     macs_after = None
@@ -130,12 +133,15 @@ def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, ConversionReport]:
+def prepare_conversion(
+    model: nn.Module, request: Request, run: Callable[[], Any] | None = None
+) -> tuple[Swap, ConversionReport]:
     """Does everything that `convert_` does, except for the change to the model.
 
     Args:
         model: the network.
         request: the arguments of `convert_`.
+        run: runs the model for an example and returns its outputs, if there is an example.
 
     Returns:
         The swap that does it, and the report without the counts of the converted model.
@@ -147,8 +153,7 @@ def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, Conver
     check_convertible(model)
     request.check()
     targets = find_targets(model)
-    example = request.example_inputs
-    traced = trace(model, targets, example) if example is not None else None
+    traced = trace(model, targets, run) if run is not None else None
     chosen, skipped = choose(model, request, targets, traced)
     common = {"neuron": request.neuron, "init": request.start, **request.options}
     planned = [(t, common | {"rank": rank_of(request.rank, t.names)}) for t in chosen]
