@@ -7,6 +7,9 @@ keeps its traceback. A message has the rule, the value got, the remedy, and whic
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class QuadricError(Exception):
     """A mistake of the user's, with a message that says what to do."""
@@ -26,3 +29,28 @@ class MissingExtraError(QuadricError, ImportError):
 
 class FileError(QuadricError, OSError):
     """A file or folder cannot be read or written."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The class and message of an error that is not ours, shortened."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) < 300 else text[:300] + '…'}"
+
+
+@contextlib.contextmanager
+def explained(rule: str, remedy: str, alone: bool = False) -> Iterator[None]:
+    """A context in which whatever goes wrong in foreign code is a mistake of the user's.
+
+    Args:
+        rule: what must hold.
+        remedy: what to do.
+        alone: leave the foreign error's own traceback out, which may be hundreds of lines.
+
+    Raises:
+        InputError: with the rule, the error in one line, and the remedy.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = None if alone else error
+        raise InputError(f"{rule}, got {in_one_line(error)}: {remedy}") from cause

@@ -1,14 +1,20 @@
-"""Settings of the whole process: how many threads torch uses, and what happens to freed memory."""
+"""Of the whole process: threads of torch, freed memory, files that are whole or absent."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
+import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+
+from quadric.errors import FileError
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # from malloc.h
 
@@ -53,3 +59,33 @@ def keep_freed_memory() -> bool:
         return False
     # Large blocks would lie outside of the heap, and go back when they are freed.
     return all(mallopt(*each) == 1 for each in ((_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_MAX, 0)))
+
+
+@contextlib.contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
+
+    Files beside it (the weights of a very large network) move along.
+
+    Args:
+        path: where the file belongs.
+
+    Yields:
+        Where to write it.
+
+    Raises:
+        FileError: if there is no such folder, or `path` is one.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileError(f"the folder of {path} must exist, got {folder}: make it first")
+    if path.is_dir():
+        raise FileError(f"path must be a file, got the folder {path}: add a file name")
+    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
+    try:
+        yield place / path.name
+        # The file itself last: who sees it sees all of it.
+        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -8,12 +8,11 @@ file is checked whole before a model is touched, and a failure after the convers
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,10 +27,11 @@ from quadric.conversion.description import LayerDescription, describe_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
 from quadric.counting.network import check_model, unwrapped
-from quadric.errors import FileError, InputError
+from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
 from quadric.nn.layer import TRANSPOSED
-from quadric.zoo import get_neuron
+from quadric.process import unfinished
+from quadric.zoo import get_neuron, neurons
 
 KEY = "quadric"
 """The entry of a file's metadata that holds our header, as JSON."""
@@ -122,22 +122,15 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     header = Header(__version__, "quadratic" if only else "model", layers, aliases)
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
-    path = os.path.realpath(path)
-    folder, name = os.path.split(path)
-    if not os.path.isdir(folder):
-        raise FileError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-    unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # as the user's umask says; save_file uses 0600
-        save_file(stored, unfinished, metadata)
-        os.chmod(unfinished, mode)
-        os.replace(unfinished, path)
-    except (SafetensorError, RuntimeError) as error:
-        raise InputError(f"the model cannot be written to {path}: {error}") from error
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
+    path = Path(os.path.realpath(path))
+    with unfinished(path) as file:
+        file.touch()
+        mode = file.stat().st_mode  # as the user's umask says; save_file uses 0600
+        try:
+            save_file(stored, file, metadata)
+        except (SafetensorError, RuntimeError) as error:
+            raise InputError(f"the model cannot be written to {path}: {error}") from error
+        file.chmod(mode)
 
 
 def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
@@ -163,13 +156,18 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     """
     check_model(model)
     path = os.fspath(path)
-    header, tensors = _read(path)
+    tensors, metadata = read_tensors(path)
+    header = _parse(metadata, set(tensors), path)
     inner = unwrapped(model)
     swap, names = _conversion(model, inner, header, path)
     swap.do()
     before: dict[str, Tensor] = {}
     try:
-        values = _fitting(inner, header, tensors, path)
+        values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
+        keys = quadratic_keys(inner) if header.content == "quadratic" else None
+        if keys is None:
+            _turn_old_weights(inner.state_dict(), values)
+        check_tensors(inner, values, path, keys)
         own = inner.state_dict()
         before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
         inner.load_state_dict(values, strict=header.content == "model")
@@ -282,26 +280,40 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 # ------------------------------------------------------------------------------------------------
 
 
-def _read(path: str) -> tuple[Header, dict[str, Tensor]]:
+def read_tensors(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, and its metadata.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        InputError: if it is no safetensors file.
+    """
     with open(path, "rb"):
         pass  # Python's own error, with the path, for a file that cannot be opened
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            metadata = file.metadata()
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{path} must be a safetensors file that quadric.save wrote, got a truncated, damaged "
-            f"or foreign one ({error}): write it again"
+            f"{path} must be a safetensors file, got a truncated, damaged or foreign one "
+            f"({error}): fetch or write it again"
         ) from None
-    return _parse(metadata, set(tensors), path), tensors
 
 
-def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> Header:
-    if not metadata or KEY not in metadata:
+def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
+    if KEY not in metadata:
+        added = [name for name in sorted(names) if _is_added(name, names)]
+        what = "a safetensors file without its header: a linear checkpoint loads with "
+        if added:
+            what = (
+                f"the weights of a converted model without its header (with {some(added, 1)}), as "
+                "save_pretrained and the Trainer of transformers write them: convert the model as "
+                "it was converted, then load them with "
+            )
         raise InputError(
-            f"{path} must be a file that quadric.save wrote, got a safetensors file without its "
-            "header: a linear checkpoint loads with "
+            f"{path} must be a file that quadric.save wrote, got {what}"
             f"model.load_state_dict(safetensors.torch.load_file({path!r}))"
         )
     try:
@@ -329,6 +341,13 @@ def _parse(metadata: Mapping[str, str] | None, names: set[str], path: str) -> He
             f"{path} has a damaged header ({type(error).__name__}: {error}): write the file again "
             "with quadric.save"
         ) from None
+
+
+def _is_added(name: str, names: set[str]) -> bool:
+    """Whether a tensor is a parameter that a neuron adds to the weight beside it."""
+    layer, _, key = name.rpartition(".")
+    known = {key for row in neurons().values() for key in row.quadratic}
+    return key in known and key != "weight" and f"{layer}.weight" in names
 
 
 def _expect(kind: type, value: Any) -> Any:
@@ -363,15 +382,22 @@ def _conversion(
         raise InputError(f"{path} does not fit the model: {error}") from None
 
 
-def _fitting(
-    model: nn.Module, header: Header, tensors: Mapping[str, Tensor], path: str
-) -> dict[str, Tensor]:
-    """The tensors of the file by all their names, once they are known to fit the model."""
-    values = dict(tensors) | {key: tensors[first] for key, first in header.aliases.items()}
+def check_tensors(
+    model: nn.Module, values: Mapping[str, Tensor], path: str, keys: set[str] | None = None
+) -> None:
+    """Refuses tensors that do not fit a model.
+
+    Args:
+        model: the network.
+        values: the tensors, by all their names.
+        path: the file they come from, for the error.
+        keys: the names that there must be; by default those of the model's state dict.
+
+    Raises:
+        InputError: if a name, shape or kind of number differs, or the model is on the meta device.
+    """
     state = model.state_dict()
-    if header.content == "model":
-        _turn_old_weights(state, values)
-    keys = quadratic_keys(model) if header.content == "quadratic" else set(state)
+    keys = set(state) if keys is None else keys
     missing = [repr(key) for key in state if key in keys and key not in values]
     unexpected = [repr(key) for key in values if key not in keys]
     faults = [f"{some(missing, 3)} missing"] if missing else []
@@ -396,9 +422,8 @@ def _fitting(
     if faults:
         raise InputError(
             f"the tensors of {path} must be those of the model, got {' and '.join(faults)}: load "
-            "it into a model of the same architecture"
+            "it into a model of the same architecture and options (such as num_classes)"
         )
-    return values
 
 
 def _turn_old_weights(state: Mapping[str, Any], values: dict[str, Tensor]) -> None:

@@ -34,7 +34,6 @@ class LayerShare:
             no neuron has two parts that vary.
         shares: the share of each neuron.
         correlations: the correlation of each neuron, None where a part does not vary.
-        samples: how many values of each neuron were seen.
     """
 
     neuron: str
@@ -42,7 +41,6 @@ class LayerShare:
     correlation: float | None
     shares: tuple[float, ...] = field(repr=False)
     correlations: tuple[float | None, ...] = field(repr=False)
-    samples: int = 0
 
     @property
     def num_neurons(self) -> int:
@@ -190,19 +188,15 @@ def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Mom
 
 
 class _Moments:
-    """Running means, variances and covariance of two parts, merged batch by batch.
+    """Sums over all samples of the two parts, their squares and their product.
 
-    Chan's update in float64: sums of squares around the mean, never the difference of two large
-    numbers, so that a part with a large mean and a small variance keeps its digits.
+    They are taken around the mean of the first batch, so that little is lost when the square of the
+    mean is subtracted from them.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        # Rows: linear part, quadratic part; columns: neurons.
-        self.mean = torch.zeros(())
-        self.deviation = torch.zeros(())  # sums of squares around the mean
-        self.together = torch.zeros(())  # sums of products around the means
-        self.noise = 0.0
+        self.count, self.noise = 0, 0.0
+        self.origin = self.sums = torch.zeros(())
 
     def see(self, layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """A forward hook that adds the two parts of one call."""
@@ -212,41 +206,35 @@ class _Moments:
         parts = torch.stack([linear, quadratic]).movedim(layer.linear_map.channel_dim, 1)
         # (2, neurons, samples)
         parts = parts.reshape(2, parts.shape[1], -1).to(device, torch.float64)
-        count = parts.shape[-1]
-        if not count:
+        if not parts.shape[-1]:
             return
-        mean = parts.mean(-1)
-        centered = parts - mean.unsqueeze(-1)
-        deviation = centered.square().sum(-1)
-        together = centered.prod(0).sum(-1)
         if not self.count:
-            self.mean, self.deviation, self.together = mean, deviation, together
-        else:
-            shift = mean - self.mean
-            total = self.count + count
-            weight = self.count * count / total
-            self.mean = self.mean + shift * (count / total)
-            self.deviation = self.deviation + deviation + shift.square() * weight
-            self.together = self.together + together + shift.prod(0) * weight
-        self.count += count
+            self.origin = parts.mean(-1, keepdim=True)
+        one, two = parts - self.origin
+        sums = [value.sum(-1) for value in (one, two, one * one, two * two, one * two)]
+        self.sums = self.sums + torch.stack(sums)
+        self.count += parts.shape[-1]
         self.noise = max(self.noise, torch.finfo(linear.dtype).eps)
 
     @property
     def finite(self) -> bool:
         """Whether all that was added is finite."""
-        return bool(torch.isfinite(self.deviation).all())
+        return bool(torch.isfinite(self.sums).all())
 
     def layer_share(self, neuron: str) -> LayerShare:
         """The result for a layer of this neuron."""
+        shift = self.sums[:2] / self.count
+        deviation = self.sums[2:4] - self.count * shift.square()
+        together = self.sums[4] - self.count * shift.prod(0)
         # A part that varies by less than the rounding of its own dtype does not vary.
-        floor = (self.noise * self.mean).square() * self.count
-        deviation = torch.where(self.deviation > floor, self.deviation, 0.0)
+        floor = (self.noise * (self.origin[..., 0] + shift)).square() * self.count
+        deviation = torch.where(deviation > floor, deviation, 0.0)
         total = deviation.sum(0)
         shares = deviation[1] / torch.where(total > 0, total, 1.0)
         varies = (deviation > 0).all(0)
         # The roots apart, as the product of two small sums could vanish.
         scale = torch.where(varies, deviation, 1.0).sqrt().prod(0)
-        pairs = zip((self.together / scale).clamp(-1, 1).tolist(), varies.tolist(), strict=True)
+        pairs = zip((together / scale).clamp(-1, 1).tolist(), varies.tolist(), strict=True)
         correlations = [value if known else None for value, known in pairs]
         return LayerShare(
             neuron=neuron,
@@ -254,7 +242,6 @@ class _Moments:
             correlation=_mean([value for value in correlations if value is not None]),
             shares=tuple(shares.tolist()),
             correlations=tuple(correlations),
-            samples=self.count,
         )
 
 

@@ -56,7 +56,7 @@ def _savings(_: Path) -> str:
         rows.append([f"linear ResNet-{theirs}", f"{deeper.params:,}", f"{deeper.macs:,}", *base])
         for name, report in ((f"linear ResNet-{ours}", same), (f"eigen ResNet-{ours}", eigen)):
             saved = report.compare(deeper)
-            fewer = [f"{1 - ratio:.1%}" for ratio in (saved.params_ratio, saved.macs_ratio)]
+            fewer = [f"{1 - ratio:.1%}" for ratio in (saved["params_ratio"], saved["macs_ratio"])]
             rows.append([name, f"{report.params:,}", f"{report.macs:,}", *fewer])
     header = ["network", "parameters", "MACs", "fewer parameters", "fewer MACs"]
     return markdown_table(header, rows, "lrrrr")

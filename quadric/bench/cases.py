@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
-from quadric.errors import InputError
-from quadric.exporting.checking import tensors_in
+from quadric.counting.network import tensors_in
+from quadric.errors import InputError, explained
 from quadric.models.building import create
 from quadric.models.named import build_network, example_inputs
 from quadric.ops import native as kernels
@@ -297,16 +297,11 @@ def _of_batch(example: Tensor, size: int) -> Tensor:
 def _check_network(name: str, model: nn.Module, inputs: Sequence[Tensor]) -> None:
     """Refuses a network that does not take these inputs, or that nothing can be learned in."""
     shapes = ", ".join("x".join(map(str, value.shape[1:])) for value in inputs)
-    try:
+    rule = f"{name} must run on inputs of shape {shapes}"
+    with explained(rule, "give its own shapes, --input once for each input"):
         with torch.no_grad():
             model.eval()(*inputs)
         result = model.train()(*inputs)
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{name} must run on inputs of shape {shapes}, got {type(error).__name__}: {text}: "
-            "give its own shapes, --input once for each input"
-        ) from error
     if not outputs(result):
         raise InputError(
             f"{name} must give tensors that have a gradient, got none: a training step is timed; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from quadric.errors import InputError
+from quadric.errors import InputError, explained
 from quadric.ops import native
 
 EXPENSIVE = ("general", "pure")
@@ -49,24 +49,14 @@ def usable_paths(paths: Sequence[str]) -> tuple[list[str], list[str]]:
         InputError: if a path is compiled and torch finds no compiler.
     """
     if "compiled" in paths:
-        _require_compiler()
+        from torch._inductor import cpp_builder
+
+        rule = "paths may hold compiled only where torch finds a C++ compiler"
+        with explained(rule, "install one, or leave compiled out"):
+            cpp_builder.get_cpp_compiler()
     if list(paths) == ["plain"]:
         return list(paths), []
     if native.use_kernels(True):
         return list(paths), ["fused kernels are on, for float32 on the CPU"]
     plain = dict.fromkeys(path.replace("kernels", "plain") for path in paths)
     return list(plain), [f"fused kernels are off: {native.reason()}"]
-
-
-def _require_compiler() -> None:
-    """Refuses to compile where torch finds no compiler, before anything is timed."""
-    from torch._inductor import cpp_builder
-
-    try:
-        cpp_builder.get_cpp_compiler()
-    except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"paths may hold compiled only where torch finds a C++ compiler, got: {text[:200]}: "
-            "install one, or leave compiled out"
-        ) from error

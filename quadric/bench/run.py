@@ -134,10 +134,7 @@ def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
     for case in cases:
         if case.neuron != "linear":
             found.setdefault((case.kind, case.path), []).append(case)
-    together = [_bases(own[0], cases) + own for own in found.values()]
-    timed = {case.name for some in together for case in some}
-    alone = [case for case in cases if case.name not in timed]
-    return [*together, alone] if alone else together
+    return [_bases(own[0], cases) + own for own in found.values()] or [list(cases)]
 
 
 def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:

@@ -123,12 +123,8 @@ def _cases(settings: dict[str, Any]) -> dict[str, Callable[[], list[Any]]]:
     common: dict[str, Any] = {"max_iter": settings["epochs"], "n_iter_no_change": 10**6}
 
     def make(neuron: str, count: int) -> list[QuadraticRegressor]:
-        return [
-            QuadraticRegressor(
-                hidden, neuron=neuron, early_stopping=False, random_state=seed, **common
-            )
-            for seed in range(count)
-        ]
+        options = {"neuron": neuron, "early_stopping": False, **common}
+        return [QuadraticRegressor(hidden, random_state=seed, **options) for seed in range(count)]
 
     def one_by_one(neuron: str, count: int) -> list[Any]:
         return [model.fit(X, y) for model in make(neuron, count)]
@@ -136,10 +132,8 @@ def _cases(settings: dict[str, Any]) -> dict[str, Callable[[], list[Any]]]:
     def together(neuron: str) -> list[Any]:
         return fit_many(make(neuron, networks), [(X, y)] * networks)
 
-    def mlp() -> list[Any]:
-        return [MLPRegressor(hidden_layer_sizes=hidden, random_state=0, **common).fit(X, y)]
-
-    cases: dict[str, Callable[[], list[Any]]] = {MLP: mlp}
+    mlp = MLPRegressor(hidden_layer_sizes=hidden, random_state=0, **common)
+    cases: dict[str, Callable[[], list[Any]]] = {MLP: lambda: [mlp.fit(X, y)]}
     for neuron in LIMITS:
         cases[neuron] = partial(one_by_one, neuron, 1)
         cases[f"{neuron} together"] = partial(together, neuron)

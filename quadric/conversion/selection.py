@@ -17,9 +17,8 @@ from quadric.conversion.targets import (
     look_around,
     naming_layer,
     obstacle,
-    tensors_of,
 )
-from quadric.counting.network import check_initialized, unfused, unwrapped
+from quadric.counting.network import check_initialized, tensors_in, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.nn.layer import check_size
@@ -316,12 +315,12 @@ def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Tr
 
     def watch(module: nn.Module, args: Any, output: Any) -> None:
         inputs.setdefault(id(module), []).extend(t for t in args if isinstance(t, Tensor))
-        outputs.setdefault(id(module), []).extend(tensors_of(output))
+        outputs.setdefault(id(module), []).extend(tensors_in(output))
 
     handles = [target.module.register_forward_hook(watch) for target in targets]
     try:
         with unfused():
-            result = {_storage(t) for t in tensors_of(run())}
+            result = {_storage(t) for t in tensors_in(run())}
     finally:
         for handle in handles:
             handle.remove()

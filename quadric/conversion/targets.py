@@ -8,10 +8,9 @@ as it is gets a reason in words.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quadric.counting.network import call_arguments, check_initialized, random_state_kept
-from quadric.errors import InputError, InputTypeError
+from quadric.errors import InputError, InputTypeError, explained
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
 
@@ -337,7 +336,6 @@ def run_examples(
     model: nn.Module,
     example_inputs: Any,
     watching: contextlib.AbstractContextManager[Any] | None = None,
-    training: bool = False,
 ) -> Any:
     """Runs a model once and leaves it as it was.
 
@@ -345,7 +343,6 @@ def run_examples(
         model: the network.
         example_inputs: a tensor, a tuple or a mapping.
         watching: a context that is entered around the forward pass.
-        training: whether it runs in train mode.
 
     Returns:
         The output of the model.
@@ -354,19 +351,19 @@ def run_examples(
         InputError: if the model does not take the inputs.
     """
     args, kwargs = call_arguments(model, example_inputs)
-    try:
-        with undisturbed(model, training), torch.no_grad(), watching or contextlib.nullcontext():
-            return model(*args, **kwargs)
-    except Exception as error:
-        raise InputError(
-            f"example_inputs must run through the model, got {type(error).__name__}: {error}: "
-            "give the arguments of model.forward as a tensor, a tuple or a mapping"
-        ) from error
+    remedy = "give the arguments of model.forward as a tensor, a tuple or a mapping"
+    with (
+        explained("example_inputs must run through the model", remedy),
+        undisturbed(model),
+        torch.no_grad(),
+        watching or contextlib.nullcontext(),
+    ):
+        return model(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
-    """Eval or train mode, after which flags, buffers and the random state are as they were."""
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode, after which flags, buffers and the random state are as they were."""
     flags = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -375,7 +372,7 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
         if buffer is not None
     ]
     try:
-        model.train(training)
+        model.eval()
         with random_state_kept(model):
             yield
     finally:
@@ -386,17 +383,3 @@ def undisturbed(model: nn.Module, training: bool = False) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not buffer.is_meta and not torch.equal(buffer, value):
                     buffer.copy_(value)
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in what a module returned: in sequences, mappings and dataclasses, too."""
-    if isinstance(value, Tensor):
-        return [value]
-    inner: Any = ()
-    if isinstance(value, (tuple, list)):
-        inner = value
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = vars(value).values()
-    return [tensor for item in inner for tensor in tensors_of(item)]

@@ -30,6 +30,7 @@ from quadric.counting.network import (
     check_initialized,
     check_model,
     random_state_kept,
+    tensors_in,
     unfused,
     unwrapped,
 )
@@ -107,7 +108,7 @@ def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
                 "module that it was made from"
             )
     check_initialized(model)
-    tensors = _tensors_in((args, kwargs))
+    tensors = tensors_in((args, kwargs))
     if not tensors:
         got = ", ".join(repr(value) for value in (*args, *kwargs.values())) or "nothing"
         raise InputTypeError(
@@ -115,10 +116,6 @@ def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
             "forward, such as torch.zeros(1, 3, 32, 32)"
         )
     return tensors
-
-
-def _tensors_in(values: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def layer_rule(layer: nn.Module) -> Rule | None:
@@ -205,18 +202,18 @@ class _Counter(TorchDispatchMode):
         self.stack: list[tuple[nn.Module, list[tuple[int, ...]]]] = []
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.stack.append((module, [tuple(t.shape) for t in _tensors_in((args, kwargs))]))
+        self.stack.append((module, [tuple(t.shape) for t in tensors_in((args, kwargs))]))
 
     def leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         # If a forward pass caught an error of a module inside it, that module is still here.
         while self.stack[-1][0] is not module:
             self.stack.pop()
-        cost, rule, tensors = self.layers[module], self.rules[module], _tensors_in(output)
+        cost, rule, tensors = self.layers[module], self.rules[module], tensors_in(output)
         cost.calls += 1
         if cost.output_shape is None and tensors:
             cost.output_shape = tuple(tensors[0].shape)
         if rule is not None and isinstance(module, QuadraticLayer):
-            macs, quadratic = layer_macs(module, rule, _tensors_in((args, kwargs))[0], tensors[0])
+            macs, quadratic = layer_macs(module, rule, tensors_in((args, kwargs))[0], tensors[0])
             cost.macs += macs
             cost.quadratic_macs += quadratic
             if getattr(module, "normalize", False):
@@ -232,7 +229,7 @@ class _Counter(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.meta and len({t.is_meta for t in _tensors_in((args, kwargs))}) > 1:
+        if self.meta and len({t.is_meta for t in tensors_in((args, kwargs))}) > 1:
             # The forward pass made a constant on a real device.
             args, kwargs = pytree.tree_map_only(Tensor, _meta, (args, kwargs))
         out = func(*args, **(kwargs or {}))
@@ -254,7 +251,7 @@ class _Counter(TorchDispatchMode):
         entry = self.uncounted.setdefault(operator, Uncounted(operator, reason))
         entry.calls += 1
         # The first result alone: a normalization also returns its statistics.
-        entry.elements += sum(t.numel() for t in _tensors_in(out)[:1])
+        entry.elements += sum(t.numel() for t in tensors_in(out)[:1])
         where = self.layers[self.inner].name or "the model itself"
         if where not in entry.layers:
             entry.layers.append(where)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from quadric.errors import InputError, InputTypeError
 
@@ -108,6 +110,28 @@ def count_parameters(module: nn.Module) -> int:
         The count.
     """
     return sum(p.numel() for p in module.parameters() if not is_lazy(p))
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in arguments or a result, in order.
+
+    Args:
+        value: a tensor, or whatever torch's pytrees know, mappings and dataclasses, in any depth.
+
+    Returns:
+        The tensors.
+    """
+    found: list[Tensor] = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, (tuple, list)):  # a subclass
+            found += tensors_in(list(leaf))
+        elif isinstance(leaf, Mapping):
+            found += tensors_in(list(leaf.values()))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            found += tensors_in(list(vars(leaf).values()))
+    return found
 
 
 def random_state_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:

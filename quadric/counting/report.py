@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from quadric.errors import InputError
@@ -67,48 +65,6 @@ class Uncounted:
     calls: int = 0
     elements: int = 0
     layers: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class CostComparison:
-    """The cost of one network next to that of another.
-
-    Attributes:
-        params: parameters of the first.
-        other_params: parameters of the other.
-        macs: MACs of the first.
-        other_macs: MACs of the other.
-    """
-
-    params: int
-    other_params: int
-    macs: int
-    other_macs: int
-
-    @property
-    def params_ratio(self) -> float:
-        """Parameters of the first divided by those of the other."""
-        return self.params / self.other_params if self.other_params else math.nan
-
-    @property
-    def macs_ratio(self) -> float:
-        """MACs of the first divided by those of the other."""
-        return self.macs / self.other_macs if self.other_macs else math.nan
-
-    def to_dict(self) -> dict[str, Any]:
-        """Counts and ratios. A ratio is None where the other network has a count of zero."""
-        ratios = {"params_ratio": self.params_ratio, "macs_ratio": self.macs_ratio}
-        return asdict(self) | {k: None if math.isnan(v) else v for k, v in ratios.items()}
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{what}: {own:,} against {other:,}, ratio {ratio:.3f}, {abs(1 - ratio):.1%} "
-            + ("more" if ratio > 1 else "fewer")
-            for what, own, other, ratio in (
-                ("parameters", self.params, self.other_params, self.params_ratio),
-                ("MACs", self.macs, self.other_macs, self.macs_ratio),
-            )
-        )
 
 
 @dataclass
@@ -180,24 +136,30 @@ class CostReport:
             total.quadratic_macs += layer.quadratic_macs
         return list(grouped.values())
 
-    def compare(self, other: CostReport) -> CostComparison:
+    def compare(self, other: CostReport) -> dict[str, Any]:
         """The cost of this network next to that of another.
 
         Args:
             other: the report of the other network.
 
         Returns:
-            Counts, and ratios of this network to the other.
+            `params` and `macs`, and with `_ratio` their ratios to those of the other network; None
+            where it has none.
 
         Examples:
-            >>> import quadric, torch
-            >>> wide, narrow = torch.nn.Linear(4, 6, bias=False), torch.nn.Linear(4, 3, bias=False)
+            >>> import torch, quadric
+            >>> narrow, wide = torch.nn.Linear(4, 2), torch.nn.Linear(4, 8)
             >>> x = torch.zeros(1, 4)
-            >>> print(quadric.cost(narrow, x).compare(quadric.cost(wide, x)))
-            parameters: 12 against 24, ratio 0.500, 50.0% fewer
-            MACs: 12 against 24, ratio 0.500, 50.0% fewer
+            >>> quadric.cost(narrow, x).compare(quadric.cost(wide, x))["macs_ratio"]
+            0.25
         """
-        return CostComparison(self.params, other.params, self.macs, other.macs)
+        found: dict[str, Any] = {}
+        for what, own, theirs in (
+            ("params", self.params, other.params),
+            ("macs", self.macs, other.macs),
+        ):
+            found |= {what: own, f"{what}_ratio": own / theirs if theirs else None}
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""
@@ -214,20 +176,6 @@ class CostReport:
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         return plain
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The values of `to_dict` as JSON.
-
-        Args:
-            path: a file to write them to as well.
-
-        Returns:
-            The text.
-        """
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
 
     def to_markdown(self) -> str:
         """The table of layers, the totals and what is not counted, in markdown."""
@@ -277,22 +225,3 @@ class CostReport:
 
 def _shape(shape: Sequence[int] | None) -> str:
     return "x".join(map(str, shape)) if shape is not None else ""
-
-
-def comparison(reports: Mapping[str, CostReport], base: CostReport) -> list[dict[str, Any]]:
-    """One row per network: its cost, and the ratio to that of `base`.
-
-    Args:
-        reports: the networks' reports, by the name of their neuron.
-        base: the report that they are compared with.
-
-    Returns:
-        The rows as plain values.
-    """
-    columns = ("params", "params_ratio", "macs", "macs_ratio")
-    rows = []
-    for name, report in reports.items():
-        values = report.compare(base).to_dict()
-        row = {"neuron": name} | {column: values[column] for column in columns}
-        rows.append(row | {"quadratic_share": report.quadratic_share})
-    return rows

@@ -146,7 +146,7 @@ def draw_all(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
         The files.
     """
     by_name = {(o.task.name, o.task.activation, o.neuron): o for o in outcomes}
-    paths = [folder / name for name in ("boundaries.png", "laws.png", "digits.png")]
-    for draw, path in zip((draw_boundaries, draw_laws, draw_digits), paths, strict=True):
-        draw(by_name, path)
-    return paths
+    drawn = {"boundaries.png": draw_boundaries, "laws.png": draw_laws, "digits.png": draw_digits}
+    for name, draw in drawn.items():
+        draw(by_name, folder / name)
+    return [folder / name for name in drawn]

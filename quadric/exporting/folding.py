@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
-from quadric.errors import InputError, InputTypeError
-from quadric.exporting.following import Pair, find_pairs, is_touched, places_of, several_places
+from quadric.conversion.targets import collect, look_around
+from quadric.counting.network import check_model
+from quadric.errors import InputError
+from quadric.exporting.following import Pair, find_pairs, is_touched
 from quadric.nn import QuadraticLayer
-from quadric.ops.blocks import Blocks
 from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.zoo import layer_kind
 
 CANCELLATION = 100.0
 """A folded eigen neuron adds constants sum |lambda'| c_f^2 that cancel again. Above this many
@@ -38,15 +40,6 @@ SMALLEST_SCALE = 1e-6
 """Features are not divided by a smaller scale than this: their squares would leave the range of
 float32."""
 
-_LINEAR = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 _KNOWN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 _ABOUT_ZERO = "some of its scales are about zero, and the squares would be divided by them"
 _OTHER_DIMENSION = "it normalizes another dimension than the layer's outputs"
@@ -95,7 +88,7 @@ class FoldingReport:
         return "\n".join(lines + [f"  {name}: {reason}" for name, reason in self.kept.items()])
 
 
-def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingReport:
+def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
     """Folds every BatchNorm that directly follows a linear, eigen, shared or square layer into it.
 
     The model computes what it computed, up to rounding, in eval mode. It is for inference: it is no
@@ -104,34 +97,30 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
 
     Args:
         model: in eval mode; changed in place.
-        example_inputs: a tensor, a tuple or a mapping. They are needed for networks that torch.fx
-            cannot trace, and after a Linear or a Conv1d to see which dimension is normalized. Where
-            torch.fx cannot trace, this one run decides: a network that takes another path with
-            other inputs (`if x.shape[0] > 4`) must not be folded.
+        example_inputs: the arguments of `model.forward`: a tensor, a tuple or a mapping. One run
+            with them shows who reads what: a network that takes another path with other inputs
+            (`if x.shape[0] > 4`) must not be folded.
 
     Returns:
         What was folded, and what was not, with the reason.
 
     Raises:
-        InputError: if a part of the model is in training mode, or example inputs are missing.
+        InputError: if a part of the model is in training mode, or the inputs do not fit.
         InputTypeError: if the model is no module.
 
     Examples:
         >>> import quadric
         >>> model = nn.Sequential(nn.Conv2d(1, 20, 3), nn.BatchNorm2d(20), nn.ReLU()).eval()
         >>> report = quadric.convert_(model)
-        >>> fold_batchnorm_(model).folded
+        >>> fold_batchnorm_(model, torch.randn(2, 1, 5, 5)).folded
         {'0': '1'}
         >>> type(model[1]).__name__
         'Identity'
     """
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(
-            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network itself"
-        )
+    check_model(model)
     report = FoldingReport()
-    places = places_of(model)
-    norms = [p for p in places.values() if isinstance(p.module, _BatchNorm)]
+    targets = {id(target.module): target for target in collect(model, lambda module: True)}
+    norms = [target for target in targets.values() if isinstance(target.module, _BatchNorm)]
     if not norms:
         return report
     training = next((name for name, module in model.named_modules() if module.training), None)
@@ -141,14 +130,14 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
             f"{repr(training) if training else 'the model'} in training mode: call model.eval() "
             "first"
         )
-    found = find_pairs(model, places, example_inputs)
-    several = several_places(model)
+    found, held = find_pairs(model, targets, example_inputs), look_around(model).held
     for norm in norms:
         pair = found.get(id(norm.module))
         if pair is None:
             report.kept[norm.name] = "it does not alone read the output of one layer"
             continue
-        twice = [p.name for p in (pair.layer, pair.norm) if id(p.module) in several]
+        both = (pair.layer, pair.norm)
+        twice = [t.name for t in both if len(t.places) > 1 or id(t.module) in held]
         obstacle = f"{twice[0]!r} stands in several places" if twice else _obstacle(pair)
         new = obstacle or _folded(pair.layer.module, norm.module)
         if isinstance(new, _Folded):
@@ -165,14 +154,13 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any = None) -> FoldingRepo
 
 def _obstacle(pair: Pair) -> str | None:
     """Why a pair must stay as it is, apart from its numbers."""
-    layer, norm = pair.layer.module, pair.norm.module
-    assert isinstance(norm, _BatchNorm)
+    layer, norm = pair.layer.module, cast(_BatchNorm, pair.norm.module)
     quadratic = isinstance(layer, QuadraticLayer)
     if norm.running_mean is None or norm.running_var is None:
         return "it keeps no running statistics: in eval mode too it normalizes by the batch"
     if isinstance(layer, QuadraticLayer) and layer.blocks is None:
         return f"the neuron {layer.neuron!r} cannot take up a scale and a shift"
-    if not quadratic and type(layer) not in _LINEAR:
+    if not quadratic and type(layer) is not layer_kind(layer):
         return f"{type(layer).__name__} is not a layer whose formula is known"
     for module in (layer, norm):
         if is_touched(module):
@@ -186,12 +174,7 @@ def _obstacle(pair: Pair) -> str | None:
     if type(norm).forward not in _KNOWN_FORWARDS:
         return f"{type(norm).__name__} is a subclass with a forward of its own"
     spatial = -1 - _linear_map_of(layer).channel_dim
-    if pair.dims is None and spatial < 2:
-        return (
-            "without example_inputs it is not known whether it normalizes the layer's outputs: "
-            "give them"
-        )
-    if pair.dims is not None and pair.dims != spatial + 2:
+    if pair.dims != spatial + 2:
         return _OTHER_DIMENSION
     tensors = [*layer._parameters.values(), norm.running_mean]
     if any(t is not None and t.is_meta for t in tensors):
@@ -226,13 +209,9 @@ class _Folded:
 
 
 @torch.no_grad()
-def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
+def _folded(layer: Any, norm: Any) -> _Folded | str:
     """A layer and the BatchNorm after it as one, or why that cannot be."""
-    assert isinstance(norm, _BatchNorm)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    own: Any = layer
-    filters = _linear_map_of(layer).filters(own.weight.double())
+    filters = _linear_map_of(layer).filters(layer.weight.double())
     if norm.num_features != filters.shape[0]:
         return _OTHER_DIMENSION
     spread = (norm.running_var.double() + norm.eps).sqrt()
@@ -241,51 +220,35 @@ def _folded(layer: nn.Module, norm: nn.Module) -> _Folded | str:
     shift = -norm.running_mean.double() * scale
     if norm.bias is not None:
         shift = shift + norm.bias.double()
-    bias = torch.zeros_like(scale) if own.bias is None else own.bias.double()
-    scaled = _Folded(scale[:, None] * filters, scale * bias)
+    filters = scale[:, None] * filters
+    bias = torch.zeros_like(scale) if layer.bias is None else scale * layer.bias.double()
+    new = _Folded(filters, bias + shift)
     blocks = layer.blocks if isinstance(layer, QuadraticLayer) else None
-    new: _Folded | str
-    if blocks is None:
-        new = _Folded(scaled.filters, scaled.bias + shift)
-    else:
+    if blocks is not None:
         # In float64 before |q|^2 is taken, where the eigenvalues are normalized.
-        lam = copy.deepcopy(own).double().effective_eigenvalues()
-        new = _squares(scaled, blocks, lam, scale, shift, spread, gain)
-    if isinstance(new, str):
-        return new
-    limit = torch.finfo(own.weight.dtype).max / 2
+        lam = copy.deepcopy(layer).double().effective_eigenvalues()
+        outputs, features = blocks.places(lam.device)
+        if bool(((gain[features].abs() < SMALLEST_SCALE) & (lam != 0)).any()):
+            return _ABOUT_ZERO
+        # 0 / 0 where a feature has neither scale nor eigenvalue: it takes no part.
+        ratio = torch.where(lam == 0, 0.0, lam / scale[features].square())
+        new.eigenvalues = scale[outputs] * ratio
+        if blocks.shape == "full":
+            new.bias, new.shift = bias, shift
+        else:
+            c_f = shift[features]
+            cancelling = torch.zeros_like(scale).index_add_(0, outputs, ratio.abs() * c_f.square())
+            if not bool((cancelling <= CANCELLATION * spread).all()):
+                return _ABOUT_ZERO
+            cross = new.eigenvalues * c_f
+            new.filters = filters.index_add(0, outputs, -2 * cross[:, None] * filters[features])
+            more = cross * (c_f - 2 * new.bias[features])
+            new.bias = new.bias.index_add(0, outputs, more)
+    limit = torch.finfo(layer.weight.dtype).max / 2
     for values in (new.filters, new.bias, new.eigenvalues, new.shift):
         if values is not None and not bool((values.abs() < limit).all()):
             return "the folded parameters are not finite in the dtype of the layer"
     return new
-
-
-def _squares(
-    scaled: _Folded,
-    blocks: Blocks,
-    lam: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    spread: Tensor,
-    gain: Tensor,
-) -> _Folded | str:
-    """The folded layer of a quadratic one, from its scaled filters and biases."""
-    outputs, features = blocks.places(lam.device)
-    if bool(((gain[features].abs() < SMALLEST_SCALE) & (lam != 0)).any()):
-        return _ABOUT_ZERO
-    # 0 / 0 where a feature has neither scale nor eigenvalue: it takes no part.
-    ratio = torch.where(lam == 0, 0.0, lam / scale[features].square())
-    new_lam = scale[outputs] * ratio
-    if blocks.shape == "full":
-        return _Folded(scaled.filters, scaled.bias, new_lam, shift)
-    c_f = shift[features]
-    cancelling = torch.zeros_like(scale).index_add_(0, outputs, ratio.abs() * c_f.square())
-    if not bool((cancelling <= CANCELLATION * spread).all()):
-        return _ABOUT_ZERO
-    bias = scaled.bias + shift
-    cross = new_lam * c_f
-    filters = scaled.filters.index_add(0, outputs, -2 * cross[:, None] * scaled.filters[features])
-    return _Folded(filters, bias.index_add(0, outputs, cross * (c_f - 2 * bias[features])), new_lam)
 
 
 @torch.no_grad()
@@ -310,5 +273,6 @@ def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
         report.shifts[pair.layer.name] = pair.norm.name
-    pair.norm.put(replacement.eval())
+    ((parent, key),) = pair.norm.places
+    parent._modules[key] = replacement.eval()
     report.folded[pair.layer.name] = pair.norm.name

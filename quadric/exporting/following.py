@@ -1,7 +1,7 @@
 """Which BatchNorm alone reads the output of which layer.
 
-torch.fx says so for every input that takes the traced path. Where it cannot trace a network, one
-run with example inputs does: every operation that reads the storage of a layer's output is noted.
+One run with example inputs says so: every operation that reads the storage of a layer's output is
+noted.
 """
 
 from __future__ import annotations
@@ -11,39 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
-from quadric.conversion.targets import look_around, run_examples, tensors_of, walk
-from quadric.errors import InputError
+from quadric.conversion.targets import Target, run_examples
+from quadric.counting.network import tensors_in
 from quadric.nn import QuadraticLayer
 
 LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
 """Whose outputs are followed; their subclasses, too."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-@dataclass
-class Place:
-    """A module and where it stands."""
-
-    name: str
-    parent: nn.Module
-    key: str
-    module: nn.Module
-
-    def put(self, module: nn.Module) -> None:
-        """Puts another module there.
-
-        Args:
-            module: the new module.
-        """
-        self.parent._modules[self.key] = module
 
 
 @dataclass(frozen=True)
@@ -53,26 +33,12 @@ class Pair:
     Attributes:
         layer: the layer.
         norm: the BatchNorm.
-        dims: the number of dimensions of the output, if known.
+        dims: the number of dimensions of the output.
     """
 
-    layer: Place
-    norm: Place
-    dims: int | None = None
-
-
-def places_of(model: nn.Module) -> dict[int, Place]:
-    """The first place of every module, by the module's id."""
-    places: dict[int, Place] = {}
-    for name, parent, key, module in walk(model):
-        places.setdefault(id(module), Place(name, parent, key, module))
-    return places
-
-
-def several_places(model: nn.Module) -> set[int]:
-    """The ids of modules that stand in several places, or that an attribute also holds."""
-    count = Counter(id(child) for _, _, _, child in walk(model))
-    return {key for key, times in count.items() if times != 1} | set(look_around(model).held)
+    layer: Target
+    norm: Target
+    dims: int
 
 
 def is_touched(module: nn.Module) -> bool:
@@ -81,22 +47,19 @@ def is_touched(module: nn.Module) -> bool:
 
 
 def find_pairs(
-    model: nn.Module, places: Mapping[int, Place], example_inputs: Any
+    model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
 ) -> dict[int, Pair]:
     """Finds the pairs of a network.
 
     Args:
         model: the network.
-        places: of `places_of`.
-        example_inputs: its arguments, or None to rely on torch.fx alone.
+        targets: all its modules by their id.
+        example_inputs: its arguments.
 
     Returns:
         The pairs by the id of the BatchNorm.
-
-    Raises:
-        InputError: if torch.fx cannot trace the network and there are no example inputs.
     """
-    found = _found(model, places, example_inputs)
+    found = _watched(model, targets, example_inputs)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
 
@@ -106,57 +69,6 @@ def _is_watched(pair: Pair, modules: Mapping[str, nn.Module]) -> bool:
     names = (pair.layer.name, pair.norm.name)
     around = [{name[:i] for i, sign in enumerate(name) if sign == "."} for name in names]
     return any(is_touched(modules[name]) for name in around[0] ^ around[1])
-
-
-def _found(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:
-    run = None if example_inputs is None else _watched(model, places, example_inputs)
-    try:
-        pairs = _traced(model, places)
-    except Exception as error:  # whatever a tracer meets in a user's forward
-        if run is None:
-            text = (str(error).splitlines() or ["no message"])[0]
-            raise InputError(
-                "example_inputs are needed to see which layer a module follows, torch.fx cannot "
-                f"trace this model ({type(error).__name__}: {text}): give the arguments of "
-                "model.forward"
-            ) from error
-        return run
-    if run is None:
-        return pairs
-    # A pair counts only if both agree; the run also knows the number of dimensions.
-    return {key: run[key] for key in pairs if key in run and run[key].layer is pairs[key].layer}
-
-
-class _Tracer(torch.fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        leaf = isinstance(m, (*LAYERS, _BatchNorm))
-        return leaf or super().is_leaf_module(m, module_qualified_name)
-
-
-def _traced(model: nn.Module, places: Mapping[int, Place]) -> dict[int, Pair]:
-    """By torch.fx, for every input that takes the traced path."""
-    calls = [node for node in _Tracer().trace(model).nodes if node.op == "call_module"]
-    of_node = {node: model.get_submodule(str(node.target)) for node in calls}
-    times = Counter(id(module) for module in of_node.values())
-    for module in of_node.values():
-        # The tracer does not see how often a leaf calls what is inside of it.
-        times.update(id(inner) for inner in module.modules() if inner is not module)
-    pairs: dict[int, Pair] = {}
-    for node, norm in of_node.items():
-        layer = of_node.get(_read_alone(node))
-        if not isinstance(norm, _BatchNorm) or not isinstance(layer, LAYERS):
-            continue
-        known = id(layer) in places and id(norm) in places
-        if known and times[id(layer)] == times[id(norm)] == 1:
-            pairs[id(norm)] = Pair(places[id(layer)], places[id(norm)])
-    return pairs
-
-
-def _read_alone(node: Any) -> Any:
-    """The only argument of a call, if no other call reads it."""
-    if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], torch.fx.Node):
-        return None
-    return node.args[0] if list(node.args[0].users) == [node] else None
 
 
 @dataclass
@@ -177,9 +89,8 @@ class _Readers(TorchDispatchMode):
         self.reader: list[nn.Module] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in tree_iter((args, kwargs)):
-            if isinstance(value, Tensor):
-                self.note(value, self.reader[-1] if self.reader else None)
+        for value in tensors_in((args, kwargs)):
+            self.note(value, self.reader[-1] if self.reader else None)
         return func(*args, **(kwargs or {}))
 
     def note(self, tensor: Tensor, reader: nn.Module | None) -> None:
@@ -193,7 +104,9 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any) -> dict[int, Pair]:
+def _watched(
+    model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
+) -> dict[int, Pair]:
     """By one run: each BatchNorm whose input is the whole output of a layer, read by it alone."""
     noted = _Readers()
     calls: Counter[int] = Counter()
@@ -215,20 +128,20 @@ def _watched(model: nn.Module, places: Mapping[int, Place], example_inputs: Any)
             noted.outputs[_storage(output)] = _Output(module, output)
 
     handles: list[Any] = []
-    for place in places.values():
-        if isinstance(place.module, (*LAYERS, _BatchNorm)):
-            handles.append(place.module.register_forward_pre_hook(entered))
-            handles.append(place.module.register_forward_hook(left))
+    for target in targets.values():
+        if isinstance(target.module, (*LAYERS, _BatchNorm)):
+            handles.append(target.module.register_forward_pre_hook(entered))
+            handles.append(target.module.register_forward_hook(left))
     try:
         result = run_examples(model, example_inputs, noted)
     finally:
         for handle in handles:
             handle.remove()
-    for value in tensors_of(result):
+    for value in tensors_in(result):
         noted.note(value, None)
     pairs: dict[int, Pair] = {}
     for key, output in before.items():
-        alone = all(reader is places[key].module for reader in output.readers)
+        alone = all(reader is targets[key].module for reader in output.readers)
         if alone and calls[key] == calls[id(output.layer)] == 1:
-            pairs[key] = Pair(places[id(output.layer)], places[key], output.value.dim())
+            pairs[key] = Pair(targets[id(output.layer)], targets[key], output.value.dim())
     return pairs

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError
 from quadric.exporting.checking import checked_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
-from quadric.exporting.preparing import quiet, unfinished
+from quadric.exporting.preparing import quiet
 from quadric.exporting.report import ExportReport
 from quadric.extras import require
+from quadric.process import unfinished
 
 Batch = Tensor | Sequence[Tensor]
 
@@ -122,9 +123,8 @@ def export_int8(
         raise InputError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
     _check_model(model)
     fixed = not options.get("dynamic_batch", True)
-    like = _Like((*args, *kwargs.values()), None if fixed else options.get("batch_dim", 0))
-    batches = _calibration(calibration, like)
-    tested = None if test is None else _labeled(test, like)
+    batch_dim, given = None if fixed else options.get("batch_dim", 0), (*args, *kwargs.values())
+    batches, tested = _checked_batches(calibration, test, given, batch_dim)
     path = Path(path)
     with unfinished(path) as file, tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "float.onnx"
@@ -164,40 +164,27 @@ def _check_model(model: nn.Module) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Like:
-    """What batches of inputs must be like.
-
-    Attributes:
-        examples: the example inputs.
-        batch_dim: the dimension that may have any size, or None.
-    """
-
-    examples: Sequence[Tensor]
-    batch_dim: int | None
-
-    def check(self, where: str, batch: Sequence[Any]) -> None:
-        """Refuses a batch that the network would not take."""
-        if len(batch) != len(self.examples) or not all(isinstance(v, Tensor) for v in batch):
+def _check_batch(
+    where: str, batch: Sequence[Any], examples: Sequence[Tensor], batch_dim: int | None
+) -> None:
+    """Refuses a batch that the network would not take; its size in `batch_dim` may be any."""
+    if len(batch) != len(examples) or not all(isinstance(v, Tensor) for v in batch):
+        raise InputError(
+            f"{where} must be the {len(examples)} input tensors of the network, got "
+            f"({', '.join(map(_in_words, batch))}): leave labels out, and give each batch as "
+            "the examples are"
+        )
+    for value, example in zip(batch, examples, strict=True):
+        sizes = list(example.shape)
+        if batch_dim is not None and value.dim() > batch_dim and value.shape[batch_dim]:
+            sizes[batch_dim] = value.shape[batch_dim]
+        if value.dtype != example.dtype or list(value.shape) != sizes:
             raise InputError(
-                f"{where} must be the {len(self.examples)} input tensors of the network, got "
-                f"({', '.join(map(_in_words, batch))}): leave labels out, and give each batch as "
-                "the examples are"
+                f"{where} must be like the example input, {_in_words(example)}, got "
+                f"{_in_words(value)}: prepare it as for training"
             )
-        for value, example in zip(batch, self.examples, strict=True):
-            if value.dtype != example.dtype or self._sizes(value) != self._sizes(example):
-                raise InputError(
-                    f"{where} must be like the example input, {_in_words(example)}, got "
-                    f"{_in_words(value)}: prepare it as for training"
-                )
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise InputError(f"{where} must be finite, got NaN or infinity: clean the data")
-
-    def _sizes(self, value: Tensor) -> list[int]:
-        """All sizes, that of the batch only as whether there is any."""
-        return [
-            min(size, 1) if dim == self.batch_dim else size for dim, size in enumerate(value.shape)
-        ]
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise InputError(f"{where} must be finite, got NaN or infinity: clean the data")
 
 
 def _in_words(value: Any) -> str:
@@ -206,49 +193,45 @@ def _in_words(value: Any) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}"
 
 
-def _calibration(calibration: Iterable[Batch], like: _Like) -> list[list[Tensor]]:
-    """Batches of all inputs, or an error that says which one is none."""
+def _checked_batches(
+    calibration: Iterable[Batch],
+    test: Iterable[tuple[Tensor, Tensor]] | None,
+    examples: Sequence[Tensor],
+    batch_dim: int | None,
+) -> tuple[list[list[Tensor]], list[tuple[Tensor, Tensor]] | None]:
+    """Both data sets as lists, or an error that says which batch does not fit."""
     if isinstance(calibration, Tensor):
         raise InputTypeError("calibration must be batches, got one tensor: give [tensor]")
     batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
-    if not batches:
+    tested = None if test is None else list(test)
+    if not batches or tested == []:
         raise InputError(
-            "calibration must hold at least one batch of inputs, got none: give some of the "
-            "training set"
+            f"{'test' if batches else 'calibration'} must hold at least one batch, got none: give "
+            "some of the data"
+        )
+    if tested is not None and len(examples) != 1:
+        raise InputError(
+            f"test is for networks of one input, got {len(examples)}: leave test out and measure "
+            "the file yourself"
         )
     for number, batch in enumerate(batches):
-        like.check(f"batch {number} of calibration", batch)
-    return batches
-
-
-def _labeled(test: Iterable[tuple[Tensor, Tensor]], like: _Like) -> list[tuple[Tensor, Tensor]]:
-    """Batches of inputs and labels, or an error that says which one is none."""
-    if len(like.examples) != 1:
-        raise InputError(
-            f"test is for networks of one input, got {len(like.examples)}: leave test out and "
-            "measure the file yourself"
-        )
-    batches = [tuple(batch) for batch in test]
-    if not batches:
-        raise InputError("test must hold at least one batch, got none: leave it out, or give some")
-    found = []
-    for number, batch in enumerate(batches):
+        _check_batch(f"batch {number} of calibration", batch, examples, batch_dim)
+    for number, pair in enumerate(tested or ()):
         where = f"batch {number} of test"
-        if len(batch) != 2 or not isinstance(batch[1], Tensor):
+        if len(pair) != 2 or not isinstance(pair[1], Tensor):
             raise InputTypeError(
-                f"{where} must be a pair of inputs and labels, got {len(batch)} values: give "
+                f"{where} must be a pair of inputs and labels, got {len(pair)} values: give "
                 "(inputs, labels)"
             )
-        inputs, labels = batch
-        like.check(where, [inputs])
+        inputs, labels = pair
+        _check_batch(where, [inputs], examples, batch_dim)
         numbers = not labels.dtype.is_floating_point and labels.dtype != torch.bool
         if not numbers or labels.shape != inputs.shape[:1]:
             raise InputError(
                 f"the labels in {where} must be a vector of {len(inputs)} class numbers, got "
                 f"{_in_words(labels)}: give the number of each input's class"
             )
-        found.append((inputs, labels))
-    return found
+    return batches, tested
 
 
 def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: bool) -> None:

@@ -14,7 +14,7 @@ one product per group of blocks.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,14 +30,8 @@ BLOCK = 16
 SMALL_PRODUCT = 64
 """Outputs of a dense layer up to which one product with all of S is used."""
 
-_CONV: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
-    1: nn.Conv1d,
-    2: nn.Conv2d,
-    3: nn.Conv3d,
-}
 
-
-def is_lean(layer: nn.Module) -> bool:
+def is_lean(layer: nn.Module) -> TypeGuard[QuadraticLayer]:
     """Whether a layer has a lean form: it is z + S z^2."""
     return isinstance(layer, QuadraticLayer) and layer.blocks is not None
 
@@ -138,13 +132,12 @@ def _group_size(blocks: Blocks) -> int:
 def _pointwise(matrix: Tensor, spatial: int, groups: int, shift: Tensor | None) -> nn.Module:
     """A 1x1 convolution with a matrix of filters, and the shift as its bias."""
     outputs, inputs = matrix.shape
-    conv = _CONV[spatial](
-        inputs * groups, outputs, 1, groups=groups, bias=shift is not None, device="meta"
-    )
+    kind = getattr(nn, f"Conv{spatial}d")
+    conv: Any = kind(inputs * groups, outputs, 1, groups=groups, bias=False, device="meta")
     conv.weight = nn.Parameter(matrix.reshape(outputs, inputs, *(1,) * spatial))
     if shift is not None:
         conv.bias = nn.Parameter(shift.detach().to(matrix.dtype).clone())
-    return conv
+    return cast(nn.Module, conv)
 
 
 class LeanLinear(_StandIn):

@@ -6,20 +6,19 @@ import contextlib
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric.errors import InputError
+from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import BATCH_SIZES, checked_arguments
 from quadric.exporting.preparing import (
     Call,
     Examples,
     checked_export,
-    in_one_line,
     program_of,
     quiet,
 )
@@ -126,19 +125,16 @@ def _check_opset(opset: int) -> None:
         )
 
 
-@contextlib.contextmanager
-def _said(model: nn.Module) -> Iterator[None]:
+def _said(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Turns what a checker or a runtime has against a file into one error."""
-    try:
-        yield
-    except Exception as error:
-        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
-        other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
-        remedy = f"export the {' and '.join(other)} model in float32, or " if other else ""
-        raise InputError(
-            "the file must pass onnx.checker and open in ONNX Runtime, got "
-            f"{in_one_line(error)}: no file was written; {remedy}give another opset"
-        ) from None
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
+    remedy = f"export the {' and '.join(other)} model in float32, or " if other else ""
+    return explained(
+        "the file must pass onnx.checker and open in ONNX Runtime",
+        f"no file was written; {remedy}give another opset",
+        alone=True,
+    )
 
 
 def _write(

@@ -8,9 +8,6 @@ import dataclasses
 import inspect
 import io
 import logging
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from quadric.conversion.targets import walk
-from quadric.counting.network import unfused
-from quadric.errors import InputError
+from quadric.counting.network import tensors_in, unfused, unwrapped
+from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import (
     batch_of,
     check_batch_dim,
@@ -31,41 +28,29 @@ from quadric.exporting.checking import (
     checked_arguments,
     difference,
     has_numbers,
-    tensors_in,
     tolerance_of,
 )
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
-from quadric.nn import QuadraticLayer
+from quadric.process import unfinished
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported file."""
 
 
-def in_one_line(error: BaseException) -> str:
-    """The class and message of an error that is not ours, shortened."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) < 300 else text[:300] + '…'}"
-
-
 def copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in eval mode, out of its wrappers."""
-    inner = model._modules.get("_orig_mod")  # torch.compile
-    if type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-        inner = model._modules.get("module")
-    if inner is not None:
-        return copied(inner)
-    return copy.deepcopy(model).cpu().eval()
+    return copy.deepcopy(unwrapped(model)).cpu().eval()
 
 
 def _lean(model: nn.Module, report: FoldingReport) -> nn.Module:
     """The model with lean layers, which also take up the shifts that folding left after them."""
-    if isinstance(model, QuadraticLayer):
-        return lean_layer(model) if is_lean(model) else model
+    if is_lean(model):
+        return lean_layer(model)
     made: dict[int, nn.Module] = {}
     for name, parent, key, module in list(walk(model)):
-        if not isinstance(module, QuadraticLayer) or not is_lean(module):
+        if not is_lean(module):
             continue
         if id(module) not in made:
             shift = None
@@ -164,14 +149,10 @@ class Examples:
         worst = 0.0
         for size in self.sizes:
             inputs, expected = self._expected(model, size)
-            try:
+            remedy = "no file was written; if it depends on the batch size, export it with "
+            rule = f"the exported network must run in {runtime} at batch size {size}"
+            with explained(rule, remedy + "dynamic_batch=False", alone=True):
                 found = difference(expected, call(inputs))
-            except Exception as error:
-                raise InputError(
-                    f"the exported network must run in {runtime} at batch size {size}, got "
-                    f"{in_one_line(error)}: no file was written; if it depends on the batch size, "
-                    "export it with dynamic_batch=False"
-                ) from None
             check_difference(found, tolerance, size, runtime)
             worst = max(worst, found)
         return worst
@@ -181,13 +162,9 @@ class Examples:
         # Noise may lead out of where the model is defined: then the examples as they are.
         for vary in (True, False):
             inputs = self.batch(size, vary)
-            try:
+            remedy = "choose other batch_sizes, or dynamic_batch=False"
+            with explained(f"the model must run at batch size {size}", remedy, alone=True):
                 expected = self.run(model, inputs)
-            except Exception as error:
-                raise InputError(
-                    f"the model must run at batch size {size}, got {in_one_line(error)}: choose "
-                    "other batch_sizes, or dynamic_batch=False"
-                ) from None
             if has_numbers(expected):
                 return inputs, expected
         raise InputError(
@@ -288,44 +265,11 @@ def quiet() -> Iterator[None]:
 
     Of a model that it refuses, torch prints the graph so far. We raise an error ourselves.
     """
-    loggers = [logging.getLogger(name) for name in (None, "torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def unfinished(path: Path) -> Iterator[Path]:
-    """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
-
-    Files beside it (the weights of a very large network) move along.
-
-    Args:
-        path: where the file belongs.
-
-    Yields:
-        Where to write it.
-
-    Raises:
-        InputError: if there is no such folder, or `path` is one.
-    """
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"the folder of {path} must exist, got {folder}: make it first")
-    if path.is_dir():
-        raise InputError(f"path must be a file, got the folder {path}: add a file name")
-    place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
-    try:
-        yield place / path.name
-        # The file itself last: who sees it sees all of it.
-        for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
-            os.replace(file, folder / file.name)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        logging.disable(before)

@@ -36,18 +36,9 @@ class ExportReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        found: dict[str, Any] = {
-            "path": str(self.path),
-            "format": self.format,
-            "size": self.size,
-            "difference": self.difference,
-            "batch_sizes": list(self.batch_sizes),
-            "folded": len(self.folding.folded),
-            "kept": dict(self.folding.kept),
-        }
-        if self.opset is not None:
-            found |= {"opset": self.opset, "operators": dict(self.operators)}
-        return found
+        found = {k: v for k, v in vars(self).items() if k != "folding" and v not in (None, {})}
+        kept, folded = dict(self.folding.kept), len(self.folding.folded)
+        return found | {"path": str(self.path), "folded": folded, "kept": kept}
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.batch_sizes))

@@ -56,9 +56,8 @@ def make_activation(activation: str | None) -> nn.Module:
         Identity()
     """
     name = "none" if activation is None else activation
-    choices = f"choose from {', '.join(sorted(ACTIVATIONS))}"
-    if not isinstance(name, str):
-        raise InputTypeError(f"activation must be a name or None, got {activation!r}: {choices}")
     if name not in ACTIVATIONS:
-        raise InputError(f"unknown activation {activation!r}: {choices}")
+        kind = InputError if isinstance(name, str) else InputTypeError
+        known = ", ".join(sorted(ACTIVATIONS))
+        raise kind(f"activation must be None or one of {known}, got {activation!r}: choose one")
     return ACTIVATIONS[name]()

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
@@ -21,7 +20,7 @@ from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
 from quadric.models.named import plain_network
-from quadric.saving import KEY, save
+from quadric.saving import KEY, check_tensors, read_tensors, save
 
 # Where training scripts put the state dict, and what wrappers put before every name.
 _PLACES = ("state_dict", "model_state_dict", "model")
@@ -145,20 +144,14 @@ def _is_safetensors(path: str) -> bool:
     return path.endswith(".safetensors") or (len(start) == 9 and start[8:] == b"{")
 
 
-def _read_safetensors(path: str) -> Any:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            if KEY in (file.metadata() or {}):
-                raise InputError(
-                    f"{path} must be a linear checkpoint, got one that quadric.save wrote: load it "
-                    "with quadric.load_"
-                )
-            return {name: file.get_tensor(name) for name in file.keys()}
-    except SafetensorError as error:
+def _read_safetensors(path: str) -> dict[str, Tensor]:
+    tensors, metadata = read_tensors(path)
+    if KEY in metadata:
         raise InputError(
-            f"{path} must be a safetensors file, got a truncated or damaged one ({error}): fetch "
-            "or write it again"
-        ) from None
+            f"{path} must be a linear checkpoint, got one that quadric.save wrote: load it with "
+            "quadric.load_"
+        )
+    return tensors
 
 
 def _read_torch(path: str) -> Any:
@@ -187,43 +180,21 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         InputError: if the names or shapes of the tensors are not the network's.
     """
     own = model.state_dict()
-    state = dict(_without_prefixes(state, own))
+    state = _without_prefixes(state, own)
     # A file that stores shared tensors once has one of their names: the others stand for the same.
     stored = {(own[name].data_ptr(), own[name].shape): name for name in state if name in own}
     for name, tensor in own.items():
         twin = stored.get((tensor.data_ptr(), tensor.shape))
         if name not in state and twin is not None and tensor.numel() and not tensor.is_meta:
             state[name] = state[twin]
-    missing = [name for name in own if name not in state]
-    unexpected = [name for name in state if name not in own]
-    if missing or unexpected:
-        parts = [
-            f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-            for what, names in (("missing", missing), ("unknown", unexpected))
-            if names
-        ]
-        raise InputError(
-            f"the tensors of {source} must be those of the network, got {' and '.join(parts)}: "
-            "choose the network that it was made for"
-        )
-    for name, tensor in state.items():
-        if tensor.shape != own[name].shape:
-            raise InputError(
-                f"the tensors of {source} must have the network's shapes, got {name!r} of shape "
-                f"{tuple(tensor.shape)}, not {tuple(own[name].shape)}: choose the network that it "
-                "was made for, with its options (such as num_classes)"
-            )
+    check_tensors(model, state, source)
     model.load_state_dict(state)
 
 
 def _without_prefixes(state: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
-    named = dict(state)
-    found = True
-    while found:
-        found = False
-        for prefix in _PREFIXES:
-            theirs = all(name.startswith(prefix) for name in named)
-            if theirs and not any(name.startswith(prefix) for name in own):
-                named = {name.removeprefix(prefix): value for name, value in named.items()}
-                found = True
-    return named
+    for prefix in _PREFIXES:
+        theirs = all(name.startswith(prefix) for name in state)
+        if theirs and not any(name.startswith(prefix) for name in own):
+            shorter = {name.removeprefix(prefix): value for name, value in state.items()}
+            return _without_prefixes(shorter, own)
+    return dict(state)

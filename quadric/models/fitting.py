@@ -8,7 +8,6 @@ the budget is found by bisection. Networks are built on the meta device: nothing
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -101,20 +100,20 @@ def fit(
     if neuron == "linear" and rank is None:
         del fixed["rank"]
     base = options.get(scaled, given[scaled])
-    published = _published(name, options) if scaled == "width" else tuple(base)
-    if not published:
-        raise InputError(f"{scaled} must name widths to be scaled, got {base!r}: give at least one")
+    published = _published(name, options) if scaled == "width" else _given(scaled, base)
     known: dict[tuple[int, ...], dict[str, int]] = {}
 
     def value(factor: float) -> Any:
         return base * factor if scaled == "width" else rounded(published, factor)
 
+    def key(factor: float) -> tuple[int, ...]:
+        """Factors that round to the same widths build the same network."""
+        return rounded(published, value(factor) if scaled == "width" else factor)
+
     def cost(factor: float) -> dict[str, int]:
-        # Factors that round to the same widths build the same network.
-        key = rounded(published, value(factor) if scaled == "width" else factor)
-        if key not in known:
-            known[key] = _cost(name, {**fixed, scaled: value(factor)}, macs is not None)
-        return known[key]
+        if key(factor) not in known:
+            known[key(factor)] = _cost(name, {**fixed, scaled: value(factor)}, macs is not None)
+        return known[key(factor)]
 
     def fits(factor: float) -> bool:
         try:
@@ -131,27 +130,17 @@ def fit(
     while high - low > _RESOLUTION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    _check_narrowest(name, budget, _cost_or_none(cost, low) or cost(high))
+    narrowest = known.get(key(low)) or cost(high)  # at `low` the neuron may have no room
+    for what, limit in budget.items():
+        if narrowest[what] > limit:
+            raise InputError(
+                f"{what} must be at least {narrowest[what]:,}, the cost of {name!r} at its "
+                f"narrowest, got {limit:,}: raise the budget or choose a smaller network"
+            )
     factor = _shortest(low, lambda f: cost(f) == cost(low))
     found = {**fixed, scaled: value(factor)}
     have = _cost(name, found, True)
     return Fit(name, found, factor, have["params"], have["macs"], budget)
-
-
-def _check_narrowest(name: str, budget: Mapping[str, int], cost: Mapping[str, int]) -> None:
-    """Refuses a budget below the cost of the narrowest network that the neuron has room in."""
-    for what, limit in budget.items():
-        if cost[what] > limit:
-            raise InputError(
-                f"{what} must be at least {cost[what]:,}, the cost of {name!r} at its narrowest, "
-                f"got {limit:,}: raise the budget or choose a smaller network"
-            )
-
-
-def _cost_or_none(cost: Callable[[float], dict[str, int]], factor: float) -> dict[str, int] | None:
-    with contextlib.suppress(InputError):
-        return cost(factor)
-    return None
 
 
 def _budget(params: int | None, macs: int | None) -> dict[str, int]:
@@ -169,6 +158,12 @@ def _scaled_option(known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     if options.get("channels") is not None:
         return "channels"
     return "width" if "width" in known else "hidden"
+
+
+def _given(option: str, widths: Any) -> tuple[int, ...]:
+    if not widths:
+        raise InputError(f"{option} must name widths to be scaled, got {widths!r}: give some")
+    return tuple(widths)
 
 
 def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:

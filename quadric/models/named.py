@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
-from quadric.counting.report import CostReport, comparison
+from quadric.counting.report import CostReport
 from quadric.errors import InputError, InputTypeError
 from quadric.models.building import build, create, first_layers, input_shape
 from quadric.texttable import markdown_table, text_table
@@ -71,31 +72,27 @@ def build_network(
 
 def _call(name: str, device: str | None) -> nn.Module:
     factory = _import(name)
-    if not isinstance(factory, nn.Module) and not callable(factory):
+    if isinstance(factory, nn.Module):
+        return copy.deepcopy(factory)  # the next call must not find it converted
+    if not callable(factory):
         raise InputTypeError(
             f"{name!r} must be a function that returns a torch.nn.Module, got "
             f"{type(factory).__name__}: name such a function"
         )
-    if not isinstance(factory, nn.Module):
-        try:
-            inspect.signature(factory).bind()
-        except TypeError as error:
-            raise InputError(
-                f"the factory {name!r} must need no argument, but calling it failed ({error}): "
-                "wrap it in a function that gives them"
-            ) from None
-        except ValueError:
-            pass  # it has no signature to read: calling it will tell
-    # A module is copied: the next call must not find it converted.
-    model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else None
-    if model is None and device is not None:
-        try:
-            with torch.device(device):
-                model = factory()
-        except (RuntimeError, NotImplementedError):
-            model = None  # it reads values, which meta has not
-    if model is None:
-        model = factory()
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise InputError(
+            f"the factory {name!r} must need no argument, but calling it failed ({error}): "
+            "wrap it in a function that gives them"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to read: calling it will tell
+    model: Any = None
+    # It fails on meta if it reads values, which meta has not.
+    with contextlib.suppress(RuntimeError, NotImplementedError), torch.device(device or "cpu"):
+        model = factory() if device is not None else None
+    model = factory() if model is None else model
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"{name!r} must return a torch.nn.Module, got {type(model).__name__}: return the "
@@ -238,19 +235,19 @@ def compare_neurons(
     Returns:
         The name, the shapes and one record per neuron, as plain values.
     """
-    rows = [get_neuron(neuron.strip()) for neuron in neurons]
     linear = network_cost(name, "linear", None, None, inputs)
-    reports = {
-        row.name: linear
-        if row.name == "linear"
-        else network_cost(name, row.name, rank if row.has_rank else None, layers, inputs)
-        for row in rows
-    }
-    compared = comparison(reports, linear)
-    for line, row in zip(compared, rows, strict=True):
+    rows = []
+    for row in (get_neuron(neuron.strip()) for neuron in neurons):
+        report = linear
+        if row.name != "linear":
+            own = rank if row.has_rank else None
+            report = network_cost(name, row.name, own, layers, inputs)
+        line = {"neuron": row.name, **report.compare(linear)}
+        line["quadratic_share"] = report.quadratic_share
         line["rank"] = (rank or row.default_rank) if row.has_rank else None
+        rows.append(line)
     shapes = [list(shape) for shape in linear.input_shapes]
-    return {"model": name, "input_shapes": shapes, "neurons": compared}
+    return {"model": name, "input_shapes": shapes, "neurons": rows}
 
 
 def comparison_table(result: dict[str, Any], markdown: bool = False) -> str:

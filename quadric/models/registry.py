@@ -13,8 +13,10 @@ from torch import nn
 from quadric.errors import InputError
 from quadric.models.digits_cnn import digits_cnn
 from quadric.models.mlp import mlp
-from quadric.models.resnet_cifar import resnet_cifar
-from quadric.models.resnet_imagenet import resnet_imagenet
+from quadric.models.resnet_cifar import CifarResNet
+from quadric.models.resnet_imagenet import BLOCKS, ImageNetResNet
+
+CIFAR_DEPTHS = (8, 14, 20, 32, 44, 56, 110)
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,11 @@ class Entry:
     """One network.
 
     Attributes:
-        name: what `create` and `build` take.
-        summary: one line for tables.
         factory: builds it from keyword options.
         size: shape of one input without its channels; empty for a table.
         channels_option: the option that says how many channels (or columns) the input has.
     """
 
-    name: str
-    summary: str
     factory: Callable[..., nn.Module]
     size: tuple[int, ...]
     channels_option: str = "in_channels"
@@ -47,31 +45,14 @@ class Entry:
         return (channels, *self.size)
 
 
-def _entries() -> dict[str, Entry]:
-    entries = [
-        Entry(
-            f"resnet{depth}",
-            f"{depth} layers for 32x32 pictures, 16 to 64 channels (He et al. 2016)",
-            partial(resnet_cifar, depth),
-            (32, 32),
-        )
-        for depth in (8, 14, 20, 32, 44, 56, 110)
-    ]
-    entries += [
-        Entry(
-            f"resnet{depth}",
-            f"{depth} layers for 224x224 pictures, torchvision's names (He et al. 2016)",
-            partial(resnet_imagenet, depth),
-            (224, 224),
-        )
-        for depth in (18, 34)
-    ]
-    entries.append(Entry("digits_cnn", "three convolutions for the 8x8 digits", digits_cnn, (8, 8)))
-    entries.append(Entry("mlp", "multilayer perceptron for tables", mlp, (), "in_features"))
-    return {entry.name: entry for entry in entries}
-
-
-ENTRIES = _entries()
+ENTRIES: dict[str, Entry] = {
+    # for 32x32 pictures, 16 to 64 channels
+    **{f"resnet{n}": Entry(partial(CifarResNet, n), (32, 32)) for n in CIFAR_DEPTHS},
+    # for 224x224 pictures, torchvision's names
+    **{f"resnet{n}": Entry(partial(ImageNetResNet, n), (224, 224)) for n in BLOCKS},
+    "digits_cnn": Entry(digits_cnn, (8, 8)),
+    "mlp": Entry(mlp, (), "in_features"),
+}
 
 
 def entry(name: str) -> Entry:

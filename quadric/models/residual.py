@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
+
+from quadric.models.widths import positive
 
 
 def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
@@ -16,13 +18,11 @@ def projection(in_channels: int, out_channels: int, stride: int) -> nn.Sequentia
 class ResNet(nn.Module):
     """Stages `layer1`, `layer2`, … of blocks, a global average and a linear classifier.
 
-    A subclass makes its stem first, then calls `add_stages`, so that weights are drawn in order.
+    A subclass makes the layers of its `stem` first, then calls `add_stages`, so that weights are
+    drawn in order.
     """
 
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
+    stem: Callable[[Tensor], Tensor]
 
     def add_stages(
         self,
@@ -47,7 +47,15 @@ class ResNet(nn.Module):
                 before = width
             self.add_module(f"layer{stage}", nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, num_classes)
+        self.fc = nn.Linear(before, positive("num_classes", num_classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes."""
+        x = self.stem(x)
+        for name, stage in self.named_children():
+            x = stage(x) if name.startswith("layer") else x
+        out: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return out

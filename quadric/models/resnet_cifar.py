@@ -70,42 +70,7 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(ResNet):
-    """The network; `resnet_cifar` checks the arguments and makes it."""
-
-    def __init__(
-        self,
-        blocks: int,
-        channels: tuple[int, ...],
-        num_classes: int,
-        in_channels: int,
-        shortcut: str,
-        activation: str | None,
-    ) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels[0])
-        self.act1 = make_activation(activation)
-        make_block = partial(BasicBlock, shortcut=shortcut, activation=activation)
-        self.add_stages([blocks] * len(channels), channels, num_classes, make_block)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
-        x = self.act1(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        out: Tensor = self.fc(self.avgpool(x).flatten(1))
-        return out
-
-
-def resnet_cifar(
-    depth: int,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    width: float = 1.0,
-    channels: Sequence[int] | None = None,
-    shortcut: str = "A",
-    activation: str | None = "relu",
-) -> CifarResNet:
-    """Builds a CIFAR residual network.
+    """The network.
 
     Args:
         depth: number of weighted layers, 6n + 2.
@@ -117,24 +82,39 @@ def resnet_cifar(
         activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
 
     Examples:
-        >>> sum(p.numel() for p in resnet_cifar(20).parameters())
+        >>> sum(p.numel() for p in CifarResNet(20).parameters())
         269722
     """
-    if positive("depth", depth) < 8 or depth % 6 != 2:
-        raise InputError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
-    if shortcut not in ("A", "B"):
-        raise InputError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
-    stages = scale_channels((16, 32, 64), width, channels)
-    if shortcut == "A" and list(stages) != sorted(stages):
-        raise InputError(
-            f"shortcut 'A' pads channels, so they may not become fewer, got channels={stages}: "
-            "use shortcut='B'"
-        )
-    return CifarResNet(
-        (depth - 2) // 6,
-        stages,
-        positive("num_classes", num_classes),
-        positive("in_channels", in_channels),
-        shortcut,
-        activation,
-    )
+
+    def __init__(
+        self,
+        depth: int,
+        num_classes: int = 10,
+        in_channels: int = 3,
+        width: float = 1.0,
+        channels: Sequence[int] | None = None,
+        shortcut: str = "A",
+        activation: str | None = "relu",
+    ) -> None:
+        super().__init__()
+        if positive("depth", depth) < 8 or depth % 6 != 2:
+            raise InputError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
+        if shortcut not in ("A", "B"):
+            raise InputError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
+        stages = scale_channels((16, 32, 64), width, channels)
+        if shortcut == "A" and list(stages) != sorted(stages):
+            raise InputError(
+                f"shortcut 'A' pads channels, so they may not become fewer, got channels={stages}: "
+                "use shortcut='B'"
+            )
+        inputs = positive("in_channels", in_channels)
+        self.conv1 = nn.Conv2d(inputs, stages[0], 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(stages[0])
+        self.act1 = make_activation(activation)
+        make_block = partial(BasicBlock, shortcut=shortcut, activation=activation)
+        self.add_stages([(depth - 2) // 6] * 3, stages, num_classes, make_block)
+
+    def stem(self, x: Tensor) -> Tensor:
+        """What the first stage sees."""
+        out: Tensor = self.act1(self.bn1(self.conv1(x)))
+        return out

@@ -45,41 +45,7 @@ class BasicBlock(nn.Module):
 
 
 class ImageNetResNet(ResNet):
-    """The network; `resnet_imagenet` checks the arguments and makes it."""
-
-    def __init__(
-        self,
-        blocks: tuple[int, ...],
-        channels: tuple[int, ...],
-        num_classes: int,
-        in_channels: int,
-        activation: str | None,
-    ) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels[0], 7, 2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels[0])
-        self.relu = make_activation(activation)
-        pool = nn.AvgPool2d if is_none(activation) else nn.MaxPool2d
-        self.maxpool = pool(3, 2, padding=1)
-        make_block = partial(BasicBlock, activation=activation)
-        self.add_stages(blocks, channels, num_classes, make_block)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        out: Tensor = self.fc(self.avgpool(x).flatten(1))
-        return out
-
-
-def resnet_imagenet(
-    depth: int,
-    num_classes: int = 1000,
-    in_channels: int = 3,
-    width: float = 1.0,
-    activation: str | None = "relu",
-) -> ImageNetResNet:
-    """Builds an ImageNet residual network.
+    """The network.
 
     Args:
         depth: 18 or 34.
@@ -89,15 +55,32 @@ def resnet_imagenet(
         activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
 
     Examples:
-        >>> sum(p.numel() for p in resnet_imagenet(18).parameters())
+        >>> sum(p.numel() for p in ImageNetResNet(18).parameters())
         11689512
     """
-    if depth not in BLOCKS:
-        raise InputError(f"depth must be one of {', '.join(map(str, BLOCKS))}, got {depth!r}")
-    return ImageNetResNet(
-        BLOCKS[depth],
-        scale_channels((64, 128, 256, 512), width),
-        positive("num_classes", num_classes),
-        positive("in_channels", in_channels),
-        activation,
-    )
+
+    def __init__(
+        self,
+        depth: int,
+        num_classes: int = 1000,
+        in_channels: int = 3,
+        width: float = 1.0,
+        activation: str | None = "relu",
+    ) -> None:
+        super().__init__()
+        if depth not in BLOCKS:
+            raise InputError(f"depth must be one of {', '.join(map(str, BLOCKS))}, got {depth!r}")
+        stages = scale_channels((64, 128, 256, 512), width)
+        inputs = positive("in_channels", in_channels)
+        self.conv1 = nn.Conv2d(inputs, stages[0], 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(stages[0])
+        self.relu = make_activation(activation)
+        pool = nn.AvgPool2d if is_none(activation) else nn.MaxPool2d
+        self.maxpool = pool(3, 2, padding=1)
+        make_block = partial(BasicBlock, activation=activation)
+        self.add_stages(BLOCKS[depth], stages, num_classes, make_block)
+
+    def stem(self, x: Tensor) -> Tensor:
+        """What the first stage sees."""
+        out: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return out

@@ -7,13 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
-from quadric import models
+from quadric.conversion.description import describe_layers
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
-from quadric.models.named import build_network, example_inputs, is_factory
-from quadric.nn import QuadraticLayer
+from quadric.models.named import example_inputs, plain_network
 from quadric.saving import load_
 
 
@@ -43,31 +40,10 @@ def from_file(
             f"a file of weights needs its network, got {path} alone: name it with --model, or "
             "export a run directory"
         )
-    options = dict(options or {})
-    if is_factory(model):
-        if options:
-            raise InputError(
-                f"options belong to networks of quadric.models, got {next(iter(options))!r} for "
-                f"{model!r}: give the factory its values itself"
-            )
-        linear = build_network(model)
-    else:
-        linear = models.build(model, **options)
-    if inputs or is_factory(model):
-        examples = tuple(example_inputs(model, inputs))
-    else:
-        examples = (torch.zeros(1, *models.input_shape(model, **options)),)
+    linear, examples = plain_network(model, inputs, options)
+    examples = examples or tuple(example_inputs(model, inputs))
     network = copy.deepcopy(linear)
     load_(network, path)
-    neuron = _in_words(network)
-    return Deployable(path, neuron, network, None if neuron == "linear" else linear, examples)
-
-
-def _in_words(network: torch.nn.Module) -> str:
-    """The neurons of a network: "eigen, rank 9"."""
-    found: dict[str, None] = {}
-    for module in network.modules():
-        if isinstance(module, QuadraticLayer):
-            rank = "" if module.rank is None else f", rank {module.rank}"
-            found[f"{module.neuron}{rank}"] = None
-    return " and ".join(found) or "linear"
+    # "eigen, rank 9"
+    neuron = " and ".join(dict.fromkeys(str(layer) for _, layer, _ in describe_layers(network)))
+    return Deployable(path, neuron or "linear", network, linear if neuron else None, examples)

@@ -134,7 +134,8 @@ def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ["export", "weights.safetensors", "-o", "model.pt2", "--model", "exported_factory:make"]
     assert_mistake(run_command(*args), "add --input with its shape")
     assert_mistake(
-        run_command(*args, "--input", "3", "--set", "a=1"), "options belong to networks of"
+        run_command(*args, "--input", "3", "--set", "a=1"),
+        "options must be for a network of quadric.models",
     )
     result = run_command(*args, "--input", "3")
     assert result.exit_code == 0, result.output

@@ -632,6 +632,9 @@ def test_a_plan_converts_exactly_the_named_layers() -> None:
     assert len(layers) == 5
     assert model.encoder.layers[0].self_attn.rank == 5
     assert model.decoder.layers[0].linear1.normalize
+    # Two names of one layer are one layer.
+    options = {"neuron": "eigen", "rank": 3}
+    assert len(plan_conversion(Shared(), {"a": options, "b": options}).built) == 1
     with pytest.raises(ValueError, match=r"got 'nowhere', not found; the model's layers are: enc"):
         plan_conversion(transformer(), {"nowhere": {"neuron": "eigen", "rank": 3}})
     with pytest.raises(ValueError, match=r"'normed' cannot be converted: its weight is computed"):

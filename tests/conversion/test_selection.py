@@ -241,3 +241,12 @@ def test_what_the_examples_do_not_reach_is_left_unless_it_is_named() -> None:
     named = quadric.convert_(Branches(), rank=2, include=["main", "never"], example_inputs=x)
     assert named.names == ["main", "never"]
     assert "never called for the example inputs: never;" in str(named)
+
+
+@pytest.mark.parametrize(("neuron", "rank"), [("eigen", 4), ("shared", 5)])
+def test_small_groups_hold_one_neuron_or_are_left(neuron: str, rank: int) -> None:
+    """Five outputs in each group: just enough for one neuron, and one too few."""
+    for wanted, converted in ((rank, True), (rank + 1, False)):
+        model = nn.Sequential(nn.Conv2d(4, 10, 3, groups=2), nn.Conv2d(10, 20, 1))
+        report = quadric.convert_(model, neuron, rank=wanted)
+        assert ("0" in report.names) == converted

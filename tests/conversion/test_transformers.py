@@ -134,6 +134,15 @@ def test_gpt2_reverts_to_its_own_layers() -> None:
         torch.testing.assert_close(got, value)
 
 
+def test_frozen_transposed_weights_stay_frozen() -> None:
+    model, _ = build("GPT-2")
+    model.transformer.h[0].mlp.c_fc.weight.requires_grad_(False)
+    for change in (quadric.convert_, quadric.revert_):
+        change(model)
+        mlp = model.transformer.h[0].mlp
+        assert (mlp.c_fc.weight.requires_grad, mlp.c_proj.weight.requires_grad) == (False, True)
+
+
 def test_tied_embeddings_stay_tied_with_a_converted_head() -> None:
     model, inputs = build("GPT-2")
     before = run(model, inputs)

@@ -1,8 +1,9 @@
-"""How several inputs are given: a tensor, a tuple or a mapping, in every function."""
+"""What functions that take a whole network share: how inputs are given, and what comes out."""
 
 from __future__ import annotations
 
 from collections import UserDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import quadric
-from quadric.counting.network import call_arguments
+from quadric.counting.network import call_arguments, tensors_in, unwrapped
 from quadric.exporting import export_torch
 
 
@@ -97,3 +98,27 @@ def test_the_inputs_of_a_file_stand_in_the_order_of_the_forward(tmp_path: Path) 
     inputs = zip(names, (LEFT, RIGHT, given["scale"]), strict=True)
     (got,) = session.run(None, {name: value.numpy() for name, value in inputs})
     torch.testing.assert_close(torch.from_numpy(got), model(**given).detach())
+
+
+@dataclass
+class Result:
+    scores: Any
+    more: Any = None
+
+
+class Row(tuple[Any, ...]):
+    pass
+
+
+def test_tensors_of_nested_results() -> None:
+    one, two, three = torch.ones(1), torch.ones(2), torch.ones(3)
+    nested = {"a": one, "b": (None, Result(two, more=["no tensor", Row((three,))]))}
+    assert [t.numel() for t in tensors_in(nested)] == [1, 2, 3]
+    assert tensors_in(UserDict(x=two)) == [two]
+    assert tensors_in((Result, "text", None)) == []
+
+
+def test_a_network_comes_out_of_all_its_wrappers() -> None:
+    network = nn.Linear(2, 2)
+    wrapped: Any = torch.compile(nn.DataParallel(network), backend="eager")
+    assert unwrapped(wrapped) is network

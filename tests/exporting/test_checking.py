@@ -13,7 +13,6 @@ from quadric.exporting.checking import (
     check_difference,
     difference,
     has_numbers,
-    tensors_in,
     tolerance_of,
 )
 
@@ -81,11 +80,6 @@ def test_tolerances() -> None:
         check_difference(2e-3, 1e-4, 2, "ONNX Runtime")
     with pytest.raises(ValueError, match="differ by nan"):
         check_difference(math.nan, 1e-4, 2, "ONNX Runtime")
-
-
-def test_tensors_of_nested_outputs() -> None:
-    one, two = torch.ones(1), torch.ones(2)
-    assert tensors_in({"a": one, "b": (None, two)}) == [one, two]
 
 
 def test_noise_has_the_spread_of_each_column() -> None:

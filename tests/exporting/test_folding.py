@@ -38,10 +38,10 @@ def assert_same(model: nn.Module, before: Tensor, *inputs: Tensor) -> None:
         torch.testing.assert_close(model(*inputs), before, rtol=1e-10, atol=1e-10)
 
 
-def fold_and_compare(model: nn.Module, *inputs: Tensor, examples: bool = True) -> Any:
+def fold_and_compare(model: nn.Module, *inputs: Tensor) -> Any:
     with torch.no_grad():
         before = model(*inputs)
-    report = fold_batchnorm_(model, inputs if examples else None)
+    report = fold_batchnorm_(model, inputs)
     assert_same(model, before, *inputs)
     return report
 
@@ -111,7 +111,7 @@ def test_without_affine_parameters(affine: bool) -> None:
 def test_a_whole_network(neuron: str) -> None:
     model = trained_(quadric.models.create("resnet8", neuron=neuron, shortcut="B"))
     x = torch.randn(2, 3, 16, 16, dtype=F64)
-    report = fold_and_compare(model, x, examples=False)
+    report = fold_and_compare(model, x)
     assert len(report.folded) == 9
     assert not report.kept
     # In training mode a BatchNorm that is still there would use the batch.
@@ -122,7 +122,7 @@ def test_the_shift_leaves_its_input_alone_where_gradients_flow() -> None:
     model = trained_(nn.Sequential(neuron_layer("shared", nn.Conv2d, 3, 8, 3), nn.BatchNorm2d(8)))
     x = torch.randn(2, 3, 5, 5, dtype=F64, requires_grad=True)
     expected = torch.autograd.grad(model(x).sum(), x)[0]
-    fold_batchnorm_(model)
+    fold_batchnorm_(model, x.detach())
     got = torch.autograd.grad(model(x).sum(), x)[0]
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
@@ -132,7 +132,7 @@ def test_keeps_dtype_and_memory_format() -> None:
     model: Any = nn.Sequential(layer, nn.BatchNorm2d(8)).eval()
     model = model.to(memory_format=torch.channels_last)
     model[0].weight.requires_grad_(False)
-    fold_batchnorm_(model)
+    fold_batchnorm_(model, torch.randn(2, 3, 5, 5))
     assert model[0].weight.dtype == torch.float32
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert not model[0].weight.requires_grad
@@ -164,7 +164,7 @@ def test_a_scale_too_small_to_divide_by_even_without_a_shift() -> None:
     model = eigen_block()
     with torch.no_grad():
         model[1].weight[2], model[1].bias[2], model[1].running_mean[2] = 1e-20, 0.0, 0.0
-    assert "about zero" in fold_batchnorm_(model).kept["1"]
+    assert "about zero" in fold_batchnorm_(model, torch.randn(2, 3, 5, 5, dtype=F64)).kept["1"]
 
 
 def test_a_y_without_scale_is_no_obstacle() -> None:
@@ -213,7 +213,7 @@ def test_float32_keeps_its_precision() -> None:
     with torch.no_grad():
         exact = model(x.double())
     model.float()
-    fold_batchnorm_(model)
+    fold_batchnorm_(model, x)
     with torch.no_grad():
         torch.testing.assert_close(model(x).double(), exact, rtol=1e-4, atol=1e-4)
 
@@ -292,7 +292,7 @@ class HeldTwice(Block):
 
 
 class Untraceable(Block):
-    """torch.fx cannot decide on a value."""
+    """A tracer could not decide on a value."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 1e9:
@@ -322,33 +322,13 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "examples"), [(k, True) for k in KEPT] + [(k, False) for k in KEPT[:-1]]
-)
-def test_never_folds_what_is_used_elsewhere(kind: type[Block], examples: bool) -> None:
+@pytest.mark.parametrize("kind", KEPT)
+def test_never_folds_what_is_used_elsewhere(kind: type[Block]) -> None:
     model = trained_(kind())
-    report = fold_and_compare(model, torch.randn(2, 3, 5, 5, dtype=F64), examples=examples)
+    report = fold_and_compare(model, torch.randn(2, 3, 5, 5, dtype=F64))
     assert not report.folded
     assert list(report.kept) == ["norm"]
     assert isinstance(model.norm, nn.BatchNorm2d)
-
-
-@pytest.mark.parametrize("kind", KEPT[:-2])
-def test_a_run_alone_sees_it_too(kind: type[Block]) -> None:
-    """Where torch.fx gives up, the run must not fold more than it would."""
-    model = trained_(kind())
-
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(-x if x.sum() > 1e9 else x)
-
-    wrapped = Wrapped().eval()
-    report = fold_and_compare(wrapped, torch.randn(2, 3, 5, 5, dtype=F64))
-    assert not report.folded
 
 
 def test_an_output_that_is_handed_out_in_a_dict() -> None:
@@ -363,11 +343,9 @@ def test_an_output_that_is_handed_out_in_a_dict() -> None:
     assert not report.folded
 
 
-def test_an_untraceable_network_is_folded_with_example_inputs() -> None:
+def test_a_network_that_decides_on_a_value() -> None:
     model = trained_(Untraceable())
     x = torch.randn(2, 3, 5, 5, dtype=F64)
-    with pytest.raises(ValueError, match="example_inputs are needed"):
-        fold_batchnorm_(model)
     assert fold_and_compare(model, x).folded == {"layer": "norm"}
 
 
@@ -376,7 +354,6 @@ def test_rows_and_sequences_behind_a_linear_layer() -> None:
     rows = trained_(nn.Sequential(quadric.QuadraticLinear(3, 6, rank=2), nn.BatchNorm1d(6)))
     x = torch.randn(5, 6, 3, dtype=F64)
     assert "another dimension" in fold_and_compare(rows, x).kept["1"]
-    assert "example_inputs" in fold_and_compare(rows, x, examples=False).kept["1"]
     assert fold_and_compare(rows, x[:, 0]).folded
 
 
@@ -441,7 +418,7 @@ def test_a_shared_weight_stays_as_it_is_elsewhere() -> None:
 
 def test_a_model_without_batchnorm() -> None:
     model = nn.Sequential(quadric.QuadraticLinear(3, 4))  # in training mode: nothing to refuse
-    report = fold_batchnorm_(model)
+    report = fold_batchnorm_(model, torch.randn(2, 3))
     assert not report.folded
     assert not report.kept
 
@@ -449,17 +426,17 @@ def test_a_model_without_batchnorm() -> None:
 def test_mistakes() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     with pytest.raises(ValueError, match=r"must be in eval mode .* call model\.eval\(\)"):
-        fold_batchnorm_(model)
+        fold_batchnorm_(model, torch.randn(2, 3, 5, 5))
     model.eval()[1].train()
     with pytest.raises(ValueError, match="got '1' in training mode"):
-        fold_batchnorm_(model)
+        fold_batchnorm_(model, torch.randn(2, 3, 5, 5))
     with pytest.raises(ValueError, match="example_inputs must run through the model"):
         fold_batchnorm_(model.eval(), torch.randn(2, 5))
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got str"):
-        fold_batchnorm_("model")  # type: ignore[arg-type]
+        fold_batchnorm_("model", torch.randn(2, 5))  # type: ignore[arg-type]
 
 
 def test_the_report_as_text() -> None:
-    report = fold_batchnorm_(trained_(TwoReaders()))
+    report = fold_batchnorm_(trained_(TwoReaders()), torch.randn(2, 3, 5, 5, dtype=F64))
     assert str(report).splitlines()[0] == "0 BatchNorm folded, 1 kept"
     assert "norm: it does not alone read" in str(report)

@@ -136,7 +136,7 @@ def test_a_loss_of_accuracy_fails_and_leaves_no_file(trained: Any, tmp_path: Pat
 
 def test_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    with pytest.raises(ValueError, match="at least one batch of inputs, got none"):
+    with pytest.raises(ValueError, match="calibration must hold at least one batch, got none"):
         export_int8(small_cnn(), path, PICTURE, calibration=[])
     with pytest.raises(ValueError, match="squares must be 'auto', 'int8' or 'float', got 'int4'"):
         export_int8(small_cnn(), path, PICTURE, calibration=[PICTURE], squares="int4")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import quadric
+from quadric.errors import FileError
 from quadric.exporting import export_onnx
 from quadric.exporting.int8 import square_nodes
 from quadric.exporting.onnx_file import OPSET
@@ -82,7 +83,7 @@ def test_the_file_is_standard_onnx_of_the_stated_opset(tmp_path: Path) -> None:
     assert not any(node.metadata_props for node in graph.graph.node)
     facts = report.to_dict()
     assert facts["path"] == str(path)
-    assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, [3])
+    assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, (3,))
     assert "opset 20" in str(report)
     assert "3 BatchNorm folded" in str(report)
 
@@ -312,9 +313,9 @@ def test_mistakes(tmp_path: Path) -> None:
     for given, inputs, options, message in cases:
         with pytest.raises((ValueError, TypeError), match=message):
             export_onnx(given, path, *inputs, **options)
-    with pytest.raises(ValueError, match=r"the folder of .* must exist"):
+    with pytest.raises(FileError, match=r"the folder of .* must exist"):
         export_onnx(model, tmp_path / "none" / "model.onnx", x)
-    with pytest.raises(ValueError, match="path must be a file, got the folder"):
+    with pytest.raises(FileError, match="path must be a file, got the folder"):
         export_onnx(model, tmp_path, x)
     assert files_in(tmp_path) == []
 

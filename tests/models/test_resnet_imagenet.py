@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from quadric.models.resnet_imagenet import resnet_imagenet
+from quadric.models.resnet_imagenet import ImageNetResNet
 
 
 def torchvision_shapes(blocks: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -39,7 +39,7 @@ def test_names_and_shapes_are_torchvisions(
     depth: int, blocks: tuple[int, ...], params: int
 ) -> None:
     with torch.device("meta"):
-        model = resnet_imagenet(depth)
+        model = ImageNetResNet(depth)
     expected = torchvision_shapes(blocks)
     assert {k: tuple(v.shape) for k, v in model.state_dict().items()} == expected
     assert list(model.state_dict()) == list(expected)
@@ -47,7 +47,7 @@ def test_names_and_shapes_are_torchvisions(
 
 
 def test_shapes_inside() -> None:
-    model = resnet_imagenet(18, num_classes=5, width=0.125).eval()
+    model = ImageNetResNet(18, num_classes=5, width=0.125).eval()
     seen = []
     for name in ("conv1", "maxpool", "layer1", "layer2", "layer3", "layer4"):
         model.get_submodule(name).register_forward_hook(
@@ -65,7 +65,7 @@ def test_shapes_inside() -> None:
 
 
 def test_without_activation_nothing_is_nonlinear() -> None:
-    model = resnet_imagenet(18, width=0.0625, activation=None).eval().double()
+    model = ImageNetResNet(18, width=0.0625, activation=None).eval().double()
     assert isinstance(model.maxpool, nn.AvgPool2d)
     x, y = torch.randn(2, 2, 3, 64, 64, dtype=torch.float64)
     torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
@@ -73,4 +73,4 @@ def test_without_activation_nothing_is_nonlinear() -> None:
 
 def test_bad_depth() -> None:
     with pytest.raises(ValueError, match="depth must be one of 18, 34, got 50"):
-        resnet_imagenet(50)
+        ImageNetResNet(50)

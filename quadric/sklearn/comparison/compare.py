@@ -15,6 +15,8 @@ from quadric.sklearn.comparison.saving import check_path, save_best
 from quadric.sklearn.comparison.sources import load_source
 from quadric.sklearn.networks import ACTIVATIONS
 
+Place = str | os.PathLike[str] | None
+
 
 def compare(
     source: str | os.PathLike[str],
@@ -32,17 +34,16 @@ def compare(
     delimiter: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    data_dir: str | os.PathLike[str] | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
+    data_dir: Place = None,
+    run_dir: Place = None,
     baselines: bool = True,
-    save: str | os.PathLike[str] | None = None,
+    save: Place = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Says whether a quadratic network is better on a table, and by how much.
 
-    Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept in a
-    directory, so that the same call goes on where it was stopped. The directory also gets
-    compare.json, compare.png (if matplotlib is there) and a result.json for each network.
+    Every fit of the cross-validation is kept in a directory, so that the same call goes on where it
+    was stopped. It also gets compare.json, compare.png and a result.json for each network.
 
     Args:
         source: a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of scikit-learn.
@@ -80,12 +81,7 @@ def compare(
         ['linear', 'eigen', 'shared']
     """
     contenders, widths = parse_neurons(neurons), tuple(hidden)
-    if not widths or min(widths) < 1:
-        raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    if save is not None:
-        check_path(Path(save))
+    _check(widths, activation, save)
     table = load_source(
         os.fspath(source),
         target=target,
@@ -99,17 +95,31 @@ def compare(
     )
     table = check_table(table, folds)
     plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
-    directory = None if run_dir is None else Path(run_dir)
-    found = Comparison(table, plan, run_fits(table, plan, directory=directory, progress=progress))
+    found = Comparison(table, plan, run_fits(table, plan, directory=run_dir, progress=progress))
+    _write(found, save)
+    return found
+
+
+def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
+    """Refuses what does not depend on the table, before it is read."""
+    if not hidden or min(hidden) < 1:
+        raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if save is not None:
+        check_path(Path(save))
+
+
+def _write(found: Comparison, save: Place) -> None:
+    """Writes the numbers, the picture and the best network, and notes what was written."""
     found.write()
-    picture = found.records.path / "compare.png"
     if importlib.util.find_spec("matplotlib") is not None:
         from quadric.sklearn.comparison.picture import draw
 
+        picture = found.records.path / "compare.png"
         draw(found, picture)
         found.written.append(f"{picture}: the picture")
     else:
         found.written.append("no picture: pip install 'quadric[plots]'")
     if save is not None:
         found.written += save_best(found, Path(save))
-    return found

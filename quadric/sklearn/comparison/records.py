@@ -74,12 +74,15 @@ class Records:
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], name: str, directory: Path | None = None
+        self,
+        settings: Mapping[str, Any],
+        name: str,
+        directory: str | os.PathLike[str] | None = None,
     ) -> None:
         text = json.dumps(settings, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-        self.path = directory or Path("runs/compare") / f"{safe}-{short}"
+        self.path = Path(directory or f"runs/compare/{safe}-{short}")
         self.settings = dict(settings)
         marker = self.path / "settings.json"
         if marker.is_file():

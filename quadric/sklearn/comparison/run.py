@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, r2_score, root_mean_squared_error
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from quadric import provenance
@@ -151,7 +152,7 @@ def run_fits(
     table: UserTable,
     plan: Plan,
     *,
-    directory: Path | None = None,
+    directory: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Records:
     """Fits every model on every fold; what the directory already holds is not fitted again.
@@ -310,17 +311,10 @@ def measure(task: str, truth: np.ndarray, predicted: np.ndarray) -> tuple[float,
     if task == "classification":
         accuracy = float((truth == predicted).mean())
         return 1 - accuracy, accuracy
-    square = float(np.mean((truth - predicted.astype(np.float64)) ** 2))
-    variance = float(np.var(truth))
-    return square**0.5, 1 - square / variance if variance > 0 else 0.0
+    return float(root_mean_squared_error(truth, predicted)), float(r2_score(truth, predicted))
 
 
 def predict_seconds(model: Any, X: np.ndarray) -> float:
     """The time of 1,000 predictions, best of three."""
     rows = X[np.arange(TIMED_ROWS) % len(X)]
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        model.predict(rows)
-        best = min(best, time.perf_counter() - start)
-    return best
+    return min(timeit.repeat(lambda: model.predict(rows), number=1, repeat=3))

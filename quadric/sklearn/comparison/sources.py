@@ -65,7 +65,19 @@ def load_source(
         raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kind, _, name = source.partition(":")
     if kind not in ("law", "uci") and (source not in EMBEDDED or Path(source).is_file()):
-        return _load_file(source, target, task, rows, delimiter, drop, categories)
+        path = Path(source)
+        if not path.expanduser().exists() and not path.suffix:
+            raise InputError(
+                f"no such file or data set: {source!r}: name a CSV or Parquet file, law:NAME, "
+                f"uci:NAME or one of {', '.join(EMBEDDED)} (quadric compare --list)"
+            )
+        frame = read_table(source, delimiter=delimiter, rows=rows)
+        if target is None:
+            raise InputError(
+                f"name the column to predict with --target; the columns are {list_columns(frame)}"
+            )
+        name = path.name.partition(".")[0] or "table"
+        return make_table(name, frame, target, task=task, drop=drop, categories=categories)
     own_task = EMBEDDED[source][1] if source in EMBEDDED else "regression"
     given = {
         "--target": target, "--delimiter": delimiter, "--drop": drop, "--categories": categories,
@@ -97,30 +109,6 @@ def load_source(
     frame = pd.DataFrame(np.asarray(x, dtype=np.float64), columns=names)
     labels = pd.Series(np.asarray(y), name=target)
     return UserTable(source, frame, labels, dict.fromkeys(names, NUMBER), own_task)
-
-
-def _load_file(
-    source: str,
-    target: str | None,
-    task: str | None,
-    rows: int | None,
-    delimiter: str | None,
-    drop: Sequence[str],
-    categories: Sequence[str],
-) -> UserTable:
-    path = Path(source)
-    if not path.expanduser().exists() and not path.suffix:
-        raise InputError(
-            f"no such file or data set: {source!r}: name a CSV or Parquet file, law:NAME, uci:NAME "
-            f"or one of {', '.join(EMBEDDED)} (quadric compare --list)"
-        )
-    frame = read_table(source, delimiter=delimiter, rows=rows)
-    if target is None:
-        raise InputError(
-            f"name the column to predict with --target; the columns are {list_columns(frame)}"
-        )
-    name = path.name.partition(".")[0] or "table"
-    return make_table(name, frame, target, task=task, drop=drop, categories=categories)
 
 
 def source_facts(data_dir: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
