@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -78,7 +79,7 @@ def unfinished(path: Path) -> Iterator[Path]:
     """
     folder = path.parent
     if not folder.is_dir():
-        raise FileError(f"the folder of {path} must exist, got {folder}: make it first")
+        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
     if path.is_dir():
         raise FileError(f"path must be a file, got the folder {path}: add a file name")
     place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))

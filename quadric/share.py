@@ -34,6 +34,7 @@ class LayerShare:
             no neuron has two parts that vary.
         shares: the share of each neuron.
         correlations: the correlation of each neuron, None where a part does not vary.
+        samples: how many values of each neuron were seen.
     """
 
     neuron: str
@@ -41,6 +42,7 @@ class LayerShare:
     correlation: float | None
     shares: tuple[float, ...] = field(repr=False)
     correlations: tuple[float | None, ...] = field(repr=False)
+    samples: int = 0
 
     @property
     def num_neurons(self) -> int:
@@ -242,6 +244,7 @@ class _Moments:
             correlation=_mean([value for value in correlations if value is not None]),
             shares=tuple(shares.tolist()),
             correlations=tuple(correlations),
+            samples=self.count,
         )
 
 

@@ -34,7 +34,7 @@ assert sys.argv[1] == "no" or keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):
-        torch.ones(64 << 20)  # more than glibc ever takes from its heap by itself
+        torch.ones(16 << 20)  # more than glibc ever takes from its heap by itself
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 for _ in range(3):  # until the heap is large enough for a block at any alignment
     faults()
@@ -48,5 +48,5 @@ print(faults())
         )
         for keep in ("no", "yes")
     }
-    assert found["no"] > 5 * 64 * 4  # at least one for each megabyte
+    assert found["no"] > 5 * 16 * 4  # at least one for each megabyte
     assert found["yes"] < found["no"] / 10

