@@ -2,9 +2,10 @@
 
 Where the channels of one position lie next to each other in memory (matrices, channels_last), views
 of a few channels are slow to walk through, while a product with a small dense S is fast. So the
-channels are cut between blocks into chunks of at most 64, and each chunk's
-squares are multiplied by its part of S. A library computes such a narrow product on one core; cut
-into parts, as a batch of products, all cores take part.
+channels are cut between blocks into chunks, and each chunk's squares are multiplied by its part of
+S. Full blocks change all channels: the product is added to the rows where they lie. Star blocks
+change a few: their product has few outputs, which a library computes on one core. So does a product
+that sums over many rows. Cut into parts, as a batch of products, all cores take part.
 
 A dense product multiplies every square by zero somewhere, which is NaN for an infinite one, while
 the formula keeps it to its own block. Rows with a square that is not finite are left to `slices`.
@@ -24,12 +25,15 @@ from quadric.ops import slices
 from quadric.ops.blocks import Blocks
 
 _WIDEST = 64
-"""Channels of a chunk."""
+"""Channels of a chunk of star blocks, and of a full block."""
 
-_TILE = 1 << 22
-"""Numbers that are squared at once: 16 MB in float32."""
+_TILE = 1 << 20
+"""Numbers that are squared at once: the squares stay in the near caches until they are used."""
 
-_PART = 1 << 15 if torch.backends.mkl.is_available() else _TILE
+_STAR_TILE = 1 << 22
+"""The same for the forward pass of star blocks, which does too little to each tile for more."""
+
+_PART = 1 << 15 if torch.backends.mkl.is_available() else _STAR_TILE
 """Numbers of one product of a batch. Without MKL torch computes a batch one by one."""
 
 
@@ -67,7 +71,9 @@ def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
         return ()
     step = blocks.size if blocks.shape == "star" else 1
     places, table = list(blocks.entries()), blocks.table
-    per_chunk = _WIDEST // blocks.size
+    # A full block's product is wasted on the other blocks of its chunk, but many calls cost more.
+    full = 16 if blocks.channels <= 128 else 32
+    per_chunk = max(1, (_WIDEST if blocks.shape == "star" else full) // blocks.size)
     found = []
     for first in range(0, len(table), per_chunk):
         rows = table[first : first + per_chunk]
@@ -88,10 +94,10 @@ def as_rows(tensor: Tensor, channels: int) -> Tensor:
     return tensor.as_strided((tensor.numel() // channels, channels), (channels, 1))
 
 
-def _tiles(rows: int, channels: int) -> Iterator[tuple[slice, int]]:
+def _tiles(rows: int, channels: int, numbers: int) -> Iterator[tuple[slice, int]]:
     """Rows to handle at once, and how many of them make one product of a batch."""
     part = max(1, _PART // channels)
-    tile = max(1, _TILE // (channels * part)) * part
+    tile = max(1, numbers // (channels * part)) * part
     whole = rows - rows % part
     for start in range(0, whole, tile):
         yield slice(start, min(start + tile, whole)), part
@@ -109,22 +115,47 @@ def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: in
     """Writes z + S z^2 into `out`, which may be `z` itself."""
     if out is not z:
         out.copy_(z)
-    chunks = chunks_of(blocks)
-    matrices = [chunk.matrix(eigenvalues.to(out.dtype)) for chunk in chunks]
+    lam, chunks = eigenvalues.to(out.dtype), chunks_of(blocks)
+    matrices = [chunk.matrix(lam) for chunk in chunks]
     rows = as_rows(out, out.shape[dim])
-    for tile, part in _tiles(*rows.shape):
-        x = _in_parts(rows[tile], part)
-        squares = x * x
-        sums = [
-            torch.bmm(matrix.expand(len(x), -1, -1), squares[:, chunk.channels])
-            for chunk, matrix in zip(chunks, matrices, strict=True)
-        ]
-        # A square meets each output of its chunk: one that is not finite shows in the first.
-        if all(math.isfinite(each.select(1, 0).sum().item()) for each in sums):
-            for chunk, each in zip(chunks, sums, strict=True):
-                x[:, chunk.outputs].add_(each)
+    star = blocks.shape == "star"
+    for tile, part in _tiles(len(rows), rows.shape[1], _STAR_TILE if star else _TILE):
+        own = rows[tile]
+        if star:
+            done = _add_to_heads(own, part, chunks, matrices)
         else:
-            slices.forward(rows[tile], rows[tile], eigenvalues, blocks, -1)
+            done = _add_to_all(own, chunks, matrices)
+        if not done:
+            slices.forward(own, own, eigenvalues, blocks, -1)
+
+
+def _add_to_heads(
+    rows: Tensor, part: int, chunks: tuple[Chunk, ...], matrices: list[Tensor]
+) -> bool:
+    """Adds the squares of star blocks; False, and nothing done, where one is not finite."""
+    x = _in_parts(rows, part)
+    squares = x * x
+    sums = [
+        torch.bmm(matrix.expand(len(x), -1, -1), squares[:, chunk.channels])
+        for chunk, matrix in zip(chunks, matrices, strict=True)
+    ]
+    # A square meets each output of its chunk: one that is not finite shows in the first.
+    if not all(math.isfinite(each.select(1, 0).sum().item()) for each in sums):
+        return False
+    for chunk, each in zip(chunks, sums, strict=True):
+        x[:, chunk.outputs].add_(each)
+    return True
+
+
+def _add_to_all(rows: Tensor, chunks: tuple[Chunk, ...], matrices: list[Tensor]) -> bool:
+    """Adds the squares of full blocks; False, and nothing done, where one is not finite."""
+    squares = rows * rows
+    if not math.isfinite(squares.sum().item()):
+        return False
+    for chunk, matrix in zip(chunks, matrices, strict=True):
+        at = chunk.channels
+        rows[:, at].addmm_(squares[:, at], matrix.t())
+    return True
 
 
 def backward(
@@ -138,21 +169,27 @@ def backward(
     result = torch.empty_like(kept)
     chunks = chunks_of(blocks)
     doubled = [chunk.matrix(2 * eigenvalues.to(kept.dtype)) for chunk in chunks]
-    totals = [matrix.new_zeros(matrix.shape) for matrix in doubled]
     g_rows, x_rows, r_rows = (as_rows(tensor, kept.shape[dim]) for tensor in (grad, kept, result))
-    for tile, part in _tiles(*x_rows.shape):
-        g, x, r = (_in_parts(rows[tile], part) for rows in (g_rows, x_rows, r_rows))
+    tiles = list(_tiles(len(x_rows), x_rows.shape[1], _TILE))
+    most = max((tile.stop - tile.start) // part for tile, part in tiles)
+    totals = [matrix.new_zeros(most, *matrix.shape) for matrix in doubled]
+    for tile, part in tiles:
+        g, x = g_rows[tile], x_rows[tile]
         squares = x * x
-        if not math.isfinite((squares.sum() + g.sum()).item()):
-            return slices.backward(grad, kept, eigenvalues, blocks, dim)
         for chunk, matrix, total in zip(chunks, doubled, totals, strict=True):
-            own = g[:, chunk.outputs].contiguous()
-            total.add_(torch.bmm(own, squares[:, chunk.channels].transpose(1, 2)).sum(0))
-            back = torch.bmm(matrix.t().expand(len(x), -1, -1), own)
-            at = chunk.channels
-            torch.addcmul(g[:, at], x[:, at], back, out=r[:, at])
-    sums = [t.flatten().gather(0, chunk.places) for chunk, t in zip(chunks, totals, strict=True)]
-    return result, torch.cat(sums).to(eigenvalues.dtype)
+            own, at = g[:, chunk.outputs], squares[:, chunk.channels]
+            if blocks.shape == "star":
+                own = own.contiguous()  # evenly spaced channels, which no product takes
+            left = _in_parts(own, part)
+            total[: len(left)].baddbmm_(left, at.unflatten(0, (-1, part)))
+            torch.mm(own, matrix, out=at)  # the squares are not needed any more
+        torch.addcmul(g, x, squares, out=r_rows[tile])
+    sums = [total.sum(0).flatten() for total in totals]
+    # Each square of a chunk meets each gradient in these: they are finite only if all are.
+    if not math.isfinite(sum(each.sum().item() for each in sums)):
+        return slices.backward(grad, kept, eigenvalues, blocks, dim)
+    found = [each.gather(0, chunk.places) for chunk, each in zip(chunks, sums, strict=True)]
+    return result, torch.cat(found).to(eigenvalues.dtype)
 
 
 @functools.lru_cache(maxsize=1024)

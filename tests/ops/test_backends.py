@@ -34,6 +34,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are there, and the products go through several tiles and parts."""
     need_kernels()
     monkeypatch.setattr(rows, "_TILE", 400)
+    monkeypatch.setattr(rows, "_STAR_TILE", 400)
     monkeypatch.setattr(rows, "_PART", 200)
     yield
     quadric.use_kernels(False)

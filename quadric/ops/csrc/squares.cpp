@@ -39,7 +39,7 @@ static inline float sum(V v) {
 
 static const int64_t PIXELS = 512;  // of a plane at once: ten channels of them stay in the first cache
 static const int64_t TILE = 2048;   // numbers of a tile of rows
-static const int64_t ROWS = 64;     // rows of a tile of full blocks
+static const int64_t ROWS = 16;     // of a tile of full blocks: wide rows still fit the near caches
 
 struct Blocks {
     int64_t count, eigenvalues;
@@ -444,17 +444,21 @@ static void full_backward_rows(const float *grad, const float *z, const float *l
 #pragma omp parallel num_threads(threads)
     {
         std::vector<double> own(b.eigenvalues, 0.0);
-        std::vector<float> scratch;
+        std::vector<float> scratch, partial(b.eigenvalues, 0.0f);
+        int64_t since = 0;
+        const auto flush = [&]() {  // short sums in float go into long ones in double
+            for (int64_t e = 0; e < b.eigenvalues; e++) own[e] += partial[e], partial[e] = 0;
+        };
 #pragma omp for schedule(static)
         for (int64_t r0 = 0; r0 < outer; r0 += ROWS) {
             const int64_t end = r0 + ROWS < outer ? r0 + ROWS : outer;
             for (int64_t k = 0; k < b.count; k++) {
                 const int s = b.size[k];
                 const float *L = lam + b.offset[k];
-                double *d = own.data() + b.offset[k];
+                float *d = partial.data() + b.offset[k];
                 if (s == 8) {
-                    V8 m[8], acc[8] = {};
-                    for (int i = 0; i < 8; i++) m[i] = load8(L + 8 * i);
+                    V8 m[8], acc[8];
+                    for (int i = 0; i < 8; i++) m[i] = load8(L + 8 * i), acc[i] = load8(d + 8 * i);
                     for (int64_t r = r0; r < end; r++) {
                         const int64_t at = r * channels + b.start[k];
                         const V8 g = load8(grad + at), x = load8(z + at), x2 = x * x;
@@ -465,11 +469,10 @@ static void full_backward_rows(const float *grad, const float *z, const float *l
                         store8(result + at, g + 2.0f * x * (a + c));
                         for (int i = 0; i < 8; i++) acc[i] += g[i] * x2;
                     }
-                    for (int i = 0; i < 8; i++)
-                        for (int j = 0; j < 8; j++) d[i * 8 + j] += acc[i][j];
+                    for (int i = 0; i < 8; i++) store8(d + 8 * i, acc[i]);
                 } else {
-                    scratch.assign(s * s + s, 0.0f);
-                    float *acc = scratch.data(), *t = acc + s * s;
+                    scratch.resize(s);
+                    float *t = scratch.data();
                     for (int64_t r = r0; r < end; r++) {
                         const int64_t at = r * channels + b.start[k];
                         for (int j = 0; j < s; j++) t[j] = 0;
@@ -477,15 +480,16 @@ static void full_backward_rows(const float *grad, const float *z, const float *l
                             const float g = grad[at + i];
                             for (int j = 0; j < s; j++) {
                                 t[j] += L[i * s + j] * g;
-                                acc[i * s + j] += g * z[at + j] * z[at + j];
+                                d[i * s + j] += g * z[at + j] * z[at + j];
                             }
                         }
                         for (int j = 0; j < s; j++) result[at + j] = grad[at + j] + 2 * z[at + j] * t[j];
                     }
-                    for (int e = 0; e < s * s; e++) d[e] += acc[e];
                 }
             }
+            if ((since += ROWS) >= 128) flush(), since = 0;
         }
+        flush();
 #pragma omp critical
         for (int64_t e = 0; e < b.eigenvalues; e++) dlam[e] += own[e];
     }
