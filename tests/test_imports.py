@@ -58,6 +58,7 @@ ORDER: dict[str, list[str]] = {
         "reference",
         "slices",
         "rows",
+        "cache",
         "native",
         "backends",
         "eager",

@@ -1,7 +1,7 @@
 """Builds, loads and calls csrc/squares.cpp: the squares in one pass forward and one backward.
 
 `use_kernels(True)` compiles the source with the machine's own C++ compiler, once. The library is
-kept in a cache folder (`$QUADRIC_CACHE`, or the user's cache) under a name that depends on the
+kept in a folder that is closed to other users (`cache.py`), under a name that depends on the
 source, the compiler and the processor. It gets that name only when it is complete, and is loaded
 only if its checksum is right, because a truncated file would end the process. It is called through
 ctypes and needs neither torch's headers nor a build tool. Importing quadric never builds anything.
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from quadric.errors import InputError
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
+from quadric.ops.cache import private_folder
 
 _SOURCE = Path(__file__).parent / "csrc" / "squares.cpp"
 _ABI = 9
@@ -112,26 +113,6 @@ def _compiler() -> str:
     raise RuntimeError("no C++ compiler was found: install g++ or clang++, or set CXX")
 
 
-def _cache() -> Path:
-    """A folder of this user's that can be written to."""
-    named = os.environ.get("QUADRIC_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(named) if named else Path(base) / "quadric"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        user = os.getuid() if hasattr(os, "getuid") else "user"
-        folder = Path(tempfile.gettempdir()) / f"quadric-{user}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
-            raise RuntimeError(
-                f"the cache folder {folder} belongs to another user: set QUADRIC_CACHE"
-            ) from None
-        return folder
-
-
 def _processor() -> str:
     """What the machine's own instruction set depends on."""
     try:
@@ -144,17 +125,25 @@ def _processor() -> str:
 
 def _build() -> Path:
     """Compiles the source unless that has been done, and returns the library's path."""
-    compiler = _compiler()
-    version = _run([compiler, "--version"]).stdout
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     text = _SOURCE.read_bytes()
-    key = "\n".join([version, " ".join(_FLAGS), native, _processor(), sys.platform]).encode()
-    name = f"kernels-{hashlib.sha256(text + key).hexdigest()[:20]}.so"
-    target = _cache() / name
-    if _is_whole(target):
+    made_of = "\n".join([" ".join(_FLAGS), native, _processor(), sys.platform]).encode()
+    key = hashlib.sha256(text + made_of).hexdigest()
+    folder = private_folder(f"kernels-{key[:20]}-*")
+    try:
+        compiler = _compiler()
+    except RuntimeError:
+        # One that this user's compiler built earlier is as good.
+        for library in sorted(folder.glob(f"kernels-{key[:20]}-*.so")):
+            if _is_whole(library, key):
+                return library
+        raise
+    version = _run([compiler, "--version"]).stdout.encode()
+    target = folder / f"kernels-{key[:20]}-{hashlib.sha256(version).hexdigest()[:8]}.so"
+    if _is_whole(target, key):
         return target
-    _remove_left(target.parent)
-    handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=target.parent)
+    _remove_left(folder)
+    handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=folder)
     os.close(handle)
     try:
         attempts = [[native, "-fopenmp"], ["-fopenmp"], []]
@@ -163,9 +152,9 @@ def _build() -> Path:
             done = _run(command)
             if done.returncode == 0:
                 written = Path(f"{unfinished}{_SUM}")
-                written.write_text(_checksum(Path(unfinished)))
-                for file in (unfinished, written):  # a cache may be shared
-                    os.chmod(file, 0o644)
+                written.write_text(_checksum(Path(unfinished), key))
+                for file in (unfinished, written):
+                    os.chmod(file, 0o600)
                 # The sum last: until then the library does not count as whole.
                 os.replace(unfinished, target)
                 os.replace(written, _sum_of(target))
@@ -179,18 +168,19 @@ def _build() -> Path:
                 os.unlink(left)
 
 
-def _checksum(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
+def _checksum(library: Path, key: str) -> str:
+    """Of a library and what it was built from: one of another source does not pass for it."""
+    return hashlib.sha256(key.encode() + library.read_bytes()).hexdigest()
 
 
 def _sum_of(library: Path) -> Path:
     return library.with_name(library.name + _SUM)
 
 
-def _is_whole(library: Path) -> bool:
-    """Whether a library is there, as it was built."""
+def _is_whole(library: Path, key: str) -> bool:
+    """Whether a library is there, as it was built from this source."""
     try:
-        return _sum_of(library).read_text() == _checksum(library)
+        return _sum_of(library).read_text() == _checksum(library, key)
     except (OSError, ValueError):
         return False
 

@@ -93,7 +93,7 @@ def test_a_damaged_library_and_a_killed_build_are_survived(
     os.utime(left, (0, 0))
     built = native._build()
     assert built.parent == tmp_path
-    assert built.stat().st_mode & 0o777 == 0o644
+    assert built.stat().st_mode & 0o777 == 0o600
     assert not left.exists()
     assert going_on.exists()
     made = built.stat().st_mtime_ns

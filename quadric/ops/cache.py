@@ -1,0 +1,110 @@
+"""Where built libraries are kept: only in a folder that nobody else can write to.
+
+Whoever can put a library there runs code in this process. So a folder, a file and all folders above
+them must belong to this user (those above may belong to root) and be closed to others. What is not
+so is neither used nor changed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def private_folder(files: str) -> Path:
+    """A folder for libraries; made if there is none.
+
+    Args:
+        files: a pattern of the names that the caller uses in it.
+
+    Returns:
+        `$QUADRIC_CACHE`, or `quadric` in the user's cache; with one warning a folder of the
+        temporary one, if that is not safe or cannot be written to.
+
+    Raises:
+        RuntimeError: if no such folder is safe.
+    """
+    problems = []
+    for folder in _candidates():
+        # Where links point to: a link may be changed after this look, a path without links not.
+        real = Path(os.path.realpath(folder))
+        problem = _make(real) or next(filter(None, map(unsafe, sorted(real.glob(files)))), None)
+        if problem is None:
+            if problems:
+                _warn(f"{problems[0]}: kernels are kept in {real} instead")
+            return real
+        problems.append(problem)
+    told = "; ".join(problems)
+    _warn(f"{told}: fused kernels are off")
+    raise RuntimeError(f"{told}: set QUADRIC_CACHE to a folder of your own")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(
+        f"{message}; set QUADRIC_CACHE to a folder of your own, closed to others", stacklevel=5
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    named = os.environ.get("QUADRIC_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    yield Path(named) if named else Path(base) / "quadric"
+    yield Path(tempfile.gettempdir()) / f"quadric-{_user()}"
+
+
+def _user() -> int | None:
+    return os.getuid() if hasattr(os, "getuid") else None
+
+
+def _make(folder: Path) -> str | None:
+    """Makes a folder that only this user can enter; says what is wrong with one that exists."""
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    problem = _above(path for path in folder.parents if path not in missing)
+    if problem is not None:
+        return problem
+    try:
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)  # another process of this user may be as far
+        problem = _above(folder.parents) or unsafe(folder)
+        if problem is None:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        return f"{folder} cannot be written to ({error.strerror})"
+    return problem
+
+
+def _above(folders: Iterable[Path]) -> str | None:
+    return next(filter(None, (_open_to_others(path, above=True) for path in folders)), None)
+
+
+def unsafe(path: Path) -> str | None:
+    """What is wrong with a file or folder that exists; None if only this user can change it.
+
+    Args:
+        path: without links in the folders above it.
+    """
+    found = path.lstat()
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        return f"{path} is neither a file nor a folder"
+    return _open_to_others(path, above=False)
+
+
+def _open_to_others(path: Path, above: bool) -> str | None:
+    user = _user()
+    if user is None:  # a system with other rights, which keeps a user's folders apart by itself
+        return None
+    found = path.lstat()
+    if found.st_uid != user and not (above and found.st_uid == 0):
+        return f"{path} belongs to another user"
+    # A group with the user's own number is the user's own.
+    open_to = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != user else 0)
+    # In a folder such as /tmp only the owner of a file can replace it.
+    kept = above and found.st_mode & stat.S_ISVTX
+    if found.st_mode & open_to and not kept:
+        return f"{path} can be changed by other users"
+    return None
