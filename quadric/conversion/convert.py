@@ -41,6 +41,7 @@ from quadric.counting.cost import cost
 from quadric.counting.network import check_model, count_parameters
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
+from quadric.ops import native
 from quadric.zoo import get_neuron
 
 
@@ -114,12 +115,25 @@ def convert_(
     if macs_before is not None:
         macs_after, why = _macs(model, example_inputs)
     notes = [*report.notes, *([f"the MACs could not be counted: {why}"] if why else [])]
+    offer = native.offer()
+    if offer and any(_runs_on_kernels(new) for _, new in swap.built):
+        notes.append(offer)
     return replace(
         report,
         params_after=count_parameters(model),
         macs_before=macs_before,
         macs_after=macs_after,
         notes=tuple(notes),
+    )
+
+
+def _runs_on_kernels(layer: nn.Module) -> bool:
+    """Whether the fused kernels serve a layer, or a projection of an attention."""
+    return any(
+        isinstance(inner, QuadraticLayer)
+        and inner.blocks is not None
+        and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in inner.parameters())
+        for inner in layer.modules()
     )
 
 
