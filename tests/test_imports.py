@@ -181,7 +181,7 @@ ORDER: dict[str, list[str]] = {
         "sources",
         "compare",
     ],
-    "bench": ["timing", "memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
+    "bench": ["memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
     "demo": ["scenes", "table", "pictures"],
     "cli": ["options", "demo", "neurons", "train", "tables", "export", "bench", "app"],
 }

@@ -13,7 +13,7 @@ import torch._dynamo
 from quadric import provenance
 from quadric.bench.cases import Case
 from quadric.bench.memory import peak_bytes
-from quadric.bench.timing import interleaved
+from quadric.exporting.timing import interleaved
 from quadric.ops import native as kernels
 from quadric.texttable import text_table
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
 from quadric import provenance
-from quadric.bench.timing import interleaved
+from quadric.exporting.timing import interleaved
 from quadric.sklearn.many import fit_many
 from quadric.sklearn.regressor import QuadraticRegressor
 from quadric.texttable import text_table

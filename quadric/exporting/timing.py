@@ -1,4 +1,8 @@
-"""Latency of exported files: runs are interleaved, so that a busy moment hits all files."""
+"""Timing on a noisy machine: runs of all cases are interleaved, many times.
+
+Whatever else the machine does only makes a run slower, so the least of many short runs is a steady
+estimate. Interleaving spreads slow phases of the machine over all cases.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,48 @@ from torch import Tensor
 
 from quadric.exporting.onnx_file import open_session, run_session
 from quadric.extras import require
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], object]],
+    repeats: int,
+    prepare: Mapping[str, Callable[[], object]] | None = None,
+    tick: Callable[[], object] = lambda: None,
+    at_least: float = 0.0,
+    most: int | None = None,
+) -> dict[str, list[float]]:
+    """Runs all cases in turn, after one turn to warm up.
+
+    Args:
+        cases: what to time.
+        repeats: how many timed turns.
+        prepare: what to call before each run of a case, outside the clock.
+        tick: called after each run of these turns, for a progress bar.
+        at_least: seconds of timed runs below which more turns follow: the shorter a case, the more
+            its runs are disturbed.
+        most: turns after which none follow; by default ten times `repeats`.
+
+    Returns:
+        The seconds of all timed runs, by case.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    total = 0.0
+    for turn in range((most or 10 * repeats) + 1):
+        if turn > repeats and total >= at_least:
+            break
+        # In alternating order, so that no case always follows another.
+        for name in cases if turn % 2 == 0 else reversed(list(cases)):
+            if prepare is not None:
+                prepare[name]()
+            start = time.perf_counter()
+            cases[name]()
+            elapsed = time.perf_counter() - start
+            if turn > 0:
+                seconds[name].append(elapsed)
+                total += elapsed
+            if turn <= repeats:
+                tick()
+    return seconds
 
 
 def latencies(
@@ -34,34 +80,19 @@ def latencies(
         Seconds by name.
     """
     calls = {name: _call(Path(file), inputs, threads) for name, file in files.items()}
-    best = dict.fromkeys(calls, float("inf"))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for call in calls.values():
-            call()
-        end = time.perf_counter() + seconds
-        for turn in range(repeats):
-            for name, call in calls.items():
-                start = time.perf_counter()
-                call()
-                best[name] = min(best[name], time.perf_counter() - start)
-            if turn >= 4 and time.perf_counter() > end:
-                break
+        times = interleaved(calls, 5, at_least=seconds, most=repeats)
     finally:
         torch.set_num_threads(before)
-    return best
+    return {name: min(runs) for name, runs in times.items()}
 
 
 def _call(file: Path, inputs: Sequence[Tensor], threads: int) -> Callable[[], object]:
     if file.suffix == ".pt2":
         module = torch.export.load(file).module()
-
-        def run() -> object:
-            with torch.no_grad():
-                return module(*inputs)
-
-        return run
+        return torch.no_grad()(lambda: module(*inputs))
     require("onnx", "timing an ONNX file")
     session = open_session(file, threads)
     return lambda: run_session(session, inputs)

@@ -122,18 +122,17 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     for place in _PLACES:
         if isinstance(raw, Mapping) and isinstance(raw.get(place), Mapping):
             raw = raw[place]
+    got = ""
     if not isinstance(raw, Mapping) or not raw:
-        kind = "an empty one" if isinstance(raw, Mapping) else f"a {type(raw).__name__}"
+        got = "an empty one" if isinstance(raw, Mapping) else f"a {type(raw).__name__}"
+    for name, value in raw.items() if not got else ():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            got = f"{name!r} of type {type(value).__name__}"
+    if got:
         raise InputError(
-            f"{path} must hold a state dict, got {kind}: write it with "
+            f"{path} must hold a state dict, tensors by name, got {got}: write it with "
             "torch.save(model.state_dict(), path)"
         )
-    for name, value in raw.items():
-        if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise InputError(
-                f"{path} must hold tensors by name, got {name!r} of type {type(value).__name__}: "
-                "write it with torch.save(model.state_dict(), path)"
-            )
     return dict(raw)
 
 

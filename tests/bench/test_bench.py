@@ -18,31 +18,7 @@ from quadric import bench
 from quadric.bench.memory import peak_bytes
 from quadric.bench.plot import plot
 from quadric.bench.run import expected_seconds, timed_runs
-from quadric.bench.timing import interleaved
 from quadric.cli.app import app
-
-
-def test_cases_take_turns():
-    seen: list[str] = []
-    cases = {name: lambda name=name: seen.append(name) for name in "abc"}
-    seconds = interleaved(cases, repeats=2)
-    assert seen == list("abc") + list("cba") + list("abc")
-    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
-
-
-@pytest.mark.parametrize(("at_least", "runs"), [(0.0, 3), (6.0, 3), (9.0, 5), (1000.0, 30)])
-def test_short_cases_run_more_often(at_least, runs, monkeypatch):
-    """A clock by which each of two cases takes a second, with one round to warm up."""
-    now, ticks = [0.0], []
-    monkeypatch.setattr("quadric.bench.timing.time.perf_counter", lambda: now[0])
-
-    def work() -> None:
-        now[0] += 1.0
-
-    cases = {"a": work, "b": work}
-    seconds = interleaved(cases, 3, tick=lambda: ticks.append(1), at_least=at_least)
-    assert seconds == {"a": [1.0] * runs, "b": [1.0] * runs}
-    assert len(ticks) == 2 * (3 + 1)
 
 
 def test_peak_memory_is_the_largest_sum():

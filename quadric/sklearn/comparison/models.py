@@ -166,15 +166,13 @@ class Plan:
                 "logistic regression": LogisticRegression(max_iter=1000),
             }
             trees = HistGradientBoostingClassifier(random_state=seed)
-        return {"HistGradientBoosting": trees} | {
-            name: self._on_scaled_rows(model) for name, model in scaled.items()
-        }
-
-    def _on_scaled_rows(self, model: Any) -> Any:
-        scaled = make_pipeline(StandardScaler(), model)
-        if self.task != "regression":
-            return scaled
-        return TransformedTargetRegressor(scaled, transformer=StandardScaler())
+        found: dict[str, Any] = {"HistGradientBoosting": trees}
+        for name, model in scaled.items():
+            found[name] = make_pipeline(StandardScaler(), model)
+            if self.task == "regression":
+                targets = StandardScaler()
+                found[name] = TransformedTargetRegressor(found[name], transformer=targets)
+        return found
 
 
 def _steps(rows: int) -> int:

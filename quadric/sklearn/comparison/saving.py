@@ -119,33 +119,32 @@ def _describe(preparation: ColumnTransformer) -> list[dict[str, Any]]:
     """What each input is made of, in order."""
     made: list[dict[str, Any]] = []
     for part, transformer, columns in preparation.transformers_:
-        if part == "numbers":
-            fill = getattr(transformer, "statistics_", [None] * len(columns))
-            made += [
-                {"column": column, "kind": "number", "if_missing": None if m is None else float(m)}
-                for column, m in zip(columns, fill, strict=True)
-            ]
-        elif part == "holes":
+        if part == "holes":
             made += [{"column": column, "kind": "1 if missing, else 0"} for column in columns]
         elif part == "categories":
             made += _describe_categories(transformer.named_steps["encode"], columns)
-        elif part == "dates":
-            dates, fill = transformer.named_steps["numbers"], transformer.named_steps["fill"]
-            parts = [(column, what) for column in columns for what in dates.PARTS]
+        else:
+            kinds = ["number"]
+            if part == "dates":
+                kinds = [f"date: {what}" for what in transformer.named_steps["numbers"].PARTS]
+                transformer = transformer.named_steps["fill"]
+            inputs = [(column, kind) for column in columns for kind in kinds]
+            fill = getattr(transformer, "statistics_", [None] * len(inputs))
             made += [
-                {"column": column, "kind": f"date: {what}", "if_missing": float(m)}
-                for (column, what), m in zip(parts, fill.statistics_, strict=True)
+                {"column": column, "kind": kind, "if_missing": None if m is None else float(m)}
+                for (column, kind), m in zip(inputs, fill, strict=True)
             ]
     return made
 
 
 def _describe_categories(encoder: Any, columns: list[str]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
-    rare = encoder.infrequent_categories_
-    for i, column in enumerate(columns):
-        infrequent = [] if rare[i] is None else [str(label) for label in rare[i]]
-        labels = [str(c) for c in encoder.categories_[i] if str(c) not in infrequent]
+    for column, every, some in zip(
+        columns, encoder.categories_, encoder.infrequent_categories_, strict=True
+    ):
+        rare = [] if some is None else [str(label) for label in some]
+        labels = [str(label) for label in every if str(label) not in rare]
         made += [{"column": column, "kind": f"1 if {label!r}, else 0"} for label in labels]
-        if infrequent:
-            made.append({"column": column, "kind": "1 if rare or new, else 0", "rare": infrequent})
+        if rare:
+            made.append({"column": column, "kind": "1 if rare or new, else 0", "rare": rare})
     return made
