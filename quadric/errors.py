@@ -38,12 +38,13 @@ def in_one_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def explained(rule: str, remedy: str) -> Iterator[None]:
+def explained(rule: str, remedy: str, alone: bool = False) -> Iterator[None]:
     """A context in which whatever goes wrong in foreign code is a mistake of the user's.
 
     Args:
         rule: what must hold.
         remedy: what to do.
+        alone: leave the foreign error's own traceback out, which may be hundreds of lines.
 
     Raises:
         InputError: with the rule, the error in one line, and the remedy.
@@ -51,4 +52,5 @@ def explained(rule: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise InputError(f"{rule}, got {in_one_line(error)}: {remedy}") from error
+        cause = None if alone else error
+        raise InputError(f"{rule}, got {in_one_line(error)}: {remedy}") from cause

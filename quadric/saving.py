@@ -29,8 +29,9 @@ from quadric.conversion.swapping import Swap
 from quadric.counting.network import check_model, unwrapped
 from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
+from quadric.nn.layer import TRANSPOSED
 from quadric.writing import unfinished
-from quadric.zoo import get_neuron
+from quadric.zoo import get_neuron, neurons
 
 KEY = "quadric"
 """The entry of a file's metadata that holds our header, as JSON."""
@@ -164,6 +165,8 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     try:
         values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
         keys = quadratic_keys(inner) if header.content == "quadratic" else None
+        if keys is None:
+            _turn_old_weights(inner.state_dict(), values)
         check_tensors(inner, values, path, keys)
         own = inner.state_dict()
         before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
@@ -301,9 +304,16 @@ def read_tensors(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
     if KEY not in metadata:
+        added = [name for name in sorted(names) if _is_added(name, names)]
+        what = "a safetensors file without its header: a linear checkpoint loads with "
+        if added:
+            what = (
+                f"the weights of a converted model without its header (with {some(added, 1)}), as "
+                "save_pretrained and the Trainer of transformers write them: convert the model as "
+                "it was converted, then load them with "
+            )
         raise InputError(
-            f"{path} must be a file that quadric.save wrote, got a safetensors file without its "
-            "header: a linear checkpoint loads with "
+            f"{path} must be a file that quadric.save wrote, got {what}"
             f"model.load_state_dict(safetensors.torch.load_file({path!r}))"
         )
     try:
@@ -331,6 +341,13 @@ def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
             f"{path} has a damaged header ({type(error).__name__}: {error}): write the file again "
             "with quadric.save"
         ) from None
+
+
+def _is_added(name: str, names: set[str]) -> bool:
+    """Whether a tensor is a parameter that a neuron adds to the weight beside it."""
+    layer, _, key = name.rpartition(".")
+    known = {key for row in neurons().values() for key in row.quadratic}
+    return key in known and key != "weight" and f"{layer}.weight" in names
 
 
 def _expect(kind: type, value: Any) -> Any:
@@ -407,6 +424,15 @@ def check_tensors(
             f"the tensors of {path} must be those of the model, got {' and '.join(faults)}: load "
             "it into a model of the same architecture and options (such as num_classes)"
         )
+
+
+def _turn_old_weights(state: Mapping[str, Any], values: dict[str, Tensor]) -> None:
+    """Transposes weights that older versions wrote as the layer has them: these have no mark."""
+    for mark in [key for key in state if key.endswith(f".{TRANSPOSED}") and key not in values]:
+        weight = mark.removesuffix(TRANSPOSED) + "weight"
+        if weight in values and values[weight].dim() == 2:
+            values[weight] = values[weight].T
+        values[mark] = state[mark]
 
 
 def _number_kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from quadric.conversion.targets import example_arguments, undisturbed
-from quadric.counting.network import check_model, unwrapped
+from quadric.conversion.targets import undisturbed
+from quadric.counting.network import call_arguments, check_model, takes, unwrapped
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
 from quadric.texttable import text_table
@@ -107,11 +107,11 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
 
     Args:
         model: a model with quadratic layers.
-        batches: any iterable of batches, for example a DataLoader or a list of tensors. Of a tuple
-            or list the first entry is the input; a mapping is passed as keyword arguments; an input
-            that is itself a tuple or list is passed as several arguments. Tensors are moved to the
-            device of the model. Everything is read in one pass and nothing is kept, so that any
-            number of batches fits.
+        batches: any iterable of batches, for example a DataLoader or a list of tensors. A batch is
+            a tensor, a tuple of several arguments, or a mapping of keyword arguments. Where the
+            model takes the first entry of a tuple or list alone, the rest are labels; that entry
+            may again be a tuple, a list or a mapping. Tensors are moved to the device of the model.
+            Everything is read in one pass and nothing is kept, so that any number of batches fits.
 
     Returns:
         The share and the correlation of every layer.
@@ -179,7 +179,7 @@ def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Mom
         # A compiled submodule would not call the hooks.
         with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for batch in batches:
-                arguments = _arguments(batch)
+                arguments = _arguments(model, batch)
                 args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
                 model(*args, **kwargs)
                 seen += 1
@@ -252,10 +252,14 @@ def _mean(values: list[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments that a batch stands for."""
-    if isinstance(batch, (tuple, list)):
-        if not batch:
-            raise InputError("a batch must hold an input, got an empty one: give (input, ...).")
-        batch = batch[0]
-    return example_arguments(batch)
+    if not isinstance(batch, (tuple, list)):
+        return call_arguments(model, batch)
+    if not batch:
+        raise InputError("a batch must hold an input, got an empty one: give (input, ...).")
+    first = tuple(batch[0]) if isinstance(batch[0], list) else batch[0]
+    args, kwargs = call_arguments(model, first)
+    if takes(model, *args, **kwargs):
+        return args, kwargs
+    return call_arguments(model, tuple(batch))

@@ -67,7 +67,7 @@ ORDER: dict[str, list[str]] = {
         "eager",
         "compiled",
     ],
-    "nn": ["layer", "eigen", "linear", "conv"],
+    "nn": ["layer", "tracing", "eigen", "linear", "conv"],
     "zoo": [
         "registry",
         "layers",

@@ -231,6 +231,8 @@ def test_batches_may_be_tensors_tuples_lists_or_mappings():
     model.layer = layer
     scale = torch.ones(1)
     assert quadratic_share(model, [((x, scale), target)])["layer"].share == expected
+    assert quadratic_share(model, [(x, scale)])["layer"].share == expected
+    assert quadratic_share(model, [[[x, scale], target]])["layer"].share == expected
     named = {"x": x, "scale": scale, "labels": target}
     assert quadratic_share(model, [named])["layer"].share == expected
     assert quadratic_share(model, [(named, target)])["layer"].share == expected

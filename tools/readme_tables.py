@@ -199,6 +199,17 @@ def _onnx(results: Path) -> str:
     return f"{latency_summary(data['rows'], markdown=True)}\n\n{note}"
 
 
+def _families(results: Path) -> str:
+    """What was tried with every family of networks, and what could not be."""
+    data = json.loads((results / "families.json").read_text(encoding="utf-8"))
+    columns = list(next(iter(data["families"].values())))
+    rows = [[name, *row.values()] for name, row in data["families"].items()]
+    rows += [[library, *["not run here"] * len(columns)] for library in ("torchvision", "timm")]
+    versions = " and ".join(f"{name} {number}" for name, number in data["versions"].items())
+    table = markdown_table(["family", *columns], rows, "l" * (len(columns) + 1))
+    return f"{table}\n\nWith {versions}: `python tools/family_results.py`."
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
@@ -212,9 +223,11 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,
+    "families": _families,
 }
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "conversion.md",
     ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "neurons.md",
     ROOT / "docs" / "speed.md",

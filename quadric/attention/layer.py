@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from quadric.attention.products import attend, check_inputs
 from quadric.errors import InputError, InputTypeError
 from quadric.nn.layer import check_size
+from quadric.nn.tracing import as_node, is_proxy
 from quadric.zoo import make_layer
 
 Self = TypeVar("Self", bound="QuadraticMultiheadAttention")
@@ -218,6 +219,9 @@ class QuadraticMultiheadAttention(nn.Module):
             InputError: if shapes do not fit.
             InputTypeError: if a mask is of another dtype.
         """
+        if is_proxy(query):
+            options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+            return as_node(self, query, key, value, *options)  # type: ignore[no-any-return]
         widths = {"embed_dim": self.embed_dim, "kdim": self.kdim, "vdim": self.vdim}
         masks = (key_padding_mask, attn_mask)
         check_inputs(query, key, value, *masks, widths, self.num_heads, self.batch_first)

@@ -8,7 +8,8 @@ fail comes before the first change to the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,17 +30,18 @@ from quadric.conversion.selection import (
 from quadric.conversion.swapping import Swap, build_quadratic
 from quadric.conversion.targets import (
     Target,
-    example_arguments,
     find_targets,
     is_attention,
     is_candidate,
     look_around,
     obstacle,
+    run_examples,
 )
 from quadric.counting.cost import cost
 from quadric.counting.network import check_model, count_parameters
 from quadric.errors import InputError, InputTypeError
 from quadric.nn import QuadraticLayer
+from quadric.ops import native
 from quadric.zoo import get_neuron
 
 
@@ -77,10 +79,12 @@ def convert_(
             shortcuts do not count and stay.
         head: convert the head too. The head is the last linear layer if it makes the model's output
             (seen with `example_inputs`), is named fc, classifier, head, lm_head, score or output,
-            or ends a Sequential. Naming it in `include` converts it as well.
+            is tied to an embedding, or ends a Sequential. Naming it in `include` converts it as
+            well, but not by the names that `quadric.sensitivity` gives.
         init: "linear", or "published" for the start of the neuron's authors, which draws new
             weights (except for eigen, whose authors do not mention weights: they stay).
-        example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping.
+        example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping. Layers
+            that they do not reach are left unless `include` names them.
         neuron_options: further options of the neuron.
 
     Returns:
@@ -100,16 +104,20 @@ def convert_(
         2      Linear  left: the head stays linear (head=True converts it)
         parameters: 142 -> 160 (+12.68%)
     """
-    request = Request(
-        neuron, rank, include, exclude, first, head, init, example_inputs, neuron_options
-    )
-    swap, report = prepare_conversion(model, request)
+    if isinstance(example_inputs, list):
+        example_inputs = tuple(example_inputs)
+    request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
+    run = functools.partial(run_examples, model, example_inputs)
+    swap, report = prepare_conversion(model, request, None if example_inputs is None else run)
     macs_before, why = _macs(model, example_inputs)
     swap.do()
     macs_after = None
     if macs_before is not None:
         macs_after, why = _macs(model, example_inputs)
     notes = [*report.notes, *([f"the MACs could not be counted: {why}"] if why else [])]
+    offer = native.offer()
+    if offer and any(_runs_on_kernels(new) for _, new in swap.built):
+        notes.append(offer)
     return replace(
         report,
         params_after=count_parameters(model),
@@ -119,23 +127,35 @@ def convert_(
     )
 
 
+def _runs_on_kernels(layer: nn.Module) -> bool:
+    """Whether the fused kernels serve a layer, or a projection of an attention."""
+    return any(
+        isinstance(inner, QuadraticLayer)
+        and inner.blocks is not None
+        and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in inner.parameters())
+        for inner in layer.modules()
+    )
+
+
 def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
     """The MACs for the example inputs, or why they could not be counted."""
     if example_inputs is None:
         return None, ""
-    args, kwargs = example_arguments(example_inputs)
     try:
-        return cost(model, *args, **kwargs).macs, ""
+        return cost(model, example_inputs).macs, ""
     except Exception as error:  # counting runs the user's own forward pass, on other tensors
         return None, f"{type(error).__name__}: {error}"
 
 
-def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, ConversionReport]:
+def prepare_conversion(
+    model: nn.Module, request: Request, run: Callable[[], Any] | None = None
+) -> tuple[Swap, ConversionReport]:
     """Does everything that `convert_` does, except for the change to the model.
 
     Args:
         model: the network.
         request: the arguments of `convert_`.
+        run: runs the model for an example and returns its outputs, if there is an example.
 
     Returns:
         The swap that does it, and the report without the counts of the converted model.
@@ -147,8 +167,7 @@ def prepare_conversion(model: nn.Module, request: Request) -> tuple[Swap, Conver
     check_convertible(model)
     request.check()
     targets = find_targets(model)
-    example = request.example_inputs
-    traced = trace(model, targets, example) if example is not None else None
+    traced = trace(model, targets, run) if run is not None else None
     chosen, skipped = choose(model, request, targets, traced)
     common = {"neuron": request.neuron, "init": request.start, **request.options}
     planned = [(t, common | {"rank": rank_of(request.rank, t.names)}) for t in chosen]

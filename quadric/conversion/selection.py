@@ -17,7 +17,6 @@ from quadric.conversion.targets import (
     look_around,
     naming_layer,
     obstacle,
-    run_examples,
 )
 from quadric.counting.network import check_initialized, tensors_in, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
@@ -47,7 +46,6 @@ class Request:
     first: int | None = None
     head: bool = False
     init: str = "linear"
-    example_inputs: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -94,10 +92,10 @@ class Request:
 
 
 class ExactNames(list[str]):
-    """A list of layer names that are meant exactly, never as suffixes.
+    """A list of layer names that were read off a model, not chosen by a user.
 
-    In an ordinary list `conv1` also means `layer1.0.conv1`. Names that were read off a model must
-    not.
+    They are meant exactly, never as suffixes: in an ordinary list `conv1` also means
+    `layer1.0.conv1`. And they do not ask for what is left alone unless a user names it.
     """
 
 
@@ -209,7 +207,8 @@ def choose(
             )
     around, row, first = look_around(model), request.row, request.first
     keeps = keeps_weights(row, request.start)
-    head = find_head(model, targets, traced)
+    heads = find_heads(model, targets, traced)
+    named = not (request.include is None or isinstance(request.include, ExactNames))
     pointwise = traced.shortcuts if traced is not None else set()
     chosen: list[Target] = []
     skipped: list[Skipped] = []
@@ -220,8 +219,10 @@ def choose(
             return "excluded"
         if not included:
             return "not included"
-        if target is head and not request.head and request.include is None:
+        if target in heads and not request.head and not named:
             return "the head stays linear (head=True converts it)"
+        if traced is not None and id(target.module) in traced.uncalled and not named:
+            return "the example inputs never reach it (naming it in include converts it)"
         with naming_layer(target.name):
             rule = row.make_rule(rank_of(request.rank, target.names), **request.options)
         reason = obstacle(target, row, rule, around, keeps)
@@ -294,19 +295,19 @@ class Trace:
     shortcuts: set[int]
 
 
-def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace:
+def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Trace:
     """Runs the model once and watches the targets.
 
     Args:
         model: the network.
         targets: the layers to watch.
-        example_inputs: a tensor, a tuple or a mapping.
+        run: runs it and returns its outputs.
 
     Returns:
         What the pass showed.
 
     Raises:
-        InputError: if the model does not take the inputs, or has lazy layers.
+        InputError: if the model has lazy layers.
     """
     check_initialized(model)  # a forward pass would make its parameters
     inputs: dict[int, list[Tensor]] = {}
@@ -319,7 +320,7 @@ def trace(model: nn.Module, targets: list[Target], example_inputs: Any) -> Trace
     handles = [target.module.register_forward_hook(watch) for target in targets]
     try:
         with unfused():
-            result = {_storage(t) for t in tensors_in(run_examples(model, example_inputs))}
+            result = {_storage(t) for t in tensors_in(run())}
     finally:
         for handle in handles:
             handle.remove()
@@ -355,8 +356,8 @@ def is_shortcut(target: Target) -> bool:
     return any(part.startswith(SHORTCUT_NAMES) for part in parts)
 
 
-def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> Target | None:
-    """Finds the head of a network.
+def find_heads(model: nn.Module, targets: list[Target], traced: Trace | None) -> list[Target]:
+    """Finds the heads of a network.
 
     Args:
         model: the network.
@@ -364,9 +365,20 @@ def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> 
         traced: what a forward pass showed, if there was one.
 
     Returns:
-        The last linear layer, if it makes the model's output, has the name of a head, or ends a
-        Sequential; None for a model without a head.
+        The last linear layer, if it makes the model's output, has the name of a head, is tied to an
+        embedding, or ends a Sequential; and other layers that are tied to one and make an output.
     """
+    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    outputs = [t for t in targets if id(getattr(t.module, "weight", None)) in tied]
+    heads = [t for t in outputs if traced is not None and id(t.module) in traced.makes_output]
+    last = _last_head(model, targets, traced, outputs)
+    return heads if last is None or last in heads else [*heads, last]
+
+
+def _last_head(
+    model: nn.Module, targets: list[Target], traced: Trace | None, tied: list[Target]
+) -> Target | None:
+    """The last linear layer, if it is a head."""
     order = targets
     if traced is not None:
         order = [t for t in traced.order if id(t.module) not in traced.uncalled]
@@ -378,9 +390,12 @@ def find_head(model: nn.Module, targets: list[Target], traced: Trace | None) -> 
     if not linear:
         return None
     last = linear[-1]
+    if last in tied:
+        return last
     for name in last.names:
         # Trailing numbers are places in a Sequential, not names: classifier.6 is a classifier.
-        parts = name.split(".")
+        # So is the copy of one that peft trains.
+        parts = name.split(".modules_to_save.")[0].split(".")
         while len(parts) > 1 and parts[-1].isdigit():
             parts.pop()
         if parts[-1] in HEAD_NAMES:

@@ -21,6 +21,7 @@ loss over the batches.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -102,13 +103,15 @@ def sensitivity(
 ) -> Scores:
     """Scores every layer that could become quadratic by what curvature would do for the loss.
 
-    One pass over the batches, in eval mode. The model is unchanged afterwards: layers, parameters,
-    gradients, buffers and training flags.
+    One pass over the batches, in eval mode, after a look at the first: the layers that it does not
+    reach, and the head that it shows, are not scored. The model is unchanged afterwards: layers,
+    parameters, gradients, buffers and training flags.
 
     Args:
         model: a plain model, best a trained one.
         loss_fn: called as `loss_fn(model, batch)`, returns the mean loss of the batch.
-        batches: what `loss_fn` takes; a few hundred examples are enough.
+        batches: what `loss_fn` takes (a tensor, a tuple, a mapping or anything else); a few hundred
+            examples are enough.
         neuron: "eigen", "shared" or "square".
         rank: its rank, as in `quadric.convert_`.
         include: the layers to score, as in `quadric.convert_`.
@@ -141,8 +144,11 @@ def sensitivity(
             f"loss_fn must be a function of (model, batch), got {type(loss_fn).__name__}: write "
             "lambda model, batch: ..."
         )
-    request = Request(neuron, rank, include, exclude, head=head)
-    swap, _ = prepare_conversion(model, request)
+    request, batches = Request(neuron, rank, include, exclude, head=head), iter(batches)
+    first = next(batches, _NONE)
+    if first is _NONE:
+        raise InputError("batches must hold at least one batch, got none: give some data")
+    swap, _ = prepare_conversion(model, request, lambda: _outputs(model, loss_fn, first))
     by_layer = {
         target.name: [_Probe(m) for m in new.modules() if isinstance(m, QuadraticLayer)]
         for target, new in swap.built
@@ -153,7 +159,7 @@ def sensitivity(
         with undisturbed(model):
             swap.do()
             model.eval()  # the new layers have the training flags of the old ones
-            count = _run(model, loss_fn, batches, probes)
+            count = _run(model, loss_fn, itertools.chain([first], batches), probes)
     finally:
         swap.undo()
         # The new layers share their hooks with the old ones.
@@ -161,6 +167,23 @@ def sensitivity(
             handle.remove()
     scores = {name: sum(p.squared_norm(count) for p in group) for name, group in by_layer.items()}
     return Scores({name: math.sqrt(score) for name, score in scores.items()})
+
+
+_NONE = object()
+
+
+def _outputs(
+    model: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor], batch: Any
+) -> list[Any]:
+    """What the model puts out for a batch: it shows which layer is the head."""
+    seen: list[Any] = []
+    handle = model.register_forward_hook(lambda module, args, output: seen.append(output))
+    try:
+        with undisturbed(model), torch.enable_grad():
+            _check_loss(loss_fn(model, batch), 1)
+    finally:
+        handle.remove()
+    return seen
 
 
 def _run(
@@ -180,8 +203,6 @@ def _run(
         gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
         for i, probe in enumerate(probes):
             probe.add(gradients[2 * i], gradients[2 * i + 1])
-    if count == 0:
-        raise InputError("batches must hold at least one batch, got none: give some data")
     return count
 
 

@@ -6,6 +6,7 @@ layers, and `do` and `undo` only set attributes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,9 @@ from quadric.conversion.targets import (
     is_transposed_linear,
     naming_layer,
 )
+from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
+from quadric.nn.layer import TRANSPOSED
 from quadric.zoo import make_layer
 
 # Attributes of torch's Transformer modules that switch on paths which read weights without calling
@@ -30,6 +33,7 @@ _FUSED: dict[type[nn.Module], tuple[str, Any]] = {
     nn.TransformerEncoder: ("use_nested_tensor", False),
 }
 _KEPT = "_quadric_kept_"
+_QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
 
 
 class Swap:
@@ -57,6 +61,7 @@ class Swap:
             for parent, key in target.places:
                 parent._modules[key] = module
         set_fused_paths(self.model)
+        set_adapters(self.model)
 
 
 def set_fused_paths(model: nn.Module) -> None:
@@ -70,19 +75,54 @@ def set_fused_paths(model: nn.Module) -> None:
     """
     for module in model.modules():
         for kind, (attribute, off) in _FUSED.items():
-            if not isinstance(module, kind):
-                continue
-            kept = _KEPT + attribute
-            if any(
-                isinstance(inner, (QuadraticLayer, QuadraticMultiheadAttention))
-                for inner in module.modules()
-            ):
-                if not hasattr(module, kept):
-                    setattr(module, kept, getattr(module, attribute, off))
-                setattr(module, attribute, off)
-            elif hasattr(module, kept):
-                setattr(module, attribute, getattr(module, kept))
-                delattr(module, kept)
+            if isinstance(module, kind):
+                inside = any(isinstance(inner, _QUADRATIC) for inner in module.modules())
+                _keep(module, attribute, off, inside)
+
+
+def _keep(module: nn.Module, attribute: str, value: Any, wanted: bool) -> None:
+    """Gives an attribute a value and keeps the old one, or puts the old one back."""
+    kept = _KEPT + attribute
+    if wanted:
+        if not hasattr(module, kept):
+            setattr(module, kept, getattr(module, attribute, value))
+        setattr(module, attribute, value)
+    elif hasattr(module, kept):
+        setattr(module, attribute, getattr(module, kept))
+        delattr(module, kept)
+
+
+def set_adapters(model: nn.Module) -> None:
+    """Makes adapters around quadratic layers (peft's LoRA) merge rightly or not at all.
+
+    Merged into the weight, an adapter would be squared, too. That changes nothing only while the
+    squares have weight zero.
+
+    Args:
+        model: the network.
+    """
+    for module in model.modules():
+        base = module._modules.get("base_layer")
+        quadratic = isinstance(base, QuadraticLayer)
+        own = vars(module)
+        if quadratic and hasattr(module, "merge"):
+            own["merge"] = functools.partial(_merge, module)
+        elif getattr(own.get("merge"), "func", None) is _merge:
+            del own["merge"]
+        if hasattr(module, "fan_in_fan_out"):  # the weight of a Conv1D is no longer transposed
+            turned = isinstance(base, QuadraticLayer) and TRANSPOSED in base._buffers
+            _keep(module, "fan_in_fan_out", False, turned)
+
+
+def _merge(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """The method `merge` of an adapter around a quadratic layer."""
+    if not module.base_layer.is_linear():
+        raise InputError(
+            "an adapter must not be merged into a layer whose squares are in use, got a "
+            f"{type(module).__name__} around a {type(module.base_layer).__name__}: keep it apart, "
+            "or drop the squares with quadric.revert_(model, project=True)"
+        )
+    return type(module).merge(module, *args, **kwargs)
 
 
 def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
@@ -105,8 +145,10 @@ def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
             new: nn.Module = QuadraticMultiheadAttention.from_mha(module, **chosen)
             vars(new)["_origin"] = type(module)
         elif is_transposed_linear(module):
-            new = make_layer(_as_linear(module), **chosen)
-            vars(new)["transposed_checkpoint"], vars(new)["_origin"] = True, type(module)
+            layer: Any = make_layer(_as_linear(module), **chosen)
+            layer.store_transposed_()
+            vars(layer)["_origin"] = type(module)
+            new = layer
         else:
             new = make_layer(module, **chosen)
     for name in ("weight", "bias"):
@@ -160,7 +202,7 @@ _HOOKS = [name for name in vars(nn.Module()) if "hook" in name]
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
-_NEURON_ATTRIBUTES |= {"recompute", "transposed_checkpoint", "_origin"}
+_NEURON_ATTRIBUTES |= {"recompute", "_origin"}
 # What torch's own layers keep for themselves.
 _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quadric.counting.network import check_initialized, random_state_kept
+from quadric.counting.network import call_arguments, check_initialized, random_state_kept
 from quadric.errors import InputError, InputTypeError, explained
 from quadric.nn import QuadraticLayer
 from quadric.zoo import Neuron, Rule, layer_kind
@@ -127,10 +127,12 @@ class Surroundings:
     Attributes:
         tied: the ids of parameters that more than one module holds.
         held: for the id of a module, where it is held outside of the submodules.
+        adapters: the ids of modules that belong to an adapter around another layer.
     """
 
     tied: set[int]
     held: dict[int, str]
+    adapters: set[int]
 
 
 def look_around(model: nn.Module) -> Surroundings:
@@ -147,7 +149,19 @@ def look_around(model: nn.Module) -> Surroundings:
             for inner in _modules_in(value):
                 if inner is not module:
                     held.setdefault(id(inner), f"{name}.{attribute}" if name else attribute)
-    return Surroundings(tied, held)
+    adapters = {id(m) for module in model.modules() for m in _adapter_modules(module)}
+    return Surroundings(tied, held, adapters)
+
+
+def _adapter_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """What a module holds besides the layer it adapts, as peft and others name it."""
+    around = "base_layer" in module._modules
+    copied = "modules_to_save" in module._modules
+    for key, child in module._modules.items():
+        low_rank = key.lower().startswith("lora")
+        beside = (around and key != "base_layer") or (copied and key == "original_module")
+        if child is not None and (low_rank or beside):
+            yield from child.modules()
 
 
 _OWN_TABLES = set(vars(nn.Module()))
@@ -212,7 +226,11 @@ def obstacle(
         return f"it is also held outside of the submodules (by {where}), where it would stay"
     if any(getattr(h, "with_module", False) for h in module._load_state_dict_pre_hooks.values()):
         return "it has a load_state_dict pre-hook, which is bound to it"
+    if id(module) in around.adapters:
+        return "it belongs to an adapter around another layer (LoRA and the like)"
     if is_attention(module):
+        if any(key == "base_layer" for _, key in target.places):
+            return "the adapter around it reads its weights itself"
         return _attention_obstacle(module, row, around.tied, keeps)
     transposed = is_transposed_linear(module)
     kind: Any = type(module) if transposed else layer_kind(module)
@@ -314,22 +332,6 @@ def _attention_obstacle(module: Any, row: Neuron, tied: set[int], keeps: bool) -
     return None
 
 
-def example_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as positional and keyword arguments.
-
-    Args:
-        example_inputs: a tensor, a tuple or a mapping.
-
-    Returns:
-        The positional and the keyword arguments.
-    """
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs), {}
-    if hasattr(example_inputs, "keys"):
-        return (), {key: example_inputs[key] for key in example_inputs.keys()}
-    return (example_inputs,), {}
-
-
 def run_examples(
     model: nn.Module,
     example_inputs: Any,
@@ -348,7 +350,7 @@ def run_examples(
     Raises:
         InputError: if the model does not take the inputs.
     """
-    args, kwargs = example_arguments(example_inputs)
+    args, kwargs = call_arguments(model, example_inputs)
     remedy = "give the arguments of model.forward as a tensor, a tuple or a mapping"
     with (
         explained("example_inputs must run through the model", remedy),

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.counting import operators
 from quadric.counting.network import (
+    call_arguments,
     check_initialized,
     check_model,
     random_state_kept,
@@ -49,7 +50,8 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
 
     Args:
         model: any network, with or without Quadric layers, on any device.
-        example_inputs: the arguments of its forward: tensors, or whatever it takes.
+        example_inputs: the arguments of its forward: tensors, or whatever it takes. One tuple holds
+            several, one mapping holds keyword arguments.
         keyword_inputs: its keyword arguments.
 
     Returns:
@@ -67,6 +69,8 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
     """
     check_model(model)
     model = unwrapped(model)
+    if len(example_inputs) == 1 and not keyword_inputs:
+        example_inputs, keyword_inputs = call_arguments(model, example_inputs[0])
     tensors = _check(model, example_inputs, keyword_inputs)
     device, note = torch.device("meta"), ""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,39 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while type(model).__name__ in wrappers:
         model = model.get_submodule(wrappers[type(model).__name__])
     return model
+
+
+def call_arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model's forward that example inputs stand for, wherever they are given.
+
+    A tensor is the only argument, a tuple holds several, a mapping holds keyword arguments. If the
+    forward takes fewer arguments, or none of these names, the tuple or mapping itself is the only
+    argument.
+
+    Args:
+        model: the network.
+        inputs: a tensor, a tuple or a mapping.
+
+    Returns:
+        The positional and the keyword arguments.
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(inputs, tuple) and takes(model, *inputs):
+        return inputs, {}
+    if hasattr(inputs, "keys"):
+        names = {p.name for p in parameters}
+        if names & set(inputs.keys()) or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return (), {key: inputs[key] for key in inputs.keys()}
+    return (inputs,), {}
+
+
+def takes(model: nn.Module, *args: Any, **kwargs: Any) -> bool:
+    """Whether a model's forward can be called with these arguments, by their number and names."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric.counting.network import check_model
+from quadric.counting.network import call_arguments, check_model
 from quadric.errors import InputError, InputTypeError
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -18,15 +19,23 @@ BATCH_SIZES = (1, 2, 5)
 """At which an exported network is compared with the model."""
 
 
-def check_arguments(model: Any, inputs: Sequence[Any], who: str) -> None:
-    """Refuses what cannot be exported."""
+def checked_arguments(
+    model: Any, inputs: Sequence[Any], who: str
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The positional and keyword arguments of an export, or an error for what cannot be exported.
+
+    Keyword arguments come in the order of the forward's own, which is that of a file's inputs.
+    """
     check_model(model)
     if not inputs:
         raise InputError(
             f"{who} must see example inputs, got none: give the arguments of model.forward, such "
             "as torch.randn(1, 3, 32, 32)"
         )
-    for value in inputs:
+    args, kwargs = call_arguments(model, inputs[0]) if len(inputs) == 1 else (tuple(inputs), {})
+    order = [name for name in inspect.signature(model.forward).parameters if name in kwargs]
+    kwargs = {name: kwargs[name] for name in [*order, *kwargs]}
+    for value in (*args, *kwargs.values()):
         if not isinstance(value, Tensor):
             raise InputTypeError(
                 f"example inputs must be tensors, got {type(value).__name__}: fix other arguments "
@@ -37,6 +46,7 @@ def check_arguments(model: Any, inputs: Sequence[Any], who: str) -> None:
         raise InputError(
             f"the model must have its numbers, got {meta!r} on the meta device: load weights first"
         )
+    return args, kwargs
 
 
 def check_batch_dim(inputs: Sequence[Tensor], dim: int) -> None:

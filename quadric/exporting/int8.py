@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
-from quadric.exporting.checking import check_arguments
+from quadric.exporting.checking import checked_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
 from quadric.exporting.preparing import quiet
 from quadric.exporting.report import ExportReport
@@ -86,7 +86,7 @@ class Int8Report:
 def export_int8(
     model: nn.Module,
     path: str | os.PathLike[str],
-    *example_inputs: Tensor,
+    *example_inputs: Any,
     calibration: Iterable[Batch],
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     max_drop: float = 0.02,
@@ -116,15 +116,15 @@ def export_int8(
     """
     who = "quadric.exporting.export_int8"
     require("onnx", who)
-    check_arguments(model, example_inputs, who)
+    args, kwargs = checked_arguments(model, example_inputs, who)
     if squares not in ("auto", "int8", "float"):
         raise InputError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
     if not max_drop >= 0:
         raise InputError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
     _check_model(model)
     fixed = not options.get("dynamic_batch", True)
-    batch_dim = None if fixed else options.get("batch_dim", 0)
-    batches, tested = _checked_batches(calibration, test, example_inputs, batch_dim)
+    batch_dim, given = None if fixed else options.get("batch_dim", 0), (*args, *kwargs.values())
+    batches, tested = _checked_batches(calibration, test, given, batch_dim)
     path = Path(path)
     with unfinished(path) as file, tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "float.onnx"

@@ -55,29 +55,48 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
     spatial = -1 - layer.linear_map.channel_dim
     lean: nn.Module
     if spatial:
-        lean = LeanConv(linear, _pointwise_steps(matrix, blocks, spatial, shift))
+        lean = LeanConv(layer, linear, _pointwise_steps(matrix, blocks, spatial, shift))
     else:
         assert isinstance(linear, nn.Linear)
-        lean = LeanLinear(linear, matrix, blocks, shift)
+        lean = LeanLinear(layer, linear, matrix, blocks, shift)
     return lean.train(layer.training)
 
 
-class LeanConv(nn.Module):
+class _StandIn(nn.Module):
+    """What stands in the place of a layer, and has its attributes: a model may read them.
+
+    Args:
+        layer: the layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        vars(self)["stands_for"] = layer  # not a part of this module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(vars(self)["stands_for"], name)
+
+
+class LeanConv(_StandIn):
     """z + S z^2 after a convolution.
 
     Args:
+        layer: the layer that it stands for.
         linear: computes z.
         mix: computes S z^2 from z^2.
     """
 
-    def __init__(self, linear: nn.Module, mix: nn.Module) -> None:
-        super().__init__()
+    def __init__(self, layer: nn.Module, linear: nn.Module, mix: nn.Module) -> None:
+        super().__init__(layer)
         self.linear = linear
         self.mix = mix
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Computes the layer."""
-        out: Tensor = self.linear(input)
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Computes the layer; a transposed convolution takes the size of its output, too."""
+        out: Tensor = self.linear(input, *args, **kwargs)
         z = out.to(accumulation_dtype(out.dtype))
         mixed: Tensor = self.mix(z * z) + z
         return mixed.to(out.dtype)
@@ -121,7 +140,7 @@ def _pointwise(matrix: Tensor, spatial: int, groups: int, shift: Tensor | None) 
     return cast(nn.Module, conv)
 
 
-class LeanLinear(nn.Module):
+class LeanLinear(_StandIn):
     """z + S z^2 after a matrix product.
 
     S is split into equal groups of whole blocks, with one product per group. The layer gets outputs
@@ -129,6 +148,7 @@ class LeanLinear(nn.Module):
     as rows: the runtime then adds the bias inside of the product.
 
     Args:
+        layer: the layer that it stands for.
         linear: computes z.
         matrix: S.
         blocks: the blocks of S.
@@ -136,9 +156,14 @@ class LeanLinear(nn.Module):
     """
 
     def __init__(
-        self, linear: nn.Linear, matrix: Tensor, blocks: Blocks, shift: Tensor | None
+        self,
+        layer: nn.Module,
+        linear: nn.Linear,
+        matrix: Tensor,
+        blocks: Blocks,
+        shift: Tensor | None,
     ) -> None:
-        super().__init__()
+        super().__init__(layer)
         channels = size = blocks.channels
         if channels > SMALL_PRODUCT:
             size = math.ceil(BLOCK / blocks.size) * blocks.size

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, explained, in_one_line
-from quadric.exporting.checking import BATCH_SIZES
+from quadric.exporting.checking import BATCH_SIZES, checked_arguments
 from quadric.exporting.preparing import (
     Call,
     Examples,
@@ -35,7 +35,7 @@ LARGE = 1 << 30
 def export_onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
-    *example_inputs: Tensor,
+    *example_inputs: Any,
     opset: int = OPSET,
     dynamic_batch: bool = True,
     batch_dim: int = 0,
@@ -55,7 +55,8 @@ def export_onnx(
     Args:
         model: the network.
         path: the file; one that exists is replaced.
-        *example_inputs: the arguments of `model.forward`, all of them tensors.
+        *example_inputs: the arguments of `model.forward`, all of them tensors: one or several, or
+            a tuple, or a mapping of keyword arguments.
         opset: the version of ONNX's operators.
         dynamic_batch: whether the file takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
@@ -83,10 +84,11 @@ def export_onnx(
     """
     who = "quadric.export_onnx"
     require("onnx", who)
+    args, kwargs = checked_arguments(model, example_inputs, who)
     _check_opset(opset)
-    if input_names is not None and len(input_names) != len(example_inputs):
+    if input_names is not None and len(input_names) != len(args) + len(kwargs):
         raise InputError(
-            f"input_names must be one for each of {len(example_inputs)} inputs, got "
+            f"input_names must be one for each of {len(args) + len(kwargs)} inputs, got "
             f"{list(input_names)}: give as many as example inputs"
         )
 
@@ -131,6 +133,7 @@ def _said(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     return explained(
         "the file must pass onnx.checker and open in ONNX Runtime",
         f"no file was written; {remedy}give another opset",
+        alone=True,
     )
 
 
@@ -144,7 +147,8 @@ def _write(
 ) -> None:
     exported = program_of(model, examples)
     try:
-        with quiet():
+        # Attention is taken apart as it was traced: with gradients torch chooses other strides.
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(
                 exported,
                 dynamo=True,
@@ -161,7 +165,8 @@ def _write(
         raise InputError(
             f"the model must consist of operators that ONNX has, got {in_one_line(cause)}: replace "
             "that part of the model, or give a later opset"
-        ) from error
+        ) from None
+    assert program is not None
     save_program(program, model, file)
 
 

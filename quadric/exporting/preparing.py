@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import inspect
+import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from quadric.conversion.targets import walk
 from quadric.counting.network import tensors_in, unfused, unwrapped
-from quadric.errors import InputError, explained
+from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import (
     batch_of,
-    check_arguments,
     check_batch_dim,
     check_difference,
+    checked_arguments,
     difference,
     has_numbers,
     tolerance_of,
@@ -59,41 +62,53 @@ def with_lean_layers(model: nn.Module, report: FoldingReport) -> nn.Module:
     return model
 
 
-@torch.no_grad()
-def run(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs of a model, without torch's fused Transformer paths."""
-    with unfused():
-        return [t.clone() for t in tensors_in(model(*inputs))]
-
-
 @dataclass(frozen=True)
 class Examples:
     """Example inputs, and the batch sizes to check.
 
     Attributes:
         inputs: the examples, on the CPU.
+        names: those of the last inputs that are keyword arguments.
         batch_dim: the dimension of the batch, or None if its size is fixed.
         sizes: the batch sizes at which a file is compared with the model.
     """
 
     inputs: tuple[Tensor, ...]
+    names: tuple[str, ...]
     batch_dim: int | None
     sizes: tuple[int, ...]
 
     @classmethod
     def check(
-        cls, inputs: Sequence[Tensor], dynamic: bool, batch_dim: int, sizes: Sequence[int]
+        cls,
+        args: Sequence[Tensor],
+        kwargs: Mapping[str, Tensor],
+        dynamic: bool,
+        batch_dim: int,
+        sizes: Sequence[int],
     ) -> Examples:
         """The examples of an export, or an error."""
-        own = tuple(value.detach().cpu() for value in inputs)
+        own = tuple(value.detach().cpu() for value in (*args, *kwargs.values()))
         if not dynamic:
-            return cls(own, None, (own[0].shape[0] if own[0].dim() else 1,))
+            return cls(own, tuple(kwargs), None, (own[0].shape[0] if own[0].dim() else 1,))
         check_batch_dim(own, batch_dim)
         if not sizes or min(sizes) < 1:
             raise InputError(
                 f"batch_sizes must be numbers >= 1, got {list(sizes)}: give at least one"
             )
-        return cls(own, batch_dim, tuple(dict.fromkeys(sizes)))
+        return cls(own, tuple(kwargs), batch_dim, tuple(dict.fromkeys(sizes)))
+
+    def arguments(self, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Inputs as the positional and keyword arguments of the model."""
+        count = len(inputs) - len(self.names)
+        return tuple(inputs[:count]), dict(zip(self.names, inputs[count:], strict=True))
+
+    @torch.no_grad()
+    def run(self, model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a model, without torch's fused Transformer paths."""
+        args, kwargs = self.arguments(inputs)
+        with unfused():
+            return [t.clone() for t in tensors_in(model(*args, **kwargs))]
 
     def traced(self) -> tuple[Tensor, ...]:
         """What the model is traced with: a batch of one would become a constant."""
@@ -108,18 +123,13 @@ class Examples:
         return tuple(batch_of(self.inputs, size, self.batch_dim, size, vary))
 
     def dynamic_shapes(self, model: nn.Module) -> Any:
-        """The sizes that may vary, as torch.export wants them.
-
-        There is one entry for each argument of the forward; its *args are one tuple.
-        """
+        """The sizes that may vary, by the names of the forward's arguments: *args are one tuple."""
         if self.batch_dim is None:
             return None
-        shapes = [{self.batch_dim: torch.export.Dim("batch")}] * len(self.inputs)
-        kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
-        if inspect.Parameter.VAR_POSITIONAL in kinds:
-            fixed = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-            return (*shapes[:fixed], tuple(shapes[fixed:]))
-        return tuple(shapes)
+        batch = {self.batch_dim: torch.export.Dim("batch")}
+        args, kwargs = self.arguments(self.inputs)
+        given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        return tree_map(lambda _: batch, dict(given))
 
     def compare(self, model: nn.Module, call: Call, tolerance: float, runtime: str) -> float:
         """The largest difference between a model and its file.
@@ -141,7 +151,7 @@ class Examples:
             inputs, expected = self._expected(model, size)
             remedy = "no file was written; if it depends on the batch size, export it with "
             rule = f"the exported network must run in {runtime} at batch size {size}"
-            with explained(rule, remedy + "dynamic_batch=False"):
+            with explained(rule, remedy + "dynamic_batch=False", alone=True):
                 found = difference(expected, call(inputs))
             check_difference(found, tolerance, size, runtime)
             worst = max(worst, found)
@@ -153,8 +163,8 @@ class Examples:
         for vary in (True, False):
             inputs = self.batch(size, vary)
             remedy = "choose other batch_sizes, or dynamic_batch=False"
-            with explained(f"the model must run at batch size {size}", remedy):
-                expected = run(model, inputs)
+            with explained(f"the model must run at batch size {size}", remedy, alone=True):
+                expected = self.run(model, inputs)
             if has_numbers(expected):
                 return inputs, expected
         raise InputError(
@@ -197,12 +207,13 @@ def checked_export(
     Returns:
         The report.
     """
-    check_arguments(model, example_inputs, who)
-    examples = Examples.check(example_inputs, dynamic_batch, batch_dim, batch_sizes)
+    args, kwargs = checked_arguments(model, example_inputs, who)
+    examples = Examples.check(args, kwargs, dynamic_batch, batch_dim, batch_sizes)
     limit = tolerance_of(model, tolerance)
     with unfinished(path) as file:
         lean = copied(model)
-        folding = fold_batchnorm_(lean, examples.traced()) if fold else FoldingReport()
+        traced, named = examples.arguments(examples.traced())
+        folding = fold_batchnorm_(lean, named or traced) if fold else FoldingReport()
         call, facts = write(with_lean_layers(lean, folding), examples, file)
         worst = examples.compare(copied(model), call, limit, runtime)
         del call  # which may hold the file open
@@ -225,25 +236,39 @@ def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedPro
     Raises:
         InputError: if the model is not one graph.
     """
-    remedy = "if a part of it depends on the batch size, export it with dynamic_batch=False"
-    with explained("the model must be one graph for torch.export", remedy), quiet():
-        shapes = examples.dynamic_shapes(model)
-        with torch.no_grad():
-            return torch.export.export(
-                model, examples.traced(), dynamic_shapes=shapes, strict=False
-            )
+    try:
+        return _exported(model, examples)
+    except Exception as error:
+        reason = in_one_line(error)
+    fixed, remedy = dataclasses.replace(examples, batch_dim=None), "rewrite that part of it"
+    if examples.batch_dim is not None:
+        with contextlib.suppress(Exception):
+            _exported(model, fixed)
+            remedy = "a part of it depends on the batch size: export it with dynamic_batch=False"
+    # Alone: torch's own error comes with hundreds of lines, and this is the last thing to read.
+    raise InputError(f"the model must be one graph for torch.export, got {reason}: {remedy}")
+
+
+def _exported(model: nn.Module, examples: Examples) -> torch.export.ExportedProgram:
+    with quiet(), torch.no_grad():
+        return torch.export.export(
+            model,
+            *examples.arguments(examples.traced()),
+            dynamic_shapes=examples.dynamic_shapes(model),
+            strict=False,
+        )
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences the exporter's and the quantizer's notes, such as those on optional packages.
 
-    For a version that cannot be written we raise an error ourselves.
+    Of a model that it refuses, torch prints the graph so far. We raise an error ourselves.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quadric.exporting.checking import BATCH_SIZES
-from quadric.exporting.preparing import Call, Examples, checked_export, program_of, quiet, run
+from quadric.exporting.preparing import Call, Examples, checked_export, program_of, quiet
 from quadric.exporting.report import ExportReport
 
 
 def export_torch(
     model: nn.Module,
     path: str | os.PathLike[str],
-    *example_inputs: Tensor,
+    *example_inputs: Any,
     dynamic_batch: bool = True,
     batch_dim: int = 0,
     batch_sizes: Sequence[int] = BATCH_SIZES,
@@ -32,7 +32,8 @@ def export_torch(
     Args:
         model: the network; it stays as it is.
         path: the file; one that exists is replaced.
-        *example_inputs: the arguments of `model.forward`, all of them tensors.
+        *example_inputs: the arguments of `model.forward`, all of them tensors: one or several, or
+            a tuple, or a mapping of keyword arguments.
         dynamic_batch: whether the program takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
         batch_sizes: at which model and program are compared; with a fixed batch only that.
@@ -75,4 +76,4 @@ def _write(model: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict
         content = io.BytesIO()
         torch.export.save(program, content)
         file.write_bytes(content.getbuffer())
-        return functools.partial(run, torch.export.load(file).module()), {}
+        return functools.partial(examples.run, torch.export.load(file).module()), {}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from quadric.init import EigenvalueInit
 from quadric.nn.eigen import EigenLayer
 from quadric.nn.layer import ConvGeometry, ConvTransposeGeometry, IntOrInts
+from quadric.nn.tracing import as_node, is_proxy
 
 
 class _QuadraticConvNd(EigenLayer, ConvGeometry):
@@ -147,6 +148,8 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The output; `output_size` chooses among the sizes that the stride allows, as in torch."""
+        if is_proxy(input):
+            return as_node(self, input, output_size)  # type: ignore[no-any-return]
         return self._forward(self.map_to(input, output_size), input)
 
 

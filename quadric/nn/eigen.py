@@ -16,6 +16,7 @@ from quadric.errors import InputError, InputTypeError
 from quadric.functional import check_rank
 from quadric.init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
 from quadric.nn.layer import QuadraticLayer, check_dtype, check_plain_parameters, uniform_start_
+from quadric.nn.tracing import as_node, is_proxy
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks
 from quadric.ops.maps import Map
@@ -108,6 +109,8 @@ class EigenLayer(QuadraticLayer):
         return self
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_proxy(input):
+            return as_node(self, input)  # type: ignore[no-any-return]
         return self._forward(self.linear_map, input)
 
     def _forward(self, linear_map: Map, input: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,9 @@ from quadric.ops.blocks import Blocks
 from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
 
 IntOrInts = int | Sequence[int]
+
+TRANSPOSED = "stored_transposed"
+"""The buffer, and the entry of the metadata, of a layer that is stored with a transposed weight."""
 
 
 class QuadraticLayer(nn.Module):
@@ -36,9 +39,6 @@ class QuadraticLayer(nn.Module):
     neuron: str
     rank: int | None
     bias: nn.Parameter | None
-    # The torch layer was stored with a transposed weight (transformers' Conv1D), and so are its
-    # checkpoints.
-    transposed_checkpoint: bool = False
 
     @property
     def linear_map(self) -> Map:
@@ -112,32 +112,48 @@ class QuadraticLayer(nn.Module):
         """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
         return {"neuron": self.neuron, "rank": self.rank}
 
+    def store_transposed_(self) -> None:
+        """Lets state dicts hold the weight transposed, as those of transformers' `Conv1D` do.
+
+        A buffer says so in every file: the shape of a square weight does not, and a safetensors
+        file has no metadata of torch.
+        """
+        device = next(self.parameters()).device
+        self.register_buffer(TRANSPOSED, torch.ones((), dtype=torch.int64, device=device))
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        transposed, key = TRANSPOSED in self._buffers, prefix + "weight"
+        if transposed and key in destination:
+            destination[key] = destination[key].T
         if hasattr(destination, "_metadata"):
-            destination._metadata[prefix[:-1]]["quadric"] = self._signature()
+            about = {"quadric": self._signature()} | ({TRANSPOSED: True} if transposed else {})
+            destination._metadata[prefix[:-1]].update(about)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         # A linear checkpoint holds this layer's weight and none of the parameters that the neuron
         # adds. Only then are they filled in, so that a partial load never erases trained ones.
-        saved = (args[0] if args else kwargs.get("local_metadata", {})).get("quadric")
+        metadata = args[0] if args else kwargs.get("local_metadata", {})
+        errors = args[4] if len(args) > 4 else kwargs["error_msgs"]
+        saved = metadata.get("quadric")
+        linear = not any(prefix + name in state_dict for name in self.added_parameters())
+        if TRANSPOSED in self._buffers:
+            fault = self._turn_weight(state_dict, prefix, metadata, linear)
+            if fault:
+                errors.append(fault)
+                return
         named = [(state_dict.get(prefix + k), p) for k, p in self._parameters.items()]
         fits = all(p is None or v is None or v.shape == p.shape for v, p in named)
         if saved is not None and saved != self._signature() and fits:  # else torch names the misfit
-            errors = args[4] if len(args) > 4 else kwargs["error_msgs"]
             errors.append(
                 f"the layer {prefix[:-1]!r} was saved with {saved} and is {self._signature()}: "
                 "build it with the neuron and rank it was saved with."
             )
             return
-        key = prefix + "weight"
-        weight, own = state_dict.get(key), self._parameters.get("weight")
-        linear = not any(prefix + name in state_dict for name in self.added_parameters())
+        weight, own = state_dict.get(prefix + "weight"), self._parameters.get("weight")
         if linear and isinstance(weight, Tensor) and own is not None:
-            if self.transposed_checkpoint and weight.dim() == 2:
-                weight = state_dict[key] = weight.T
             if weight.shape == own.shape:
                 for name, value in self.linear_start(weight).items():
                     state_dict[prefix + name] = value
@@ -145,6 +161,32 @@ class QuadraticLayer(nn.Module):
                     if prefix + name in state_dict:
                         state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _turn_weight(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Mapping[str, Any], linear: bool
+    ) -> str | None:
+        """Turns a weight that is stored transposed, so that it is this layer's; or says why not.
+
+        Older versions stored the weight of a converted layer as it is here, and that of a plain one
+        transposed. Such dictionaries are told apart by their metadata, else by the weight's shape.
+        """
+        weight, mark = state_dict.get(prefix + "weight"), prefix + TRANSPOSED
+        turned = mark in state_dict or TRANSPOSED in metadata
+        state_dict.setdefault(mark, self._buffers[TRANSPOSED])
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            return None
+        if not turned and "quadric" not in metadata:
+            if not linear and weight.shape[0] == weight.shape[1]:
+                return (
+                    f"the square weight of the layer {prefix[:-1]!r} may be stored transposed or "
+                    f"not, got a dictionary without {mark!r} and without metadata, as older "
+                    "versions made them: load it with such a version and write it with "
+                    "quadric.save."
+                )
+            turned = linear or weight.shape != self.weight_shape()
+        if turned:
+            state_dict[prefix + "weight"] = weight.T
+        return None
 
     def is_linear(self) -> bool:
         """Whether the layer computes a linear function now: its squares have weight zero."""

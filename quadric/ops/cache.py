@@ -43,6 +43,22 @@ def private_folder(files: str) -> Path:
     raise RuntimeError(f"{told}: set QUADRIC_CACHE to a folder of your own")
 
 
+def private_files(files: str) -> Iterator[Path]:
+    """Libraries that are there, in the folders of `private_folder`; nothing is made or said.
+
+    Args:
+        files: a pattern of their names.
+
+    Yields:
+        Each one, if only this user can change the files of that pattern and the folders above.
+    """
+    for folder in _candidates():
+        real = Path(os.path.realpath(folder))
+        if real.is_dir() and not (_above(real.parents) or unsafe(real)):
+            found = sorted(real.glob(files))
+            yield from found if not any(map(unsafe, found)) else ()
+
+
 def _warn(message: str) -> None:
     warnings.warn(
         f"{message}; set QUADRIC_CACHE to a folder of your own, closed to others", stacklevel=5

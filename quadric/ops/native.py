@@ -4,7 +4,9 @@
 kept in a folder that is closed to other users (`cache.py`), under a name that depends on the
 source, the compiler and the processor. It gets that name only when it is complete, and is loaded
 only if its checksum is right, because a truncated file would end the process. It is called through
-ctypes and needs neither torch's headers nor a build tool. Importing quadric never builds anything.
+ctypes and needs neither torch's headers nor a build tool. Importing quadric never builds anything,
+but a library that was built before is used by itself. `QUADRIC_KERNELS=0` in the environment or
+`use_kernels(False)` turns it off.
 
 The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
 without a compiler, and any failure use torch's own operators; `reason()` says why.
@@ -24,15 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from quadric.errors import InputError
+from quadric.errors import InputError, InputTypeError
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
-from quadric.ops.cache import private_folder
+from quadric.ops.cache import private_files, private_folder
 
 _SOURCE = Path(__file__).parent / "csrc" / "squares.cpp"
 _ABI = 9
@@ -64,7 +67,7 @@ _KILLED_AFTER = 3600.0
 class _State:
     library: ctypes.CDLL | None = None
     enabled: bool = False
-    reason: str | None = "not switched on: call quadric.use_kernels(True)"
+    reason: str | None = None
 
 
 _state = _State()
@@ -73,26 +76,42 @@ _state = _State()
 def use_kernels(enabled: bool = True) -> bool:
     """Switches the fused kernels on or off, building them where that has not been done yet.
 
+    Those that were built before are on by themselves, unless the environment variable
+    `QUADRIC_KERNELS` is 0.
+
     Args:
         enabled: whether to use them.
 
     Returns:
         Whether they are active. If not, `quadric.ops.native.reason()` says why.
+
+    Raises:
+        InputTypeError: if `enabled` is neither True nor False.
     """
+    if not isinstance(enabled, bool):
+        raise InputTypeError(
+            f"enabled must be True or False, got {enabled!r} of type {type(enabled).__name__}: "
+            "give one of these"
+        )
     if not enabled:
         _state.enabled = False
         _state.reason = "switched off: call quadric.use_kernels(True)"
         return False
     if _state.library is None:
-        try:
-            _state.library = _load(_build())
-            _check(_state.library)
-        except Exception as error:  # a fast path must never be the reason that nothing runs
-            _state.library, _state.enabled = None, False
-            _state.reason = f"{error}"
-            return False
-    _state.enabled, _state.reason = True, None
-    return True
+        _take(_build)
+    elif not _state.enabled:
+        _state.enabled, _state.reason = True, None
+    return _state.enabled
+
+
+def _take(find: Callable[[], Path]) -> None:
+    """Loads and checks a library, or notes why there is none."""
+    try:
+        library = _load(find())
+        _check(library)
+        _state.library, _state.enabled, _state.reason = library, True, None
+    except Exception as error:  # a fast path must never be the reason that nothing runs
+        _state.library, _state.enabled, _state.reason = None, False, f"{error}"
 
 
 def active() -> bool:
@@ -105,9 +124,26 @@ def reason() -> str | None:
     return _state.reason
 
 
+def offer() -> str | None:
+    """What one call would bring on this machine; None if kernels are used or were switched off."""
+    if _state.reason != _NOT_BUILT or not any(map(shutil.which, _compilers())):
+        return None
+    return (
+        "float32 on the CPU would be faster with fused kernels: quadric.use_kernels() builds them, "
+        "once for this machine"
+    )
+
+
+_NOT_BUILT = "not built yet: call quadric.use_kernels(True)"
+
+
+def _compilers() -> list[str]:
+    return [name for name in (os.environ.get("CXX"), "g++", "c++", "clang++") if name]
+
+
 def _compiler() -> str:
-    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        found = shutil.which(name) if name else None
+    for name in _compilers():
+        found = shutil.which(name)
         if found:
             return found
     raise RuntimeError("no C++ compiler was found: install g++ or clang++, or set CXX")
@@ -123,20 +159,34 @@ def _processor() -> str:
     return "".join(kept[:2])
 
 
+_NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+
+
+def _key() -> str:
+    """Of all that a library is built from, but the compiler."""
+    text = _SOURCE.read_bytes()
+    made_of = "\n".join([" ".join(_FLAGS), _NATIVE, _processor(), sys.platform]).encode()
+    return hashlib.sha256(text + made_of).hexdigest()
+
+
+def _built() -> Path:
+    """A library that was built earlier, by any compiler of this user."""
+    key = _key()
+    for library in private_files(f"kernels-{key[:20]}-*"):
+        if library.suffix == ".so" and _is_whole(library, key):
+            return library
+    raise RuntimeError(_NOT_BUILT)
+
+
 def _build() -> Path:
     """Compiles the source unless that has been done, and returns the library's path."""
-    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    text = _SOURCE.read_bytes()
-    made_of = "\n".join([" ".join(_FLAGS), native, _processor(), sys.platform]).encode()
-    key = hashlib.sha256(text + made_of).hexdigest()
+    key = _key()
     folder = private_folder(f"kernels-{key[:20]}-*")
     try:
         compiler = _compiler()
     except RuntimeError:
-        # One that this user's compiler built earlier is as good.
-        for library in sorted(folder.glob(f"kernels-{key[:20]}-*.so")):
-            if _is_whole(library, key):
-                return library
+        with contextlib.suppress(RuntimeError):
+            return _built()
         raise
     version = _run([compiler, "--version"]).stdout.encode()
     target = folder / f"kernels-{key[:20]}-{hashlib.sha256(version).hexdigest()[:8]}.so"
@@ -146,7 +196,7 @@ def _build() -> Path:
     handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=folder)
     os.close(handle)
     try:
-        attempts = [[native, "-fopenmp"], ["-fopenmp"], []]
+        attempts = [[_NATIVE, "-fopenmp"], ["-fopenmp"], []]
         for extra in attempts:
             command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", unfinished]
             done = _run(command)
@@ -329,3 +379,9 @@ def backward(
     tensors = [grad, kept, lam, result, sums]
     _call(_state.library, "backward", tensors, blocks, _layout(kept, dim))
     return result, sums.to(eigenvalues.dtype)
+
+
+if os.environ.get("QUADRIC_KERNELS") == "0":
+    _state.reason = "switched off by QUADRIC_KERNELS=0: call quadric.use_kernels(True)"
+else:
+    _take(_built)

@@ -17,6 +17,7 @@ from quadric.nn.layer import (
     check_dtype,
     uniform_start_,
 )
+from quadric.nn.tracing import as_node, is_proxy
 from quadric.ops.blocks import Blocks
 from quadric.zoo.registry import Rule, get_neuron
 
@@ -92,6 +93,8 @@ class NeuronLayer(QuadraticLayer):
         return {k: p for k, p in named if k in self.rule.quadratic and p is not None}
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_proxy(input):
+            return as_node(self, input)  # type: ignore[no-any-return]
         linear_map = self.linear_map
         linear_map.check(input, self._any_weight())
         return self.rule.forward(self, linear_map.prepare(input))

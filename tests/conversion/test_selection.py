@@ -12,7 +12,7 @@ import quadric
 from quadric.conversion.selection import (
     ExactNames,
     Selector,
-    find_head,
+    find_heads,
     is_shortcut,
     rank_of,
     trace,
@@ -37,23 +37,21 @@ class Branches(nn.Module):
 def test_the_trace() -> None:
     model = Branches()
     targets = find_targets(model)
-    seen = trace(model, targets, torch.randn(1, 2, 5))
+    seen = trace(model, targets, lambda: model(torch.randn(1, 2, 5)))
     assert [target.name for target in seen.order] == ["main", "downsample", "fc", "never"]
     assert seen.uncalled == {id(model.never)}
     assert seen.makes_output == {id(model.fc)}
     assert seen.shortcuts == {id(model.downsample)}
     assert [target.name for target in targets if is_shortcut(target)] == ["downsample"]
-    head = find_head(model, targets, seen)
-    assert head is not None
-    assert head.name == "fc"
+    assert [head.name for head in find_heads(model, targets, seen)] == ["fc"]
     # Without an example the last linear layer is another, with a name that is no head's.
-    assert find_head(model, targets, None) is None
+    assert find_heads(model, targets, None) == []
 
 
 def test_the_trace_on_meta() -> None:
     with torch.device("meta"):
         model = Branches()
-        seen = trace(model, find_targets(model), torch.randn(1, 2, 5))
+        seen = trace(model, find_targets(model), lambda: model(torch.randn(1, 2, 5)))
     assert seen.makes_output == {id(model.fc)}
 
 
@@ -200,6 +198,49 @@ def test_ranks_by_number_mapping_and_callable() -> None:
     assert ranks(3) == [3, 3]
     assert ranks({"2": 4}) == [9, 4]
     assert ranks(lambda name: 2 if name == "0" else None) == [2, 9]
+
+
+class Tied(nn.Module):
+    """An output projection that is tied to the embedding, under a name that says nothing."""
+
+    def __init__(self, extra: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 12)
+        self.body = nn.Linear(12, 12)
+        self.words = nn.Linear(12, 7, bias=False)
+        self.words.weight = self.embed.weight
+        self.score = nn.Linear(12, 2) if extra else None
+
+    def forward(self, ids: Tensor) -> Any:
+        x = torch.tanh(self.body(self.embed(ids)))
+        words = self.words(x)
+        return words if self.score is None else (words, self.score(x[:, -1]))
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(1, 3, dtype=torch.long)])
+def test_a_tied_output_projection_is_a_head(example: Any) -> None:
+    report = quadric.convert_(Tied(), example_inputs=example)
+    assert report.names == ["body"]
+    assert quadric.convert_(Tied(), head=True, example_inputs=example).names == ["body", "words"]
+    assert quadric.convert_(Tied(), include=["words"]).names == ["words"]
+
+
+def test_two_heads_are_seen_with_an_example() -> None:
+    report = quadric.convert_(Tied(True), example_inputs=torch.zeros(1, 3, dtype=torch.long))
+    assert report.names == ["body"]
+    assert [s.name for s in report.skipped] == ["words", "score"]
+
+
+def test_what_the_examples_do_not_reach_is_left_unless_it_is_named() -> None:
+    x = torch.randn(1, 2, 5)
+    report = quadric.convert_(Branches(), rank=2, example_inputs=x)
+    assert report.names == ["main", "downsample"]
+    assert {s.name: s.reason for s in report.skipped}["never"] == (
+        "the example inputs never reach it (naming it in include converts it)"
+    )
+    named = quadric.convert_(Branches(), rank=2, include=["main", "never"], example_inputs=x)
+    assert named.names == ["main", "never"]
+    assert "never called for the example inputs: never;" in str(named)
 
 
 @pytest.mark.parametrize(("neuron", "rank"), [("eigen", 4), ("shared", 5)])

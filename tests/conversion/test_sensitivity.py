@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_eigenvalues_at_zero() -> None:
     def loss(model: nn.Module, batch: Tensor) -> Tensor:
         return (model(batch)[:, 0] * torch.tensor([1.0, -1.0])).sum()
 
-    scores = quadric.sensitivity(model, loss, [x], rank=1)
+    scores = quadric.sensitivity(model, loss, [x], rank=1, head=True)
     converted = copy.deepcopy(model)
     quadric.convert_(converted, rank=1)
     loss(converted, x).backward()
@@ -244,7 +244,50 @@ def test_layers_that_the_loss_does_not_see_score_zero() -> None:
 
     scores = quadric.sensitivity(Two(), lambda m, x: m(x).square().mean(), [torch.randn(5, 3)])
     assert scores["used"] > 0
-    assert scores["dead"] == scores["unused"] == 0
+    assert scores["dead"] == 0
+    assert "unused" not in scores
+
+
+class OddHead(nn.Module):
+    """A head whose name and place do not say that it is one, with the highest score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(10, 10)
+        self.first = nn.Linear(3, 10)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"out": self.last(torch.tanh(self.first(x))) * 1}
+
+
+class SeenHead(OddHead):
+    """The same without the product: its result is the model's output."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"out": self.last(torch.tanh(self.first(x)))}
+
+
+def test_the_layers_that_it_names_are_no_heads() -> None:
+    batches = [torch.randn(20, 3)]
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x)["out"].square().mean()
+
+    model = SeenHead()
+    scores = quadric.sensitivity(model, loss, batches)
+    assert list(scores) == ["first"]
+    both = quadric.sensitivity(model, loss, batches, head=True)
+    assert sorted(both) == ["first", "last"]
+    # What is named by scores stays linear if it is a head; what a user names does not.
+    example = batches[0]
+    report = quadric.convert_(SeenHead(), include=both.top(2), example_inputs=example)
+    assert report.names == ["first"]
+    both_names = list(both.top(2))
+    named = quadric.convert_(SeenHead(), include=both_names, example_inputs=example)
+    asked = quadric.convert_(SeenHead(), include=both.top(2), head=True, example_inputs=example)
+    assert sorted(named.names) == sorted(asked.names) == ["first", "last"]
+    # Where the output is not the layer's own result, nothing shows that it is the head.
+    assert sorted(quadric.sensitivity(OddHead(), loss, batches)) == ["first", "last"]
 
 
 def test_features_that_do_not_vary_score_nothing() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from quadric.conversion.targets import (
-    example_arguments,
     find_targets,
     look_around,
     undisturbed,
@@ -56,19 +54,6 @@ def test_tied_parameters_and_hidden_references() -> None:
     held = look_around(nn.Sequential(holder)).held
     places = [held.get(id(layer)) for layer in holder.layers]
     assert places == ["0.order", "0.by_name", "0.call", "0.bound", "0.secret", None]
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (1, ((1,), {})),
-        ((1, 2), ((1, 2), {})),
-        ([1], ((1,), {})),
-        ({"x": 1}, ((), {"x": 1})),
-    ],
-)
-def test_example_arguments(given: Any, expected: Any) -> None:
-    assert example_arguments(given) == expected
 
 
 def test_undisturbed_even_by_an_error() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import quadric
+from quadric.exporting import export_torch
 from quadric.exporting.lean import LeanLinear, is_lean, lean_layer
 from tests.conftest import assert_close
+from tests.networks import curve_
 from tests.nn.cases import CASES, IDS, Case
 
 F64 = torch.float64
@@ -123,3 +126,39 @@ def test_the_layer_itself_stays_as_it_is() -> None:
     assert not lean_layer(layer.eval()).training
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)
+
+
+class ReadsAttributes(nn.Module):
+    """Reads of its layers what models of transformers read, and what others might."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 12, 3, stride=2)
+        self.proj = nn.Linear(12, 70)  # wider than one group of the lean form
+        self.up = nn.ConvTranspose2d(12, 11, 2, stride=2)
+        self.head = nn.Linear(70, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x.to(self.conv.weight.dtype))
+        assert self.conv.kernel_size == (3, 3)
+        assert self.conv.out_channels == 12
+        up = self.up(x, output_size=[8, 8])
+        assert self.up.weight.shape == (12, 11, 2, 2)
+        assert self.up.stride == (2, 2)
+        x = x.mean((2, 3)).to(self.proj.weight.dtype).reshape(-1, self.proj.in_features)
+        y = self.proj(x).reshape(-1, self.proj.out_features)
+        assert self.proj.weight.shape == (70, 12)
+        assert self.proj.note == "kept"
+        return self.head(y + self.proj.bias) + up.mean((1, 2, 3)).unsqueeze(1)
+
+
+@pytest.mark.parametrize("neuron", ["eigen", "shared", "fan"])
+def test_a_model_may_read_attributes_of_its_layers(neuron: str, tmp_path: Path) -> None:
+    model = ReadsAttributes().eval()
+    model.proj.note = "kept"  # type: ignore[assignment]
+    quadric.convert_(model, neuron=neuron)
+    x = torch.randn(2, 1, 9, 9)
+    expected = curve_(model)(x)
+    assert quadric.export_onnx(model, tmp_path / "model.onnx", x).difference < 1e-4
+    assert export_torch(model, tmp_path / "model.pt2", x).difference < 1e-4
+    torch.testing.assert_close(model(x), expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -248,26 +249,55 @@ def test_a_network_that_differs_at_another_batch_size(tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-def test_what_depends_on_values_is_refused(tmp_path: Path) -> None:
-    """Traced it would be a constant, and look right for the examples."""
+class Cut(nn.Module):
+    """Depends on values: traced it would be a constant, and look right for the examples."""
 
-    class Cut(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x[: int(x.sum().item())]
+    def forward(self, x: Tensor) -> Tensor:
+        return x[: int(x.sum().item())]
 
-    with pytest.raises(ValueError, match=r"must be one graph for torch\.export"):
-        export_onnx(Cut(), tmp_path / "model.onnx", torch.ones(2, 3))
+
+class Even(nn.Module):
+    """Takes even batches alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(2, -1) if len(x) == 4 else x
+
+
+class ReadsWhatIsNotThere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(self.no_such_layer.weight.dtype) if torch.compiler.is_exporting() else x
+
+
+class Eigenvalues(nn.Module):
+    """An operator that ONNX has not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.eigvalsh(x.unsqueeze(1) * x.unsqueeze(2))
+
+
+GRAPH = r"must be one graph for torch\.export, got "
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Cut(), GRAPH + ".*: rewrite that part of it$"),
+        (Even(), GRAPH + ".* depends on the batch size: export it with dynamic_batch=False$"),
+        (ReadsWhatIsNotThere(), GRAPH + "AttributeError: .*no_such_layer.*rewrite that part of it"),
+        (Eigenvalues(), "must consist of operators that ONNX has, got .*eigh.*: replace that part"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_refused_export_says_why_and_nothing_else(
+    model: nn.Module, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        export_onnx(model, tmp_path / "model.onnx", torch.ones(4, 3))
     assert files_in(tmp_path) == []
-
-
-def test_what_onnx_does_not_have_is_refused(tmp_path: Path) -> None:
-    class Eigenvalues(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.linalg.eigvalsh(x)
-
-    with pytest.raises(ValueError, match="must consist of operators that ONNX has"):
-        export_onnx(Eigenvalues(), tmp_path / "model.onnx", torch.ones(2, 3, 3))
-    assert files_in(tmp_path) == []
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback") == 1  # torch's own is not shown before it
+    assert shown.splitlines()[-1] == f"quadric.errors.InputError: {caught.value}"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -240,3 +240,70 @@ def test_without_a_compiler_a_library_that_was_built_is_used(built: Path, tmp_pa
     damaged.chmod(0o700)
     (damaged / built.name).write_bytes(built.read_bytes()[:-1])
     assert switch_on(QUADRIC_CACHE=str(damaged), **none) == ["False"]
+
+
+# --- a library that was built before is used by itself --------------------------------------------
+
+CONVERT = """
+import os, torch, quadric
+from torch import nn
+from quadric.ops import native
+print(native.active(), native.reason(), sep="\\n")
+for neuron, dtype in ("eigen", torch.float32), ("fan", torch.float32), ("eigen", torch.float64):
+    model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2))
+    print(str(quadric.convert_(model.to(dtype), neuron=neuron)).splitlines()[-1].split(":")[0])
+os.environ.update(PATH="", CXX="")
+report = quadric.convert_(nn.Sequential(nn.Linear(4, 9), nn.ReLU()))
+print(str(report).splitlines()[-1].split(":")[0])
+"""
+OFFER = "float32 on the CPU would be faster with fused kernels"
+
+
+def converted(folder: Path, **more: str) -> list[str]:
+    """In a process of its own: active, the reason, and how the last lines of reports begin.
+
+    The reports are of eigen, of a neuron and of a dtype that kernels do not serve, and of eigen
+    where there is no compiler.
+    """
+    environment = {**os.environ, "QUADRIC_CACHE": str(folder), "QUADRIC_KERNELS": ""} | more
+    command = [sys.executable, "-W", "error", "-c", CONVERT]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def copy_of(built: Path, folder: Path) -> Path:
+    folder.mkdir(parents=True, mode=0o700)
+    for file in (built, native._sum_of(built)):
+        shutil.copy(file, folder)
+    return folder
+
+
+def test_what_was_built_is_used_without_being_asked(built: Path, tmp_path: Path) -> None:
+    folder = copy_of(built, tmp_path / "cache")
+    assert converted(folder) == ["True", "None", *["parameters"] * 4]
+    active, reason, *last = converted(folder, QUADRIC_KERNELS="0")
+    assert (active, last) == ("False", ["parameters"] * 4)
+    assert "switched off by QUADRIC_KERNELS=0" in reason
+
+
+def test_where_none_is_built_the_report_offers_it(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    found = converted(folder, TMPDIR=str(tmp_path))
+    assert found == ["False", native._NOT_BUILT, OFFER, *["parameters"] * 3]
+    assert not folder.exists()  # nothing is made before it is asked for
+
+
+def test_what_others_could_have_written_or_is_damaged_is_not_used_by_itself(
+    built: Path, tmp_path: Path, trace: Path
+) -> None:
+    planted = plant(tmp_path / "open", built, trace)
+    planted.parent.chmod(0o777)
+    assert converted(planted.parent, TMPDIR=str(tmp_path))[0] == "False"
+    planted.parent.chmod(0o700)
+    planted.chmod(0o666)
+    assert converted(planted.parent, TMPDIR=str(tmp_path))[0] == "False"
+    assert not trace.exists()
+    damaged = copy_of(built, tmp_path / "damaged") / built.name
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert converted(damaged.parent, TMPDIR=str(tmp_path))[:2] == ["False", native._NOT_BUILT]

@@ -134,6 +134,13 @@ def test_a_compiler_that_fails_is_the_reason(
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("enabled", ["yes", 1, None])
+def test_a_switch_is_on_or_off(enabled: object) -> None:
+    with pytest.raises(TypeError, match="enabled must be True or False, got"):
+        quadric.use_kernels(enabled)  # type: ignore[arg-type]
+    assert native.active()
+
+
 def test_switching_off() -> None:
     assert native.active()
     assert quadric.use_kernels(False) is False
