@@ -3,8 +3,9 @@
 The model is built from a configuration (nothing is downloaded); with pretrained weights the lines
 after `model = ` are the same. The head, which is tied to the embedding, stays linear.
 
-Expected: the same logits before and after, +0.5 % parameters, the loss falls although not one
-weight moves, and the adapter restores the model on top of the same weights. Takes 20 s.
+Expected: the same logits before and after, +0.5 % parameters; the loss falls from 4.94 to 4.56
+although not one weight moves (the control, with its biases alone, falls to 3.82: the squares are
+no better here); the adapter restores the model on top of the same weights. Takes 20 s.
     python examples/02_convert_gpt2.py
 """
 
@@ -33,16 +34,22 @@ before = model(text).logits
 print(quadric.convert_(model))
 print("largest change of a logit:", (model(text).logits - before).abs().max().item())
 
-optimizer = torch.optim.Adam(
-    quadric.param_groups(model, lr=0.0, quadratic_lr=0.02, only="quadratic")
-)
-for step in range(steps):
-    loss = model(text, labels=text).loss
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step in (0, steps - 1):
-        print(f"step {step}: loss {loss.item():.3f}")
+
+def train(model: torch.nn.Module, groups: list[dict], what: str) -> None:
+    optimizer = torch.optim.Adam(groups)
+    for step in range(steps):
+        loss = model(text, labels=text).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step in (0, steps - 1):
+            print(f"{what}, step {step}: loss {loss.item():.3f}")
+
+
+train(model, quadric.param_groups(model, 0.0, 0.02, only="quadratic"), "eigenvalues alone")
+control = copy.deepcopy(plain)
+biases = [p for name, p in control.named_parameters() if name.endswith("bias")]
+train(control, [{"params": biases, "lr": 0.02}], "biases alone")
 
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "adapter.safetensors")

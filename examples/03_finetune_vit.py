@@ -1,14 +1,17 @@
 """Fine-tune a converted vision transformer with the Trainer of transformers, on the 8x8 digits.
 
-A small ViT is trained as a linear network, then made quadratic where curvature promises most, and
-trained on with the eigenvalues in a group of their own.
+A small linear ViT is trained, made quadratic, and trained on: all of it, then the squares alone.
+Each time a control without squares is trained on in the same way.
 
-Expected: the conversion changes nothing, and the accuracy on the test digits rises from about 0.8
-to about 0.9. Takes a minute.
+Expected: 0.80 of the test digits, linear. With all weights trained on, 0.91 with squares and 0.91
+without: at this size the curvature is used (share 0.05), but brings nothing. With the weights
+frozen it does: 0.85 by the squares alone (4,800 numbers), 0.80 by the biases alone (810). Takes
+a minute.
     python examples/03_finetune_vit.py
 """
 
 import argparse
+import copy
 import tempfile
 
 import torch
@@ -20,40 +23,37 @@ import quadric
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=float, default=8)
 epochs = parser.parse_args().epochs
-
 torch.manual_seed(0)
-pictures, labels = load_digits(return_X_y=True)
-pictures = torch.tensor(pictures / 16, dtype=torch.float32).view(-1, 1, 8, 8)
-labels = torch.tensor(labels)
-samples = [
-    {"pixel_values": x, "labels": y} for x, y in zip(pictures[:1400], labels[:1400], strict=True)
-]
+pictures, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
+pictures = (pictures / 16).float().view(-1, 1, 8, 8)
+pairs = zip(pictures[:1400], labels[:1400], strict=True)
+samples = [{"pixel_values": picture, "labels": label} for picture, label in pairs]
 
 
-def train(model: torch.nn.Module, groups: list[dict]) -> None:
+def train(model: torch.nn.Module, groups: list[dict], what: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
         settings |= {"num_train_epochs": epochs, "per_device_train_batch_size": 32}
-        arguments = TrainingArguments(folder, **settings)
-        optimizer = torch.optim.AdamW(groups)
+        optimizer, arguments = torch.optim.AdamW(groups), TrainingArguments(folder, **settings)
         Trainer(model, arguments, train_dataset=samples, optimizers=(optimizer, None)).train()
-
-
-def accuracy(model: torch.nn.Module) -> float:
     with torch.no_grad():
-        answers = model.eval()(pictures[1400:]).logits.argmax(1)
-    return (answers == labels[1400:]).float().mean().item()
+        right = model.eval()(pictures[1400:]).logits.argmax(1) == labels[1400:]
+    print(f"{what}: {right.float().mean():.3f}")
 
 
 size = {"hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
 input_size = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
-model = ViTForImageClassification(ViTConfig(**size, intermediate_size=80, **input_size))
-train(model, [{"params": model.parameters(), "lr": 5e-4}])
-print(f"linear: {accuracy(model):.3f}")
+linear = ViTForImageClassification(ViTConfig(**size, intermediate_size=80, **input_size))
+train(linear, [{"params": linear.parameters(), "lr": 5e-4}], "linear")
+quadratic, adapter, control, biases = (copy.deepcopy(linear) for _ in range(4))
 
-batch = {"pixel_values": pictures[:256], "labels": labels[:256]}
-scores = quadric.sensitivity(model, lambda model, batch: model(**batch).loss, [batch])
-print(quadric.convert_(model, include=scores.top(6)))
-print(f"converted: {accuracy(model):.3f}")
-train(model, quadric.param_groups(model, lr=5e-4, quadratic_lr=5e-4))
-print(f"quadratic: {accuracy(model):.3f}")
+train(control, [{"params": control.parameters(), "lr": 5e-4}], "trained on, linear")
+print(quadric.convert_(quadratic))
+groups = quadric.param_groups(quadratic, lr=5e-4, quadratic_lr=5e-3)
+train(quadratic, groups, "trained on, quadratic")
+print(f"quadratic share: {quadric.quadratic_share(quadratic, [pictures[1400:]]).mean:.3f}")
+
+quadric.convert_(adapter, neuron="shared")
+train(adapter, quadric.param_groups(adapter, 5e-4, 2e-2, only="quadratic"), "squares alone")
+chosen = [p for name, p in biases.named_parameters() if name.endswith("bias")]
+train(biases, [{"params": chosen, "lr": 1e-2}], "biases alone")

@@ -31,6 +31,7 @@ from quadric.exporting.checking import (
     tolerance_of,
 )
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
+from quadric.exporting.following import is_touched
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
 from quadric.writing import unfinished
@@ -45,12 +46,15 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def with_lean_layers(model: nn.Module, report: FoldingReport) -> nn.Module:
-    """The model with lean layers, which also take up the shifts that folding left after them."""
-    if is_lean(model):
+    """The model with lean layers, which also take up the shifts that folding left after them.
+
+    A layer with hooks stays as it is: they would not be called.
+    """
+    if is_lean(model) and not is_touched(model):
         return lean_layer(model)
     made: dict[int, nn.Module] = {}
     for name, parent, key, module in list(walk(model)):
-        if not is_lean(module):
+        if not is_lean(module) or is_touched(module):
             continue
         if id(module) not in made:
             shift = None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import quadric
 from quadric.exporting import export_torch
 from tests.exporting.networks import encoder, small_cnn, trained_
+from tests.networks import NETWORKS, curve_
 
 
 def assert_same(path: Path, model: nn.Module, *inputs: Tensor) -> None:
@@ -85,3 +86,14 @@ def test_mistakes(tmp_path: Path) -> None:
     ):
         export_torch(Refuses(), tmp_path / "model.pt2", torch.zeros(2, 3))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_network_that_is_converted(name: str, tmp_path: Path) -> None:
+    """Plain torch exports all of them: with shared layers, hooks, weights read by others."""
+    build, make_inputs = NETWORKS[name]
+    model, inputs = build().eval(), make_inputs()
+    export_torch(model, tmp_path / "plain.pt2", inputs)
+    quadric.convert_(model, rank=4)
+    curve_(model, 0.02)
+    assert export_torch(model, tmp_path / "model.pt2", inputs).difference < 1e-4
