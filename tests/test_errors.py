@@ -28,6 +28,7 @@ ALLOWED = {
     "NotImplementedError": ("",),  # methods that a subclass must have
     "AttributeError": ("__init__.py", "sklearn/__init__.py", "train/__init__.py"),  # __getattr__
     "KeyboardInterrupt": ("train/",),
+    "SystemExit": ("cli/__init__.py",),  # after Ctrl-C
     # As torch itself for a wrong use of autograd; what native.py raises, use_kernels() catches.
     "RuntimeError": ("ops/",),
     # Caught in the same file.

@@ -157,5 +157,7 @@ def _matrices(function: Callable[[Tensor], Tensor], inputs: int) -> Iterator[Ten
         part = slice(start, start + step)
         with warnings.catch_warnings():  # full forms of convolutions have no faster way in torch
             warnings.filterwarnings("ignore", "There is a performance drop")
-            second = torch.func.hessian(lambda x, part=part: function(x)[part])(zero)
+            # Twice in reverse: SiLU has no forward mode, which torch.func.hessian takes.
+            slope = torch.func.jacrev(lambda x, part=part: function(x)[part])
+            second = torch.func.jacrev(slope)(zero)
         yield second.detach() / 2

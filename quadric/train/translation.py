@@ -88,7 +88,7 @@ class Translator:
     ) -> None:
         self.network = network
         self.vocabulary = vocabulary
-        self.device = device or next(network.parameters()).device
+        self.device = device
         self.warn = warn or (lambda text: warnings.warn(text, stacklevel=3))
         self._looked = False
 

@@ -39,7 +39,8 @@ def matrices_by_values(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return ((pairs - alone[:, None] - alone[None]) / 2).permute(2, 0, 1).detach()
 
 
-@pytest.mark.parametrize("neuron", NEURONS)
+# A gate is no polynomial: its values do not give the matrix at zero.
+@pytest.mark.parametrize("neuron", [name for name in NEURONS if name != "glu"])
 @pytest.mark.parametrize("plain", ["linear", "grouped"])
 def test_true_eigenvalues_are_those_of_the_matrix(neuron: str, plain: str) -> None:
     made = nn.Linear(4, 6) if plain == "linear" else nn.Conv2d(4, 6, (2, 1), groups=2)
