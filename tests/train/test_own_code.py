@@ -95,6 +95,18 @@ def trained(here: Path, **fields: Any) -> Path:
     return here / "run"
 
 
+def test_the_command_that_goes_on_names_the_code(here: Path) -> None:
+    path = trained(here)
+    RunDirectory(path).result_file.unlink()
+    forget()
+    fields = settings({name: json.dumps(value) for name, value in OWN.items()})
+    told = command("train", "digits", "--run-dir", path, *fields).stderr
+    forget()
+    words = shlex.split(told.partition("continue it with `quadric ")[2].partition("`")[0])
+    assert words[-2:] == ["--import", "my_parts"]
+    assert output(*words, "--quiet")
+
+
 def test_a_run_directory_runs_no_code_until_it_is_allowed(here: Path) -> None:
     (here / "my_parts.py").write_text(
         (FILES / "my_parts.py").read_text() + "\nopen('was_run', 'a').close()\n"
