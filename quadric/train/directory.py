@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from quadric.data.text.scores import SETTINGS
 from quadric.errors import FileError, InputError
 from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
@@ -240,6 +241,10 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
     shares = list(share.values()) if isinstance(share, Mapping) else [share]
     if not all(value is None or isinstance(value, int | float) for value in shares):
         return f"quadratic_share must hold numbers, got {share!r:.80}"
+    bleu = result.get("bleu")
+    scores = [bleu.get(name) for name in SETTINGS] if isinstance(bleu, Mapping) else [None]
+    if bleu is not None and not all(isinstance(score, int | float) for score in scores):
+        return f"bleu must hold the numbers {', '.join(SETTINGS)}, got {bleu!r:.80}"
     epochs = result.get("epochs") or []
     if not isinstance(epochs, list) or not all(
         isinstance(one, Mapping) and isinstance(one.get("seconds"), int | float) for one in epochs
