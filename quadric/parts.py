@@ -2,8 +2,8 @@
 
 Naming a part runs its code, so a name is only ever followed because the user gave it. Installed
 packages come first, then the current folder. A file there, or one named by its path, is not run if
-another user could have written it: it must belong to this user (or to root), and neither the file
-nor its folder may be writable by others.
+another user could have written it: it and all folders above it must belong to this user (or to
+root) and be closed to others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import importlib
 import importlib.util
 import operator
 import os
-import stat
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from quadric.errors import InputError
+from quadric.ownership import open_to_others
 
 
 def split(name: str, what: str) -> tuple[str, str]:
@@ -49,13 +49,13 @@ def module_name(name: str) -> str:
     return Path(name).stem if name.endswith(".py") else name
 
 
-def find(name: str, what: str, trust: bool = False) -> Any:
+def find(name: str, what: str, trust: bool | None = None) -> Any:
     """Imports `package.module:function`.
 
     Args:
         name: of the part.
         what: what it is, the subject of the message.
-        trust: run it even if other users can write its file.
+        trust: run it even if other users can write its file; None if the user cannot say so.
 
     Returns:
         What the name means.
@@ -75,13 +75,13 @@ def find(name: str, what: str, trust: bool = False) -> Any:
         ) from None
 
 
-def load(name: str, what: str = "a part", trust: bool = False) -> ModuleType:
+def load(name: str, what: str = "a part", trust: bool | None = None) -> ModuleType:
     """Imports a module, or a file.
 
     Args:
         name: `package.module`, or a path that ends in `.py`.
         what: what it is for, named by the message.
-        trust: run it even if other users can write its file.
+        trust: run it even if other users can write its file; None if the user cannot say so.
 
     Returns:
         The module.
@@ -99,7 +99,7 @@ def load(name: str, what: str = "a part", trust: bool = False) -> ModuleType:
         file, package = folder / f"{top}.py", folder / top
         if (file.is_file() or package.is_dir()) and str(folder) not in sys.path:
             if not trust:
-                refuse_foreign(file if file.is_file() else package)
+                refuse_foreign(file if file.is_file() else package, trust is not None)
             # Behind all others: a file here never stands in for an installed package.
             sys.path.append(str(folder))
             found = _import(name)
@@ -121,7 +121,7 @@ def _import(name: str) -> ModuleType | None:
         return None
 
 
-def _load_file(path: Path, what: str, trust: bool) -> ModuleType:
+def _load_file(path: Path, what: str, trust: bool | None) -> ModuleType:
     path = path.expanduser().resolve()
     name = path.stem
     if not path.is_file():
@@ -138,7 +138,7 @@ def _load_file(path: Path, what: str, trust: bool) -> ModuleType:
             )
         return known
     if not trust:
-        refuse_foreign(path)
+        refuse_foreign(path, trust is not None)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} cannot be imported for {what}: name a Python file")
@@ -162,34 +162,24 @@ def checksum(module: ModuleType) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, trustable: bool = True) -> None:
     """Refuses a file, or a folder, that another user could have written.
 
     Args:
         path: what is about to be believed. The folder that it is in counts, too: compiled code may
-            lie there.
+            lie there; and those above it, in which it could be replaced.
+        trustable: whether the user can allow it with --trust.
 
     Raises:
         InputError: if it belongs to another user, or others can write it.
     """
-    for each in (path, path.absolute().parent):
-        reason = _foreign(each)
-        if reason is not None:
-            raise InputError(
-                f"{path} names code that would be run, and {each} {reason}: copy it to a folder "
-                "of your own, or allow it with --trust"
-            )
-
-
-def _foreign(path: Path) -> str | None:
-    """Why another user could have written something; None if none could."""
-    if not hasattr(os, "geteuid"):  # a system without such owners
-        return None
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        return "belongs to another user"
-    if status.st_mode & stat.S_IWOTH:
-        return "can be written by everybody"
-    if status.st_mode & stat.S_IWGRP and status.st_gid != os.getegid():
-        return "can be written by a group"
-    return None
+    real, folder = (Path(os.path.realpath(each)) for each in (path, path.absolute().parent))
+    near = dict.fromkeys((real, real.parent, folder))
+    above = dict.fromkeys(each for one in near for each in one.parents if each not in near)
+    reasons = [*map(open_to_others, near), *(open_to_others(each, sticky=True) for each in above)]
+    reason = next(filter(None, reasons), None)
+    if reason is not None:
+        raise InputError(
+            f"{path} names code that would be run, and {reason}: copy it to a folder of your own"
+            + (", or allow it with --trust" if trustable else "")
+        )

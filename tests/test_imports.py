@@ -31,6 +31,7 @@ ORDER: dict[str, list[str]] = {
         "process",
         "texttable",
         "writing",
+        "ownership",
         "parts",
         "init",
         "decomposition",

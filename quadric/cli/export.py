@@ -71,7 +71,7 @@ def export(
         from quadric.models.checkpoints import parse_options
         from quadric.models.weights_file import from_file
 
-        what = from_file(source, model, input, parse_options(set_ or []))
+        what = from_file(source, model, input, parse_options(set_ or []), imports or [], trust)
     result = deploy(
         what,
         out,

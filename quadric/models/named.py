@@ -34,6 +34,7 @@ def build_network(
     layers: str | None = None,
     example_inputs: Sequence[Tensor] | None = None,
     device: str | None = None,
+    trust: bool | None = None,
 ) -> nn.Module:
     """Builds a network by name and converts it.
 
@@ -46,6 +47,7 @@ def build_network(
         example_inputs: shows the converter the order of the layers of a factory's network.
         device: where to build; "meta" takes no memory. A factory that does not build on meta is
             called once more without it.
+        trust: run a factory even if other users can write its file; None if the user cannot say so.
 
     Returns:
         The network.
@@ -57,7 +59,7 @@ def build_network(
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
             return create(name, neuron=neuron, rank=rank, layers=layers)
-    model = _call(name, device)
+    model = _call(name, device, trust)
     if neuron != "linear":
         first = first_layers(layers)
         inputs = None
@@ -68,8 +70,8 @@ def build_network(
     return model
 
 
-def _call(name: str, device: str | None) -> nn.Module:
-    factory = parts.find(name, repr(name))
+def _call(name: str, device: str | None, trust: bool | None) -> nn.Module:
+    factory = parts.find(name, repr(name), trust)
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)  # the next call must not find it converted
     if not callable(factory):
@@ -132,7 +134,10 @@ def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor
 
 
 def plain_network(
-    name: str, inputs: Sequence[str] | None = None, options: Mapping[str, Any] | None = None
+    name: str,
+    inputs: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    trust: bool | None = None,
 ) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
     """Builds a linear network by name, with example inputs.
 
@@ -140,6 +145,7 @@ def plain_network(
         name: as in `build_network`.
         inputs: shapes in words.
         options: the network's own options, if it is one of `quadric.models`.
+        trust: as in `build_network`.
 
     Returns:
         The network, and its example inputs: the given ones, those of a network of
@@ -158,7 +164,7 @@ def plain_network(
             f"options must be for a network of quadric.models, got {', '.join(options)} for "
             f"{name!r}: write a factory that sets them"
         )
-    return build_network(name), examples
+    return build_network(name, trust=trust), examples
 
 
 def network_cost(

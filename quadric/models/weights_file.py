@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quadric import parts
 from quadric.conversion.description import describe_layers
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
@@ -19,6 +20,8 @@ def from_file(
     model: str | None,
     inputs: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
+    imports: Sequence[str] = (),
+    trust: bool | None = None,
 ) -> Deployable:
     """The network whose weights are in a file that `quadric.save` wrote.
 
@@ -27,6 +30,8 @@ def from_file(
         model: one of `quadric.models.names()`, or `package.module:factory`.
         inputs: shapes in words; by default those of the network.
         options: the network's own options.
+        imports: files or modules of the user's own, such as neurons.
+        trust: run code even if other users can write its file; None if the user cannot say so.
 
     Returns:
         The network, and the linear one to compare it with.
@@ -40,7 +45,9 @@ def from_file(
             f"a file of weights needs its network, got {path} alone: name it with --model, or "
             "export a run directory"
         )
-    linear, examples = plain_network(model, inputs, options)
+    for name in imports:
+        parts.load(name, f"--import {name}", trust)
+    linear, examples = plain_network(model, inputs, options, trust)
     examples = examples or tuple(example_inputs(model, inputs))
     network = copy.deepcopy(linear)
     load_(network, path)

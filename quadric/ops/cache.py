@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from quadric.ownership import open_to_others
+
 
 def private_folder(files: str) -> Path:
     """A folder for libraries; made if there is none.
@@ -95,7 +97,7 @@ def _make(folder: Path) -> str | None:
 
 
 def _above(folders: Iterable[Path]) -> str | None:
-    return next(filter(None, (_open_to_others(path, above=True) for path in folders)), None)
+    return next(filter(None, (open_to_others(path, sticky=True) for path in folders)), None)
 
 
 def unsafe(path: Path) -> str | None:
@@ -107,20 +109,4 @@ def unsafe(path: Path) -> str | None:
     found = path.lstat()
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
         return f"{path} is neither a file nor a folder"
-    return _open_to_others(path, above=False)
-
-
-def _open_to_others(path: Path, above: bool) -> str | None:
-    user = _user()
-    if user is None:  # a system with other rights, which keeps a user's folders apart by itself
-        return None
-    found = path.lstat()
-    if found.st_uid != user and not (above and found.st_uid == 0):
-        return f"{path} belongs to another user"
-    # A group with the user's own number is the user's own.
-    open_to = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != user else 0)
-    # In a folder such as /tmp only the owner of a file can replace it.
-    kept = above and found.st_mode & stat.S_ISVTX
-    if found.st_mode & open_to and not kept:
-        return f"{path} can be changed by other users"
-    return None
+    return open_to_others(path, root=False)

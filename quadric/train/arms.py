@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quadric.data.intervals import Difference, mean_difference
+from quadric.data.text.scores import SETTINGS
 from quadric.errors import InputError
 from quadric.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory, wrong_field
@@ -25,8 +26,8 @@ from quadric.train.tasks import METRICS as TASK_METRICS
 METRICS = {
     f"test_{metric.name}": f"test {metric.label}{metric.unit}" for metric in TASK_METRICS.values()
 }
-# Shown in columns of their own.
-_SHOWN = ("name", "neuron", "rank")
+# Shown in columns of their own, or (checksums) not at all.
+_SHOWN = ("name", "neuron", "rank", "parts")
 
 
 @dataclass
@@ -292,7 +293,7 @@ def tabulate(arms: Sequence[Arm], markdown: bool = False) -> str:
     for arm in arms:
         seeds = f"{len(arm.runs)}" + (f" ({arm.diverged} diverged)" if arm.diverged else "")
         row: list[str] = [*([arm.recipe] if several else []), arm.label]
-        row += [_value(arm.settings.get(name)) for name in fields]
+        row += [_value(_setting(arm.settings, name)) for name in fields]
         row += [seeds, _value(arm.first.get("params"), ","), _value(arm.first.get("macs"), ",")]
         for name in (*metrics, "test_loss"):
             scale, digits = (100, ".2f") if name == "test_accuracy" else (1, ".4g")
@@ -311,11 +312,11 @@ def tabulate(arms: Sequence[Arm], markdown: bool = False) -> str:
 def comparison_line(found: Comparison, fields: Sequence[str]) -> str:
     """A comparison in words."""
     first, second, gap = found.first, found.second, found.difference
-    differing = [f for f in fields if first.settings.get(f) != second.settings.get(f)]
+    differing = [f for f in fields if _setting(first.settings, f) != _setting(second.settings, f)]
 
     def name(arm: Arm) -> str:
-        shown = {f: arm.settings[f] for f in differing if arm.settings.get(f) is not None}
-        words = ", ".join(f"{f}={value}" for f, value in shown.items())
+        shown = {f: _setting(arm.settings, f) for f in differing}
+        words = ", ".join(f"{f}={value}" for f, value in shown.items() if value is not None)
         return arm.label + (f" ({words})" if words else "")
 
     text = f"{first.recipe}: {name(second)} minus {name(first)}: "
@@ -340,7 +341,7 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
                 "recipe": arm.recipe,
                 "neuron": arm.first["neuron"],
                 "rank": arm.first.get("rank"),
-                **{name: arm.settings.get(name) for name in fields},
+                **{name: _setting(arm.settings, name) for name in fields},
                 "seeds": sorted(arm.runs),
                 "diverged": arm.diverged,
                 "params": arm.first.get("params"),
@@ -356,7 +357,7 @@ def to_json(arms: Sequence[Arm]) -> dict[str, Any]:
                 "recipe": found.first.recipe,
                 "first": found.first.label,
                 "second": found.second.label,
-                **{name: found.second.settings.get(name) for name in fields},
+                **{name: _setting(found.second.settings, name) for name in fields},
                 "metric": found.metric,
                 **{key: getattr(found.difference, key) for key in ("mean", "half_width", "pairs")},
             }
@@ -378,7 +379,7 @@ def _bleu(arm: Arm) -> dict[str, Any]:
     found = [run["bleu"] for run in arm.runs.values() if isinstance(run.get("bleu"), Mapping)]
     if not found:
         return {}
-    return {"bleu": {name: _summary([one[name] for one in found]) for name in found[0]}}
+    return {"bleu": {name: _summary([one[name] for one in found]) for name in SETTINGS}}
 
 
 def _shares(arm: Arm) -> list[float]:

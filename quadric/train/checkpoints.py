@@ -61,8 +61,16 @@ def read(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
         What `write` was given.
 
     Raises:
-        CheckpointError: if it is damaged, or to load it would mean to run code.
+        CheckpointError: if it is damaged, the system cannot read it, or to load it would mean to
+            run code.
     """
+    try:
+        return _read(path, map_location)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
+
+
+def _read(path: Path, map_location: Any) -> dict[str, Any]:
     with path.open("rb") as file:
         damage = _damage(file)
         if damage is not None:
@@ -74,6 +82,8 @@ def read(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
             raise CheckpointError(
                 f"{path} holds more than numbers and names, which is never loaded"
             ) from None
+        except OSError:
+            raise
         except Exception:  # whatever torch's reader finds wrong with it
             raise CheckpointError(f"{path} is damaged (torch cannot read it)") from None
     if not isinstance(state, dict):
@@ -101,6 +111,8 @@ def _damage(file: BinaryIO) -> str | None:
     try:
         with zipfile.ZipFile(file) as archive:
             return None if archive.testzip() is None else "its checksum is wrong"
+    except OSError:
+        raise
     except Exception:  # anything: its structure is not one
         return "its structure is broken"
 
@@ -132,7 +144,7 @@ def find(directory: RunDirectory) -> Found | None:
         directory: of the run.
 
     Returns:
-        The last one, or the one before it if that is damaged or missing.
+        The last one, or the one before it if that is damaged, missing or cannot be read.
 
     Raises:
         CheckpointError: if there are checkpoints, but none is whole.

@@ -126,11 +126,10 @@ def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequ
     directory = run.directory
     overwrite = overwrite and directory.is_finished  # what it holds is still the run before
     if directory.recipe_file.is_file() and not overwrite:
-        words = shlex.split(directory.resume_command)
-        words += option_words("imports", run.recipe.imports) if run.recipe.imports else []
+        words = shlex.split(run.resume_command)
         before = directory.recipe()
         for field in PLACE:  # which the directory says only once the run has begun
-            if getattr(run.recipe, field) != getattr(before, field):
+            if field != "imports" and getattr(run.recipe, field) != getattr(before, field):
                 words += option_words(field, getattr(run.recipe, field))
     else:
         words = shlex.split(run.command)

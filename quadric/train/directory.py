@@ -24,16 +24,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from quadric.errors import InputError
+from quadric.data.text.scores import SETTINGS
+from quadric.errors import FileError, InputError
 from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
-from quadric.writing import write_text
+from quadric.writing import PARTIAL, write_text
 
 RUNS = Path("runs")
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 # A process that was killed with its parent needs a moment to be gone, and its lock with it: the
 # workers that decode pictures look for their parent every five seconds.
-PATIENCE = 8.0
+LOCK_SECONDS = 8.0
 
 
 class BusyError(InputError):
@@ -119,7 +120,7 @@ class RunDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"run directory {self.path} is a file: choose another --run-dir")
         if not self.recipe_file.is_file():
-            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if self.path.is_dir() and not all(map(_is_leftover, self.path.iterdir())):
                 raise InputError(
                     f"run directory {self.path} holds files but no recipe.yaml: choose an empty "
                     "--run-dir"
@@ -147,8 +148,9 @@ class RunDirectory:
         """
         self._check_space(need)
         with self._writing():
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.recipe_file, recipe.to_yaml(command))
+            self.checkpoints.mkdir(exist_ok=True)
 
     def _check_space(self, need: int) -> None:
         files = (file for file in self.path.rglob("*") if file.is_file())
@@ -188,7 +190,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / ".lock", "a", encoding="utf-8")
         with file:
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + LOCK_SECONDS
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,11 +208,20 @@ class RunDirectory:
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except FileError:  # which names the file, and the remedy
+            raise
         except OSError as error:
             reason = error.strerror or error
             raise InputError(
                 f"cannot write to run directory {self.path} ({reason}): choose another --run-dir"
             ) from None
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether a run that could not write its recipe may have left this."""
+    if entry.name == "checkpoints" and entry.is_dir():
+        return not any(entry.iterdir())
+    return entry.name == ".lock" or entry.name.endswith(PARTIAL)
 
 
 def wrong_field(result: Mapping[str, Any]) -> str | None:
@@ -230,6 +241,10 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
     shares = list(share.values()) if isinstance(share, Mapping) else [share]
     if not all(value is None or isinstance(value, int | float) for value in shares):
         return f"quadratic_share must hold numbers, got {share!r:.80}"
+    bleu = result.get("bleu")
+    scores = [bleu.get(name) for name in SETTINGS] if isinstance(bleu, Mapping) else [None]
+    if bleu is not None and not all(isinstance(score, int | float) for score in scores):
+        return f"bleu must hold the numbers {', '.join(SETTINGS)}, got {bleu!r:.80}"
     epochs = result.get("epochs") or []
     if not isinstance(epochs, list) or not all(
         isinstance(one, Mapping) and isinstance(one.get("seconds"), int | float) for one in epochs

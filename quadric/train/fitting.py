@@ -103,7 +103,10 @@ def fit(
 def _load(network: nn.Module, checkpoint: Path, prefix: str) -> None:
     if not checkpoint.is_file():  # sharded, and diverged in the first epoch: as it started
         return
-    state = checkpoints.read(checkpoint)["state_dict"]
+    try:
+        state = checkpoints.read(checkpoint)["state_dict"]
+    except checkpoints.CheckpointError as error:
+        raise checkpoints.CheckpointError(f"{error}: start again with --overwrite") from None
     network.load_state_dict(
         {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     )

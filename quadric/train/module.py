@@ -79,6 +79,7 @@ class TrainingModule(LightningModule):
         # Set by Ctrl-C.
         self.interrupted = False
         self.memory_format = torch.contiguous_format
+        self._averaged_step = 0  # the last one whose weights are in the average
         self._watching: Any = None
         # In a list, or nn.Module would register it: the network's names stay as they are.
         self._call: list[Callable[..., Any]] = [network]
@@ -149,6 +150,7 @@ class TrainingModule(LightningModule):
         batches: Any = self.trainer.train_dataloader
         batches.set_epoch(epoch)
         self.train_sums = self.task.zeros(self.device)
+        self._averaged_step = self.trainer.global_step
         # What draws from the global generator (dropout) draws the same after a restart.
         seed = make_generator(self.recipe.seed, epoch, self.trainer.global_rank).initial_seed()
         torch.manual_seed(seed)
@@ -172,6 +174,9 @@ class TrainingModule(LightningModule):
         if self.average is None or self.recipe.ema is None:
             return
         step = self.trainer.global_step
+        if step == self._averaged_step:  # gradients are still being accumulated
+            return
+        self._averaged_step = step
         blend = get_ema_multi_avg_fn(min(self.recipe.ema, step / (step + 9)))
         with torch.no_grad():
             pairs = list(zip(tensors(self.average), tensors(self.network), strict=True))

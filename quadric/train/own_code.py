@@ -30,10 +30,21 @@ from quadric.zoo import neurons
 
 def modules(recipe: Recipe) -> list[str]:
     """The modules that a recipe names, under the names they are imported by."""
-    sources = [parts.split(name, field)[0] for field, name in recipe.functions().items()]
-    return list(
-        dict.fromkeys([*map(parts.module_name, [*recipe.imports, *sources]), *recipe.parts])
-    )
+    return list(_sources(recipe))
+
+
+def import_words(recipe: Recipe) -> list[str]:
+    """The options of a command that name all code of a recipe, so that it may run."""
+    return [word for name in _sources(recipe).values() for word in ("--import", name)]
+
+
+def _sources(recipe: Recipe) -> dict[str, str]:
+    """The files or modules that a recipe names, by the names they are imported by."""
+    functions = [parts.split(name, field)[0] for field, name in recipe.functions().items()]
+    found: dict[str, str] = {}
+    for name in (*recipe.imports, *functions, *recipe.parts):
+        found.setdefault(parts.module_name(name), name)
+    return found
 
 
 def with_imports(recipe: Recipe, given: Sequence[str]) -> Recipe:

@@ -173,6 +173,11 @@ class Recipe(BaseModel):
                 f"patience needs a part to validate on, got patience={self.patience} without one: "
                 "hold one out, such as with validation=0.1"
             )
+        if self.average is not None and self.validation:
+            raise InputError(
+                f"average takes the last epochs and validation the best one, got average="
+                f"{self.average} with validation={self.validation}: leave one of them out"
+            )
         if self.ema is not None and self.precision == "bf16-true":
             raise InputError(
                 "ema does not work with precision 'bf16-true', whose numbers are too coarse to be "

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quadric.errors import InputError
+
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -191,12 +193,13 @@ class Regression(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is minimized."""
         loss = F.mse_loss if self.own_loss is None else self.own_loss
-        return loss(outputs, targets)
+        return loss(outputs, self._fitting(outputs, targets))
 
     @torch.no_grad()
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Samples, summed squares of errors averaged over the target's columns, summed loss."""
         kind = _double(outputs.device)
+        targets = self._fitting(outputs, targets)
         errors = (outputs.to(kind) - targets.to(kind)).square().flatten(1).mean(1)
         squares = errors.sum()
         loss = squares if self.own_loss is None else len(targets) * self.loss(outputs, targets)
@@ -206,3 +209,15 @@ class Regression(Task):
         """The loss of standardized targets, and the root of squared errors in the target's unit."""
         count, squares, loss = sums.tolist()
         return {"loss": loss / count, "rmse": math.sqrt(squares / count) * self.target_std}
+
+    @staticmethod
+    def _fitting(outputs: Tensor, targets: Tensor) -> Tensor:
+        """The targets in the shape of the outputs: one number for each sample is a row of one."""
+        if targets.shape != outputs.shape:
+            targets = targets.reshape(len(targets), -1)
+        if targets.shape != outputs.shape:  # they would broadcast, and be subtracted all the same
+            raise InputError(
+                f"a network must give outputs of shape {tuple(targets.shape)} for these targets, "
+                f"got {tuple(outputs.shape)}: change its last layer, or the targets"
+            )
+        return targets.to(outputs.dtype) if targets.dtype == torch.float64 else targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +64,13 @@ class Run:
         if field is None:
             return None
         return f"{field} is {getattr(self.recipe, field)!r}, it was {getattr(before, field)!r}"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the run, with the code that the user has named already."""
+        return shlex.join(
+            [*shlex.split(self.directory.resume_command), *own_code.import_words(self.recipe)]
+        )
 
     @property
     def epochs_done(self) -> int:
@@ -184,7 +192,7 @@ def train(
         if found is not None and not resume:
             raise InputError(
                 f"{directory.path} holds an unfinished run, {found.epochs} of {recipe.epochs} "
-                f"epochs are {found.where}: continue it with `{directory.resume_command}`, or "
+                f"epochs are {found.where}: continue it with `{run.resume_command}`, or "
                 "start again with --overwrite"
             )
         moved = run.moved

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from quadric.train import catalog
-from quadric.train.arms import compare, group, read_results, tabulate, to_json, varying
+from quadric.train.arms import (
+    NoResultError,
+    compare,
+    group,
+    read_results,
+    tabulate,
+    to_json,
+    varying,
+)
+from quadric.train.recipe import DEFAULTS
 
 BASE = catalog.load("digits")
 
@@ -150,6 +159,21 @@ def test_a_field_that_an_older_run_does_not_know_has_its_default() -> None:
     averaged["settings"]["ema"] = 0.9
     assert varying(group([LINEAR[0], old, averaged])) == ["ema"]
     assert varying(group([old, EIGEN[0]])) == []
+    older = json.loads(json.dumps(LINEAR[0]))
+    del older["settings"]["label_smoothing"]
+    other = json.loads(json.dumps(EIGEN[0]))
+    other["settings"] |= {"label_smoothing": 0.5, "parts": {"my_parts": "0" * 64}}
+    arms = group([older, other])
+    assert varying(arms) == ["label_smoothing"]
+    assert to_json(arms)["arms"][0]["label_smoothing"] == DEFAULTS["label_smoothing"] == 0
+    assert f"minus linear (label_smoothing={DEFAULTS['label_smoothing']}): " in tabulate(arms)
+
+
+@pytest.mark.parametrize("bleu", ["30", {"13a_cased": 30.0}, 30.0])
+def test_scores_that_are_none_are_no_result(tmp_path: Path, bleu: Any) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(LINEAR[0] | {"bleu": bleu}))
+    with pytest.raises(NoResultError, match="bleu must hold the numbers 13a_cased, "):
+        read_results([tmp_path / "one.json"])
 
 
 def test_results_are_found_in_runs_folders_and_files(tmp_path: Path) -> None:

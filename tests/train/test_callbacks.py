@@ -180,6 +180,7 @@ def test_every_nth_checkpoint_is_kept(tmp_path: Path) -> None:
         ({"ema": 0.9, "precision": "bf16-true"}, "ema does not work with precision 'bf16-true'"),
         ({"ema": 0.9, "strategy": "fsdp"}, "strategy 'fsdp' does not work with ema"),
         ({"ema": 1.0}, "ema must be less than 1"),
+        ({"average": 2, "validation": 0.1}, "got average=2 with validation=0.1: leave one"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:

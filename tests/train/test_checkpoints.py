@@ -267,3 +267,22 @@ def test_a_kill_while_a_checkpoint_is_written(elsewhere: Path) -> None:
 @pytest.mark.slow
 def test_twenty_kills_while_checkpoints_are_written(elsewhere: Path) -> None:
     kills(elsewhere, 20)
+
+
+def test_one_that_the_system_cannot_read_counts_as_damaged(unfinished: Run) -> None:
+    last = unfinished.directory.last_checkpoint
+    last.unlink()
+    last.symlink_to("/proc/self/mem")  # a file whose beginning is an input/output error
+    found = checkpoints.find(unfinished.directory)
+    assert found is not None
+    assert found.epochs == 2
+    assert f"{last} cannot be read (" in str(found.damage)
+
+
+def test_a_damaged_best_one_names_the_remedy(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run", validation=0.25, epochs=1)
+    train(run)
+    run.directory.result_file.unlink()
+    run.directory.best_checkpoint.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"best.ckpt is damaged .*: start again with --overwrite"):
+        train(run, resume=True)

@@ -22,6 +22,7 @@ from quadric.train.directory import (
 )
 from quadric.train.network import build_network
 from quadric.train.training import bytes_of, find_run, train
+from tests.small_disk import small_disk
 from tests.train.small import law_run
 
 
@@ -65,6 +66,19 @@ def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
             pass
 
 
+def test_a_recipe_that_cannot_be_written_does_not_block_the_directory(tmp_path: Path) -> None:
+    run = law_run(tmp_path / "run")
+    with run.directory.lock(), small_disk(0), pytest.raises(OSError, match="recipe") as caught:
+        run.directory.create(run.recipe, run.command)
+    assert str(caught.value).count("cannot write") == 1
+    (run.directory.path / "recipe.yaml.partial").touch()  # what a kill leaves
+    run.directory.checkpoints.mkdir(exist_ok=True)
+    run.directory.check_owner(run.recipe)
+    (run.directory.checkpoints / "last.ckpt").touch()
+    with pytest.raises(ValueError, match="holds files but no recipe"):
+        run.directory.check_owner(run.recipe)
+
+
 def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     run = law_run(tmp_path / "run")
     with pytest.raises(ValueError, match=r"MB of free space, this run writes about 1,000,000,00"):
@@ -96,7 +110,7 @@ def test_the_space_is_that_of_what_is_written(tmp_path: Path, overrides: dict[st
 def test_only_one_process_trains_in_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quadric.train.directory.PATIENCE", 0.2)
+    monkeypatch.setattr("quadric.train.directory.LOCK_SECONDS", 0.2)
     run = law_run(tmp_path / "run")
     code = (
         "import sys, time; from pathlib import Path;"

@@ -19,6 +19,7 @@ from torch import nn
 
 import quadric
 from quadric.errors import InputError
+from quadric.models.named import plain_network
 from quadric.train import evaluate, load, run
 from quadric.train.data import OwnPart, TablePart, load_data
 from quadric.train.directory import RunDirectory
@@ -93,6 +94,18 @@ def test_the_recorded_command_is_the_same_run(here: Path) -> None:
 def trained(here: Path, **fields: Any) -> Path:
     run("digits", run_dir=here / "run", progress=False, **(OWN | fields))
     return here / "run"
+
+
+def test_the_command_that_goes_on_names_the_code(here: Path) -> None:
+    path = trained(here)
+    RunDirectory(path).result_file.unlink()
+    forget()
+    fields = settings({name: json.dumps(value) for name, value in OWN.items()})
+    told = command("train", "digits", "--run-dir", path, *fields).stderr
+    forget()
+    words = shlex.split(told.partition("continue it with `quadric ")[2].partition("`")[0])
+    assert words[-2:] == ["--import", "my_parts"]
+    assert output(*words, "--quiet")
 
 
 def test_a_run_directory_runs_no_code_until_it_is_allowed(here: Path) -> None:
@@ -223,7 +236,9 @@ def test_what_others_can_write_is_not_run(here: Path, what: str) -> None:
     (here / "recipe.yaml").write_text("base: digits\nmodel: my_parts:small_network\n")
     (here / what).chmod(0o777)
     words = ["train", "recipe.yaml", "--set", "dataset=my_parts:circle", "--epochs", 1]
-    assert_mistake(command(*words), "can be written by everybody: copy it to a folder of your own")
+    assert_mistake(
+        command(*words), "can be changed by other users: copy it to a folder of your own"
+    )
     assert "my_parts" not in sys.modules
     assert output(*words, "--trust", "--quiet")
 
@@ -242,13 +257,26 @@ def test_a_package_that_others_can_write_is_not_run(here: Path) -> None:
     (here / "elsewhere").mkdir()
     (here / "elsewhere" / "__init__.py").write_text("def net(): ...")
     (here / "elsewhere").chmod(0o777)
-    with pytest.raises(InputError, match=r"elsewhere can be written by everybody"):
+    with pytest.raises(InputError, match=r"elsewhere can be changed by other users"):
         find_run("digits", OWN | {"model": "elsewhere:net"})
     (here / "elsewhere").chmod(0o755)
     here.chmod(0o777)
-    with pytest.raises(InputError, match=rf"{here} can be written by everybody"):
+    with pytest.raises(InputError, match=rf"{here} can be changed by other users"):
         find_run("digits", OWN | {"model": "elsewhere:net"})
     assert "elsewhere" not in sys.modules
+
+
+def test_a_folder_above_that_others_can_write_counts(here: Path) -> None:
+    file = here / "open" / "mine" / "elsewhere.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def net(): ...")
+    file.parent.parent.chmod(0o777)
+    with pytest.raises(InputError, match=rf"{here / 'open'} can be changed by other users: .*st$"):
+        find_run("digits", OWN | {"model": f"{file}:net"})
+    with pytest.raises(InputError, match=r"a folder of your own$"):  # has no --trust
+        plain_network(f"{file}:net")
+    file.parent.parent.chmod(0o1777)  # as /tmp: only the owner can replace what is in it
+    assert find_run("digits", OWN | {"model": f"{file}:net"})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -71,3 +71,19 @@ def test_the_error_of_a_regression_is_in_the_targets_unit() -> None:
     assert found["loss"] == pytest.approx(2.5)
     assert found["rmse"] == pytest.approx(3 * math.sqrt(2.5))
     torch.testing.assert_close(task.loss(outputs, targets), torch.tensor(2.5))
+
+
+def test_one_number_per_sample_is_a_row_of_one() -> None:
+    outputs, numbers = torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 4.0], dtype=torch.float64)
+    for task in (Regression(), Regression(own_loss=F.mse_loss)):
+        loss = task.loss(outputs, numbers)
+        torch.testing.assert_close(loss, torch.tensor(2.5))  # of float32, as the outputs are
+        assert task.metrics(task.sums(outputs, numbers))["loss"] == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 1, 1)])
+def test_outputs_that_would_broadcast_are_refused(shape: tuple[int, ...]) -> None:
+    outputs, targets = torch.zeros(shape), torch.zeros(2, 1)
+    for call in (Regression().loss, Regression().sums):
+        with pytest.raises(ValueError, match=r"must give outputs of shape \(2, 1\) .*, got \(2,"):
+            call(outputs, targets)

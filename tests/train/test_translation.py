@@ -16,6 +16,7 @@ from quadric.train import arms, catalog, translation
 from quadric.train.bleu_table import bleu_table
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
+from quadric.train.module import TrainingModule
 from quadric.train.network import load_run
 from quadric.train.training import Run, find_run, train
 from quadric.train.translation import LONGEST
@@ -123,6 +124,22 @@ def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
     # The rate rises by a twentieth of 0.005 with each step, and an epoch has three.
     assert first["lr"] == pytest.approx(0.005 / 20)
     assert second["lr"] == pytest.approx(0.005 * 4 / 20)
+
+
+def test_the_moving_average_moves_once_per_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = []
+    end = TrainingModule.on_train_batch_end
+
+    def watched(self: TrainingModule, *args: Any) -> None:
+        before = next(self.evaluated.parameters()).clone()
+        end(self, *args)
+        moved.append(not torch.equal(before, next(self.evaluated.parameters())))
+
+    monkeypatch.setattr(TrainingModule, "on_train_batch_end", watched)
+    trained(tmp_path, epoch_steps=3, pass_tokens=100, ema=0.9, epochs=1)
+    assert (len(moved), sum(moved)) == (18, 3)
 
 
 def test_the_last_weights_are_averaged(tmp_path: Path) -> None:
@@ -243,7 +260,7 @@ def test_recipes_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a network for translation, got model 'mlp'"):
         trained(tmp_path, model="mlp", model_options={})
     with pytest.raises(ValueError, match=r"validation is a share of other data, got 0\.1"):
-        trained(tmp_path, validation=0.1)
+        trained(tmp_path, average=None, validation=0.1)
     with pytest.raises(ValueError, match="does not work with average"):
         run_of(tmp_path, strategy="fsdp")
     digits = train(find_run("digits", {"epochs": 1, "limit": 20}, run_dir=tmp_path / "digits"))
