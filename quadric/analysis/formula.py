@@ -155,8 +155,8 @@ def _steps(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], bool]:
             leaves.append((name, module))
         elif not isinstance(module, _IDENTITIES):
             known = False
-            inner = ((f"{name}.{n}".strip("."), m) for n, m in module.named_modules())
-            leaves.extend((n, m) for n, m in inner if _is_layer(m))
+            below = ((f"{name}.{n}".strip("."), m) for n, m in module.named_modules())
+            leaves.extend((n, m) for n, m in below if _is_layer(m))
 
     walk("", model)
     return leaves, known
