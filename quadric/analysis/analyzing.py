@@ -189,10 +189,11 @@ def as_text(found: dict[str, Any]) -> str:
         if coupled["ranked_by"] == "total":
             head.pop(1)
         ranked = ranked_list(coupled)
+        head = head[: len(ranked[0])] if ranked else head
         parts.append(
             f"What the network couples, in {coupled['target']}"
             f"{_in_unit(coupled['target_unit'])} per deviation of both columns:\n\n"
-            + text_table(head[: len(ranked[0])] if ranked else head, ranked, "lrrr")
+            + text_table(head, ranked, "lrrr"[: len(head)])
         )
     formula = found.get("formula", {})
     if "text" in formula:

@@ -12,7 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quadric.analysis.reading import PLACE, RunResult, by_dataset
+from quadric.analysis.reading import RunResult, by_dataset
+from quadric.errors import InputError
 
 # Fields that say how large a network is: a line goes through all sizes.
 _SIZES = ("model", "width", "channels", "hidden", "shortcut", "split")
@@ -74,14 +75,22 @@ class Arm:
 
 
 def arms(runs: Sequence[RunResult]) -> list[Arm]:
-    """The arms of some runs, data set by data set; along each line from small to large."""
+    """The arms of some runs, data set by data set; along each line from small to large.
+
+    Raises:
+        InputError: if two runs that differ have the same arm and seed.
+    """
     found: list[Arm] = []
     for dataset, alike in by_dataset(runs).items():
         groups: dict[str, dict[int | str, RunResult]] = {}
         for run in alike:
-            # The same seed twice is the same run, copied.
             key = run.name if run.seed is None else run.seed
-            groups.setdefault(run.arm, {}).setdefault(key, run)
+            twin = groups.setdefault(run.arm, {}).setdefault(key, run)
+            if {**twin.result, "analysis": None} != {**run.result, "analysis": None}:  # no copy
+                raise InputError(
+                    f"{twin.name} and {run.name} are two different runs of {run.recipe} with "
+                    f"{run.label} neurons and seed {run.seed}: leave one of them out"
+                )
         lines = _lines([next(iter(group.values())) for group in groups.values()])
         made = [
             Arm(dataset, *line, tuple(sorted(group.values(), key=lambda run: run.seed or 0)))
@@ -103,9 +112,9 @@ def _lines(firsts: Sequence[RunResult]) -> list[tuple[str, str]]:
     for run in firsts:
         family = [other for other in firsts if other.label == run.label]
         words = []
-        for key in sorted({key for other in family for key in other.settings}):
-            values = {json.dumps(other.settings.get(key), default=str) for other in family}
-            quiet = key in (*_SIZES, *_WORDS, *PLACE) or run.settings.get(key) is None
+        for key in sorted({key for other in family for key in other.decisive}):
+            values = {json.dumps(other.decisive.get(key), default=str) for other in family}
+            quiet = key in (*_SIZES, *_WORDS) or run.settings.get(key) is None
             if len(values) > 1 and not quiet:
                 words.append(f"{key}={run.settings[key]}")
         settings = " ".join(words)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.analysis.forms import second_derivative
 from quadric.analysis.samples import Columns, Samples
 from quadric.conversion.targets import undisturbed
 from quadric.errors import InputError
@@ -180,7 +181,7 @@ def _curvature(layer: nn.Module, h: Tensor, effect: Tensor) -> Tensor:
         out: Tensor = layer(row)
         return (out * weights).sum()
 
-    found: Tensor = torch.func.vmap(torch.func.hessian(weighted))(h, effect)
+    found: Tensor = torch.func.vmap(second_derivative(weighted))(h, effect)
     return found.detach()
 
 

@@ -95,7 +95,7 @@ def _against_cost(
             **styles[line],
         )
     for arm in known:
-        if arm.mean is None:  # nothing to show but that it diverged
+        if arm.mean is None and arm.diverged:  # nothing to show but that it diverged
             axis.plot(
                 [getattr(arm.first, key)],
                 [0.03],

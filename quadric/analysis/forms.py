@@ -148,6 +148,11 @@ def _neuron_function(layer: nn.Module) -> tuple[Callable[[Tensor], Tensor], int]
     return function, math.prod(shape)
 
 
+def second_derivative(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """By reverse mode alone: not every operator, such as silu's derivative, has the other one."""
+    return torch.func.jacrev(torch.func.jacrev(function))
+
+
 def _matrices(function: Callable[[Tensor], Tensor], inputs: int) -> Iterator[Tensor]:
     """Half the second derivatives of some outputs at a time, (outputs, n, n) each."""
     zero = torch.zeros(inputs, dtype=torch.float64)
@@ -157,7 +162,5 @@ def _matrices(function: Callable[[Tensor], Tensor], inputs: int) -> Iterator[Ten
         part = slice(start, start + step)
         with warnings.catch_warnings():  # full forms of convolutions have no faster way in torch
             warnings.filterwarnings("ignore", "There is a performance drop")
-            # Twice in reverse: SiLU has no forward mode, which torch.func.hessian takes.
-            slope = torch.func.jacrev(lambda x, part=part: function(x)[part])
-            second = torch.func.jacrev(slope)(zero)
+            second = second_derivative(lambda x, part=part: function(x)[part])(zero)
         yield second.detach() / 2

@@ -71,7 +71,8 @@ def to_sympy(
         names: of the inputs, by default x0, x1 …
         scale: of a network that was trained on standardized columns: the formula then takes and
             gives them in their own units.
-        digits: rounds each factor to so many digits, and leaves out terms that vanish.
+        digits: rounds each factor to so many significant digits. A small one stays: its column may
+            be large.
 
     Returns:
         The formula.
@@ -154,7 +155,8 @@ def _steps(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], bool]:
             leaves.append((name, module))
         elif not isinstance(module, _IDENTITIES):
             known = False
-            leaves.extend((f"{name}.{n}", m) for n, m in module.named_modules() if _is_layer(m))
+            below = ((f"{name}.{n}".strip("."), m) for n, m in module.named_modules())
+            leaves.extend((n, m) for n, m in below if _is_layer(m))
 
     walk("", model)
     return leaves, known
@@ -250,11 +252,9 @@ def _normalized(layer: nn.BatchNorm1d, values: Sequence[Any]) -> list[Any]:
 
 
 def _sum(sp: Any, terms: Sequence[tuple[float, Any]], digits: int | None) -> Any:
-    """The sum of factors and monomials; rounded to so many digits of the largest factor."""
+    """The sum of factors and monomials; each factor rounded to so many significant digits."""
     terms = [(float(factor), monomial) for factor, monomial in terms]
     if digits is not None:
-        largest = max((abs(factor) for factor, _ in terms), default=0.0)
-        places = digits - 1 - math.floor(math.log10(largest)) if largest else 0
-        terms = [(round(factor, places), monomial) for factor, monomial in terms]
+        terms = [(float(f"{factor:.{digits}g}"), monomial) for factor, monomial in terms]
     number = sp.Float if digits is None else lambda value: sp.Float(value, digits)
     return sp.Add(*(number(factor) * monomial for factor, monomial in terms if factor))

@@ -111,14 +111,15 @@ def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
 
     It holds if the quadratic parts have clearly more of their energy at low frequencies than the
     linear ones, on average over the layers and in most of the layers. It fails if it is clearly
-    less on average. Otherwise it holds in part.
+    less on average. If nothing is clear, neither on average nor that it is more in a layer, no
+    difference was found. Otherwise it holds in part.
 
     Args:
         layers: the shares by layer.
 
     Returns:
-        `holds` ("yes", "no", "in part", or None without a measurement), counts of layers, the mean
-        over the layers with its interval over pictures, and the `sentence`.
+        `holds` ("yes", "no", "in part", "unclear", or None without a measurement), counts of
+        layers, the mean over the layers with its interval over pictures, and the `sentence`.
     """
     measured = {name: found for name, found in layers.items() if found.pairs}
     if not measured:
@@ -142,12 +143,16 @@ def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
         holds = "no"
     elif overall.is_clear and 2 * more > len(measured):
         holds = "yes"
+    elif not overall.is_clear and not more:
+        holds = "unclear"
     words = {
         "yes": "The claim that quadratic responses hold low frequencies holds for this network",
         "no": "The claim that quadratic responses hold low frequencies does not hold for this "
         "network",
         "in part": "The claim that quadratic responses hold low frequencies holds only in part for "
         "this network",
+        "unclear": "No clear difference was found between the frequencies of quadratic and linear "
+        "responses of this network",
     }[holds]
     means = [
         statistics.fmean(d[part]["mean"] for d in found.values())

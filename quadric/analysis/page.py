@@ -77,7 +77,8 @@ def _payload(runs: Sequence[RunResult], notes: Sequence[str]) -> dict[str, Any]:
     styles = neuron_styles(run.neuron for run in runs)
     count = len(set(groups.values()))
     diverged = sum(run.diverged for run in runs)
-    summary = f"{len(runs)} runs on {count} data set{'s' if count > 1 else ''}"
+    summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    summary += f" on {count} data set{'s' if count > 1 else ''}"
     return {
         "summary": summary + (f", {diverged} diverged" if diverged else ""),
         "notes": list(notes),

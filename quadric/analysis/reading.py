@@ -7,6 +7,7 @@ diverged has nulls.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -47,8 +48,6 @@ METRICS = (
     # No epoch is translated: its curve is the perplexity.
     Metric("bleu", "perplexity", "BLEU", 1, True, ".2f"),
 )
-# Fields of a recipe that say where a run was made, and not what it is.
-PLACE = ("seed", "data_dir", "workers", "accelerator", "kernels", "memory_format")
 _EXPECTED = ("recipe", "dataset", "model", "seed", "status", "params", "macs", "epochs", "settings")
 
 
@@ -60,7 +59,8 @@ class RunResult:
         name: of its directory or file.
         recipe: and so on: as in result.json, "?" or None where it is missing.
         metric: what it is judged by.
-        score: that number as it is shown, in percent or in the target's unit; None if it diverged.
+        score: that number as it is shown, in percent or in the target's unit; None if it diverged
+            or was not tested.
         unit: of an error, if it is known.
         epochs: one record per epoch, only its numbers.
         settings: the resolved recipe.
@@ -94,8 +94,8 @@ class RunResult:
 
     @property
     def diverged(self) -> bool:
-        """Whether it has no score to show."""
-        return self.status == "diverged" or self.score is None
+        """Whether training ended in numbers that are not finite."""
+        return self.status == "diverged"
 
     @property
     def score_label(self) -> str:
@@ -120,9 +120,31 @@ class RunResult:
     @property
     def arm(self) -> str:
         """All that decides a run but its seed and its place."""
-        what = {k: v for k, v in self.settings.items() if k not in PLACE}
         own = [self.dataset, self.recipe, self.model, self.neuron, self.rank, self.params]
-        return json.dumps([own, what], sort_keys=True, default=str)
+        return json.dumps([own, self.decisive], sort_keys=True, default=str)
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide it, but its seed; a default is left out, as older runs do."""
+        place, defaults = _recipe_fields()
+        return {
+            key: value
+            for key, value in self.settings.items()
+            if key not in place and (key not in defaults or value != defaults[key])
+        }
+
+
+@functools.cache
+def _recipe_fields() -> tuple[frozenset[str], dict[str, Any]]:
+    """Fields that say where a run was made, and the defaults of all fields.
+
+    Without the packages of training none is known, and runs are told apart by every field.
+    """
+    try:
+        from quadric.train.recipe import DEFAULTS, PLACE
+    except ImportError:
+        return frozenset({"seed"}), {}
+    return frozenset({"seed", *PLACE}), DEFAULTS
 
 
 def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 from typer import Argument, Option
 
 from quadric.cli import options
+from quadric.errors import InputError
 from quadric.extras import require
 from quadric.writing import check_writable
 
@@ -21,6 +22,8 @@ def translate(
     beams: int = Option(4, help="Translations that are followed at once.", min=1),
     penalty: float = Option(0.6, help="Exponent of the length; 0 prefers short translations."),
     greedy: bool = Option(False, "--greedy", help="The same as --beams 1, and fastest."),
+    imports: options.Imports = None,
+    trust: options.Trust = False,
 ) -> None:
     """Translate text with a finished run: a file, or standard input line by line.
 
@@ -34,16 +37,22 @@ def translate(
 
     if output is not None:
         check_writable("--output", output)
+        if source is not None and output.exists() and output.samefile(source):
+            raise InputError(f"--output must not be the text itself, got {output}: name another")
     total = count_lines(source)
     with contextlib.ExitStack() as stack:
-        file: Any = sys.stdout.buffer
-        if output is not None:
-            file = stack.enter_context(output.open("wb"))
         advance = stack.enter_context(options.progress_bar(total, "translating"))
+        file: Any = None
 
         def write(text: str) -> None:
+            nonlocal file
+            if file is None:  # only now: a mistake must not cost an earlier translation
+                file = sys.stdout.buffer
+                if output is not None:
+                    file = stack.enter_context(output.open("wb"))
             file.write(text.encode())
             file.flush()
 
+        code: dict[str, Any] = {"imports": imports or [], "trust": trust}
         beams = 1 if greedy else beams
-        translate_file(run, source, write, advance, beams=beams, penalty=penalty)
+        translate_file(run, source, write, advance, beams=beams, penalty=penalty, **code)

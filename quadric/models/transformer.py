@@ -186,8 +186,6 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """Source and target tokens to the logits of the next target token; see `transformer`."""
 
-    frequencies: Tensor
-
     def __init__(
         self,
         vocabulary: int,
@@ -213,8 +211,7 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(model_width)
         self.decoder = nn.ModuleList(DecoderLayer(*parts) for _ in range(depth))
         self.decoder_norm = nn.LayerNorm(model_width)
-        exponents = torch.arange(0, model_width, 2) / model_width
-        self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
+        self.model_width = model_width
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -229,9 +226,13 @@ class Transformer(nn.Module):
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Embeddings times the root of the width, plus sines and cosines of the positions."""
-        angles = positions.unsqueeze(-1) * self.frequencies
+        found = self.embedding(tokens)
+        # At least in float32: bfloat16 does not know all whole numbers above 256.
+        wide = torch.promote_types(found.dtype, torch.float32)
+        evens = torch.arange(0, self.model_width, 2, dtype=wide, device=tokens.device)
+        angles = positions.unsqueeze(-1) * 10_000.0 ** (-evens / self.model_width)
         waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
-        embedded: Tensor = self.dropout(self.embedding(tokens) * self.scale + waves)
+        embedded: Tensor = self.dropout(found * self.scale + waves.to(found.dtype))
         return embedded
 
     def _logits(self, x: Tensor) -> Tensor:

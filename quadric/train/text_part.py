@@ -52,6 +52,7 @@ class TextPart(TrainingData):
             vocabulary = Vocabulary(data.tokenizer, data.languages)
         self.vocabulary = vocabulary
         self.test_files: tuple[Path, Path] | None = None if data is None else data.test_files
+        self.test_limit = recipe.limit
         self.task = Translation(vocabulary, self._test_lines, recipe.label_smoothing)
 
     @property
@@ -88,12 +89,24 @@ class TextPart(TrainingData):
         }
 
     def keep(self, folder: Path) -> None:
-        """Writes the vocabulary."""
+        """Writes the vocabulary.
+
+        Raises:
+            InputError: if a run that goes on began with another one.
+        """
+        checkpoints = folder / "checkpoints"
+        other = self.vocabulary.differs(folder)
+        if other is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):
+            raise InputError(
+                f"the text must be the one that the run in {folder} began with, and has changed "
+                f"({other} would be another): bring the old text back, or start again with "
+                "--overwrite"
+            )
         self.vocabulary.write(folder)
 
     def set_test_files(self, source: Path, target: Path) -> None:
-        """Tests on other files."""
-        self.test_files = source, target
+        """Tests on other files, and on all of their lines."""
+        self.test_files, self.test_limit = (source, target), None
 
     def train(self, rank: int, world_size: int) -> Batches:
         """The batches that one of several processes learns from."""
@@ -144,7 +157,7 @@ class TextPart(TrainingData):
         if self.test_files is None:
             return None
         inspect_pair(*self.test_files, "name two text files")
-        source, target = ([*read_lines(path)][: self.recipe.limit] for path in self.test_files)
+        source, target = ([*read_lines(path)][: self.test_limit] for path in self.test_files)
         return source, target
 
 

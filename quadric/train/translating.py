@@ -12,7 +12,7 @@ from quadric.errors import InputError
 from quadric.process import keep_freed_memory
 from quadric.train.network import device_of, load_run
 from quadric.train.text_part import TextPart
-from quadric.train.translation import Translator, Warn
+from quadric.train.translation import Translator, Warn, warn_on_screen
 
 CHUNK = 512
 """Lines of a file that are translated, and written, at once."""
@@ -24,7 +24,8 @@ def translator(path: str | Path, warn: Warn | None = None, **place: Any) -> Tran
     Args:
         path: the run directory.
         warn: takes one line on what was cut, or looks wrong; by default a warning of Python.
-        **place: `accelerator`, if another one than when it was trained.
+        **place: `accelerator`, if another one than when it was trained; `imports` and `trust` for a
+            run with code of its own, as in `quadric.train.load`.
 
     Returns:
         What translates: `translator(path).translate(["Two men are playing guitar."])`.
@@ -50,6 +51,7 @@ def translate_file(
     *,
     beams: int = 4,
     penalty: float = 0.6,
+    **place: Any,
 ) -> None:
     """Translates a file, or standard input line by line.
 
@@ -60,12 +62,13 @@ def translate_file(
         progress: takes the number of lines that were done.
         beams: of the beam search; 1 for greedy search.
         penalty: exponent of the length.
+        **place: as `translator` takes it.
 
     Raises:
         InputError: if the run or the text does not fit. What is written stays.
     """
     keep_freed_memory()
-    loaded = translator(run, warn=lambda text: print(f"warning: {text}", file=sys.stderr))
+    loaded = translator(run, warn=warn_on_screen, **place)
     name = "standard input" if source is None else str(source)
     lines = _lines(source, name)
     chunk = 1 if source is None else CHUNK

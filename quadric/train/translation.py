@@ -7,6 +7,7 @@ languages. So it can translate wherever it is copied to.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from quadric.errors import InputError
 from quadric.models.beam_search import END, beam_search
 from quadric.models.transformer import PADDING
 from quadric.train.tasks import Task
+from quadric.writing import whole_file
 
 TOKENIZER = "tokenizer.model"
 LANGUAGES = "languages.json"
@@ -32,6 +34,11 @@ SENTENCES = 64
 """Translated together."""
 
 Warn = Callable[[str], None]
+
+
+def warn_on_screen(text: str) -> None:
+    """Says what was cut, or looks wrong, in one line on stderr."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,19 @@ class Vocabulary:
 
     def write(self, folder: Path) -> None:
         """Keeps both with a run; each file is whole or absent."""
-        texts = {TOKENIZER: self.tokenizer.content, LANGUAGES: self.languages.to_json().encode()}
-        for name, content in texts.items():
-            partial = folder / f"{name}.partial"
-            partial.write_bytes(content)
-            partial.replace(folder / name)
+        for name, content in self._files().items():
+            with whole_file(folder / name) as file:
+                file.write_bytes(content)
+
+    def differs(self, folder: Path) -> str | None:
+        """The name of a file in a folder that another vocabulary wrote; None if there is none."""
+        for name, content in self._files().items():
+            if (folder / name).is_file() and (folder / name).read_bytes() != content:
+                return name
+        return None
+
+    def _files(self) -> dict[str, bytes]:
+        return {TOKENIZER: self.tokenizer.content, LANGUAGES: self.languages.to_json().encode()}
 
     @classmethod
     def read(cls, folder: Path) -> Vocabulary:
@@ -208,8 +223,9 @@ class Translation(Task):
         """BLEU, chrF and their signatures on the test lines."""
         lines = self.test_lines()
         if lines is None:
-            return {"test_bleu": None, "bleu": None}
+            # The pairs that were measured are those of the validation: no test.
+            return {"test_bleu": None, "bleu": None, **dict.fromkeys(self.names)}
         network = network.to(device).eval()
-        translator = Translator(network, self.vocabulary, device)
+        translator = Translator(network, self.vocabulary, device, warn_on_screen)
         found = score(translator.translate(lines[0], self.beams, self.penalty), lines[1])
         return {"test_bleu": found["bleu"]["13a_cased"], **found}

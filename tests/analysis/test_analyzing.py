@@ -194,3 +194,14 @@ def test_only_what_opens_a_run_knows_of_training() -> None:
 def test_a_made_analysis_is_strict_json() -> None:
     for made in (picture_analysis(), table_analysis()):
         json.dumps(made, allow_nan=False)
+
+
+@pytest.mark.parametrize("neuron", ["linear", "eigen"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_an_analysis_of_a_table_prints(neuron: str, outputs: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
+    if neuron != "linear":
+        quadric.convert_(model, rank=2)
+    text = str(analysis.analyze(model, torch.randn(9, 3), names=["a", "b", "c"]))
+    assert ("factor of the product" in text) == (outputs == 1)
+    assert ("by quadratic forms" in text) == (neuron != "linear")

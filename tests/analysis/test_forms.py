@@ -14,7 +14,8 @@ from quadric.analysis.forms import dense_form, effective_rank, true_eigenvalues
 from quadric.errors import InputError
 from quadric.nn import QuadraticConv2d, QuadraticLinear
 
-NEURONS = [name for name, row in quadric.neurons().items() if name != "linear"]
+# A glu is no polynomial: its values do not tell the matrix.
+NEURONS = [name for name in quadric.neurons() if name not in ("linear", "glu")]
 OPTIONS = {"kervolution": {"p": 2}, "eigen": {"rank": 2}, "shared": {"rank": 3}}
 
 

@@ -91,13 +91,14 @@ def test_an_estimators_scaling_is_put_in() -> None:
     assert value(formula, 0, row) == pytest.approx(module(row[None]).item(), rel=1e-6)
 
 
-def test_rounding_leaves_out_what_vanishes() -> None:
+def test_rounding_keeps_small_factors() -> None:
     layer = QuadraticLinear(2, 3, rank=2, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[1e-7, 2.0], [1.0, 1.0], [1.0, -1.0]]))
         layer.eigenvalues.copy_(torch.tensor([0.25, -0.25]))
     formula = to_sympy(layer, names=["a", "b"], digits=3)
-    assert str(formula.outputs[0]) == "1.0*a*b + 2.0*b"  # type: ignore[index]
+    # The first column may be large: its small factor stays.
+    assert str(formula.outputs[0]) == "1.0*a*b + 1.0e-7*a + 2.0*b"  # type: ignore[index]
 
 
 def test_with_activations_a_formula_is_layer_by_layer() -> None:
@@ -122,3 +123,12 @@ def test_with_activations_a_formula_is_layer_by_layer() -> None:
 def test_what_has_no_formula(model: nn.Module, options: dict[str, list[str]], message: str) -> None:
     with pytest.raises(InputError, match=message):
         to_sympy(model, **options)  # type: ignore[arg-type]
+
+
+def test_layers_of_a_network_that_is_no_sequential_keep_their_names() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 1)
+
+    assert list(to_sympy(Own()).layers) == ["head"]

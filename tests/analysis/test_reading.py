@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from quadric.analysis import figures
 from quadric.analysis.arms import arm_table, arms
+from quadric.analysis.page import page
 from quadric.analysis.reading import by_dataset, curve, read
 from quadric.errors import InputError
 from tests.analysis.made import diverged, law_result, picture_analysis, result, run_directory
@@ -84,7 +86,7 @@ def test_values_of_another_kind_are_missing() -> None:
     (run,), _ = read([odd | {"test_accuracy": "high", "seed": "x"}])
     assert (run.params, run.macs, run.epochs, run.seed) == (None, None, [], None)
     assert (run.command, run.dataset, run.settings) == ("", "?", {})
-    assert run.diverged  # it has no score
+    assert (run.score, run.diverged) == (None, False)
 
 
 def test_bleu_is_read_from_its_mapping() -> None:
@@ -133,3 +135,26 @@ def test_curves() -> None:
     assert curve(lost, "train", "score") == []
     held = result(epochs=[{"epoch": 1, "val_loss": 4.0, "train_loss": 5.0}])
     assert curve(read([held])[0][0], "test", "loss") == [(1, 4)]
+
+
+def test_arms_do_not_depend_on_the_place_or_on_younger_fields() -> None:
+    first, second = result(seed=0), result(seed=1)
+    second["settings"] |= {"logger": "csv", "data_dir": "elsewhere", "ema": None}
+    (arm,) = arms(read([first, second])[0])
+    assert (len(arm.runs), arm.line) == (2, "eigen[9]")
+
+
+def test_two_different_runs_of_one_arm_and_seed_are_refused() -> None:
+    runs, _ = read([result(), result()])
+    assert len(arms(runs)) == 1  # a copy
+    other, _ = read([result(test_accuracy=0.5)])
+    with pytest.raises(InputError, match="run 1 and run 1 are two different runs of digits with"):
+        arms([*runs, *other])
+
+
+def test_a_run_without_a_score_has_not_diverged() -> None:
+    runs, _ = read([result(test_accuracy=None), diverged()])
+    assert [run.diverged for run in runs] == [False, True]
+    assert '"summary":"2 runs on 1 data set, 1 diverged"' in page(runs, "", [])
+    assert '"summary":"1 run on 1 data set"' in page(runs[:1], "", [])
+    assert len(figures.efficiency(runs).axes) == 2

@@ -66,6 +66,20 @@ def test_lines_before_a_bad_one_stay(run: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 512
 
 
+def test_a_mistake_leaves_the_output_as_it_was(run: Path, tmp_path: Path) -> None:
+    text, old = tmp_path / "in", tmp_path / "out"
+    text.write_text(f"{LINES[0]}\n", encoding="utf-8")
+    old.write_text("an earlier translation\n")
+    for output_file in (text, tmp_path / "link"):
+        if not output_file.exists():
+            output_file.symlink_to(text)
+        refused = command("translate", run, text, "-o", output_file)
+        assert_mistake(refused, "--output must not be the text itself")
+    assert text.read_text(encoding="utf-8") == f"{LINES[0]}\n"
+    assert_mistake(command("translate", tmp_path / "none", text, "-o", old), "not a run directory")
+    assert old.read_text() == "an earlier translation\n"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -117,6 +131,11 @@ def test_evaluate_on_other_files(run: Path, tmp_path: Path) -> None:
     assert "nrefs:1|case:lc|eff:no|tok:intl" in said
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert set(scores["bleu"]) == {"13a_cased", "13a_uncased", "intl_cased", "intl_uncased"}
+    # The languages swapped: one line, and the scores.
+    result = command("evaluate", run, "--test", *reversed(files))
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert "warning: the text looks like 'de'" in result.stderr
     with files[1].open("a") as file:
         file.write("eine mehr\n")
     wrong = command("evaluate", run, "--test", *files)

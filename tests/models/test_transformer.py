@@ -162,3 +162,12 @@ def test_multiply_accumulates_are_those_of_the_weights_and_the_attention() -> No
 def test_widths_that_do_not_fit(options: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         small(**options)
+
+
+def test_positions_are_right_in_bfloat16() -> None:
+    tokens, positions = torch.zeros(1, 600, dtype=torch.int64), torch.arange(600)
+    network = small()  # the token of padding has an embedding of zeros: what is left are waves
+    exact = network._embed(tokens, positions)
+    half = network.bfloat16()._embed(tokens, positions)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=2**-8)

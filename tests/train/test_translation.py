@@ -228,7 +228,35 @@ def test_without_test_files_there_is_no_bleu(tmp_path: Path) -> None:
         (data / f"test.{end}").unlink()
     result = trained(tmp_path, epochs=1, average=1)
     assert result["bleu"] is None
-    assert result["test_loss"] > 0  # of the validation files
+    # Those of the validation files would be no test.
+    assert result["test_loss"] is None
+    assert result["test_perplexity"] is None
+    assert result["epochs"][0]["val_loss"] > 0
+
+
+def test_a_limit_does_not_hold_for_test_files_that_are_named(tmp_path: Path) -> None:
+    data = load_data(run_of(tmp_path, limit=5).recipe)
+    assert [len(lines) for lines in data.task.test_lines()] == [5, 5]  # type: ignore[attr-defined]
+    write(tmp_path, "news", [pair(i) for i in range(9)])
+    data.set_test_files(tmp_path / "news.en", tmp_path / "news.de")
+    assert [len(lines) for lines in data.task.test_lines()] == [9, 9]  # type: ignore[attr-defined]
+
+
+def test_a_run_does_not_go_on_with_other_text(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    load_data(run_of(tmp_path).recipe).keep(folder)
+    before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    assert len(before) == 2
+    write(tmp_path / "data", "train", [pair(i) for i in range(300, 500)])
+    changed = load_data(run_of(tmp_path).recipe)
+    (folder / "checkpoints" / "last.ckpt").touch()
+    with pytest.raises(ValueError, match=r"the text must be the one that the run in .* began with"):
+        changed.keep(folder)
+    assert {file: file.read_bytes() for file in before} == before
+    (folder / "checkpoints" / "last.ckpt").unlink()  # nothing was trained yet
+    changed.keep(folder)
+    assert {file: file.read_bytes() for file in before} != before
 
 
 def test_translations_do_not_depend_on_their_neighbors(tmp_path: Path) -> None:

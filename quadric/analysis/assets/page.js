@@ -130,7 +130,7 @@ function show() { plots(); table(); }
 
 // --- score against cost ----------------------------------------------------------------------
 function details(run) {
-  const score = run.diverged ? "diverged" : `${run.scoreLabel}: ${digits(run.score)}`;
+  const score = run.diverged ? "diverged" : !known(run.score) ? "no score" : `${run.scoreLabel}: ${digits(run.score)}`;
   return [run.name, `${run.model}, ${run.label}, seed ${run.seed ?? "–"}`, score,
     `${whole(run.params)} parameters, ${whole(run.macs)} MACs`].join("\n");
 }
@@ -144,12 +144,12 @@ function plots() {
     return make("li", {}, ink(mark, neuron), neuron);
   }));
   for (const group of [...new Set(runs.map((run) => run.group))]) {
-    const alike = runs.filter((run) => run.group === group && known(run[state.axis]));
+    const alike = runs.filter((run) => run.group === group && known(run[state.axis]) && (run.diverged || known(run.score)));
     const figure = make("figure", {}, make("figcaption", {}, group));
     home.append(figure);
     const fine = alike.filter((run) => !run.diverged);
-    if (!alike.length || (!fine.length && !alike.some((run) => run.diverged))) {
-      figure.append(make("p", { class: "hint" }, `These results have no ${names}.`));
+    if (!alike.length) {
+      figure.append(make("p", { class: "hint" }, `These results have no ${names}, or no score.`));
       continue;
     }
     const scores = fine.length ? fine.map((run) => run.score) : [0, 1];
@@ -237,7 +237,9 @@ function table() {
         button.addEventListener("click", () => open(run));
         cell.append(button);
       } else if (key === "score" && run.diverged) {
-        cell.append(make("span", { class: "bad" }, run.status === "diverged" ? "× diverged" : "× none"));
+        cell.append(make("span", { class: "bad" }, "× diverged"));
+      } else if (key === "score" && !known(run.score)) {
+        cell.append("none");
       } else cell.append(how ? how(run[key]) : run[key]);
       row.append(cell);
     }
@@ -258,7 +260,7 @@ byId("close").addEventListener("click", () => byId("run").close());
 byId("run").addEventListener("click", (event) => { if (event.target === byId("run")) byId("run").close(); });
 function facts(run) {
   const rows = [["data set", run.dataset], ["network", run.model], ["neuron", run.label], ["seed", known(run.seed) ? run.seed : "–"],
-    [run.scoreLabel, run.diverged ? "–" : digits(run.score, 5)], ["test loss", digits(run.loss)], ["parameters", whole(run.params)],
+    [run.scoreLabel, known(run.score) ? digits(run.score, 5) : "–"], ["test loss", digits(run.loss)], ["parameters", whole(run.params)],
     ["MACs per input", whole(run.macs)], ["quadratic share", digits(run.share, 3)], ["seconds", digits(run.seconds, 3)], ["status", run.status], ["versions", run.versions || "–"]];
   const list = make("dl", { class: "facts" });
   for (const [name, value] of rows) list.append(make("div", {}, make("dt", {}, name), make("dd", {}, String(value))));
