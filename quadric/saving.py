@@ -30,7 +30,7 @@ from quadric.counting.network import check_model, unwrapped
 from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
 from quadric.nn.layer import TRANSPOSED
-from quadric.writing import unfinished
+from quadric.writing import check_place, whole_file
 from quadric.zoo import get_neuron, neurons
 
 KEY = "quadric"
@@ -123,7 +123,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
     path = Path(os.path.realpath(path))
-    with unfinished(path) as file:
+    check_place(path)
+    with whole_file(path) as file:
         file.touch()
         mode = file.stat().st_mode  # as the user's umask says; save_file uses 0600
         try:

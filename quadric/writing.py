@@ -139,6 +139,22 @@ def _keep(target: Path, before: Path) -> None:
         os.replace(target, before)
 
 
+def check_place(path: Path) -> None:
+    """Refuses a file that cannot be there.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        FileError: if there is no such folder, or `path` is one.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
+    if path.is_dir():
+        raise FileError(f"path must be a file, got the folder {path}: add a file name")
+
+
 @contextlib.contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
@@ -154,11 +170,8 @@ def unfinished(path: Path) -> Iterator[Path]:
     Raises:
         FileError: if there is no such folder, or `path` is one.
     """
+    check_place(path)
     folder = path.parent
-    if not folder.is_dir():
-        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
-    if path.is_dir():
-        raise FileError(f"path must be a file, got the folder {path}: add a file name")
     with naming(path):
         place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
     try:

@@ -51,7 +51,7 @@ def train(
     eigenvalue_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
     eigenvalue_weight_decay: float | None = Option(None, help="Their weight decay."),
     weight_decay: float | None = Option(None, help="Weight decay of the others."),
-    schedule: str | None = Option(None, help="constant, step, cosine or onecycle."),
+    schedule: str | None = Option(None, help="constant, step, cosine, onecycle or inverse_sqrt."),
     include: options.Include = None,
     exclude: options.Exclude = None,
     layers: options.Layers = None,
@@ -65,7 +65,7 @@ def train(
     dataset: str | None = Option(None, help="A data set, csv:FILE, or your own module:function."),
     loss: str | None = Option(None, help="A loss of your own, module:function."),
     ema: float | None = Option(None, help="Average the weights, such as 0.999; it is tested."),
-    patience: int | None = Option(None, help="Stop after so many epochs without a better one."),
+    patience: int | None = Option(None, help="Stop after this many epochs without a better one."),
     keep_every: int | None = Option(None, help="Keep the checkpoint of every n-th epoch."),
     logger: str | None = Option(None, help="tensorboard, csv, mlflow or wandb."),
     set_: list[str] | None = Option(

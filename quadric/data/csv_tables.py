@@ -45,7 +45,7 @@ def load(
         drop: columns to leave out.
         categories: columns to take as categories, whatever they look like.
         delimiter: of the file; None finds it.
-        rows: read only so many.
+        rows: read only this many.
         test: share of the rows to test on.
         seed: of their choice.
 

@@ -153,13 +153,12 @@ class QuadraticLayer(nn.Module):
             )
             return
         weight, own = state_dict.get(prefix + "weight"), self._parameters.get("weight")
-        if linear and isinstance(weight, Tensor) and own is not None:
-            if weight.shape == own.shape:
-                for name, value in self.linear_start(weight).items():
-                    state_dict[prefix + name] = value
-                for name in ("weight", "bias") if self.linear_scale != 1 else ():
-                    if prefix + name in state_dict:
-                        state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
+        if linear and isinstance(weight, Tensor) and own is not None and weight.shape == own.shape:
+            for name, value in self.linear_start(weight).items():
+                state_dict[prefix + name] = value
+            for name in ("weight", "bias") if self.linear_scale != 1 else ():
+                if prefix + name in state_dict:
+                    state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _turn_weight(

@@ -9,8 +9,9 @@
 
 These functions are in `interface`; the commands of the command line call them. `recipe` and
 `catalog` say what a run is, `directory` where it is kept, `training` trains it, `evaluation` and
-`arms` look at runs, `grid` makes many. Only `module`, `callbacks`, `loggers`, `profiling` and
-`fitting` import lightning, which takes seconds: reading a recipe or a result does not.
+`arms` look at runs, `grid` makes many. Only `module`, `averaging`, `callbacks`, `loggers`,
+`checkpoint_plugin`, `profiling` and `fitting` import lightning, which takes seconds: reading a
+recipe or a result does not.
 """
 
 from __future__ import annotations

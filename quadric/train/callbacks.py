@@ -262,8 +262,8 @@ def make_callbacks(
         callbacks.append(checkpoint(KeptCheckpoint, "epoch-{epoch:04d}", **every))
     if recipe.validation:
         callbacks.append(checkpoint(MovableCheckpoint, "best", save_top_k=1, **judged))
-    # The same file each time: lightning writes beside it and renames, so one is always whole. After
-    # the others, so that whoever finds `last` finds what else belongs to that epoch.
+    # The same file each time: `Checkpoints` writes beside it and renames, so one is always whole.
+    # After the others, so that whoever finds `last` finds what else belongs to that epoch.
     callbacks.append(checkpoint(MovableCheckpoint, "last", save_top_k=1, monitor=None))
     if screen is not None and (screen.isatty() or in_notebook()):
         callbacks.append(RateBar(records))

@@ -4,8 +4,11 @@
     metrics.csv             one row per epoch
     tensorboard/            the same for TensorBoard, or what another logger writes
     checkpoints/last.ckpt   after every epoch; previous.ckpt is that of the epoch before, best.ckpt
-                            that of the best one where a validation part is held out
+                            that of the best one where a validation part is held out;
+                            epoch-NNNN.ckpt of every n-th one with `keep_every`, and
+                            weights-NNNN.safetensors of the last ones with `average`
     weights.safetensors     of the last, or of the best, epoch
+    profile.txt             with --profile, and trace.json: what the operators of a step cost
     result.json             written at the end: a run that has one is finished
 
 A directory belongs to one resolved recipe for ever; only the place of the data and the machine may

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import profile, schedule
 
 from quadric.train.directory import RunDirectory
+from quadric.writing import whole_file, write_text
 
 # Steps: left out, warming up, measured.
 SKIPPED, WARMING, MEASURED = 2, 1, 10
@@ -56,5 +57,6 @@ class Profile(Callback):
         if any(row.self_device_time_total > row.self_cpu_time_total for row in operators):
             own = "self_device_time_total"
         table = operators.table(sort_by=own, row_limit=ROWS)
-        (self.directory.path / "profile.txt").write_text(table, encoding="utf-8")
-        done.export_chrome_trace(str(self.directory.path / "trace.json"))
+        write_text(self.directory.path / "profile.txt", table)
+        with whole_file(self.directory.path / "trace.json") as partial:
+            done.export_chrome_trace(str(partial))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -204,18 +204,8 @@ def train(
         prepared.keep(directory.path)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
-            for note in prepared.notes:
+            for note in (*prepared.notes, *_notes(recipe, moved, found)):
                 print(f"note: {note}", file=screen)
-            if moved is not None:
-                print(f"note: {moved}", file=screen)
-            if found is not None and found.damage is not None:
-                print(f"note: {found.damage}, going on from {found.path}", file=screen)
-            if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
-                print(
-                    f"note: the rate never decays, as milestones {recipe.milestones} are not "
-                    f"within {recipe.epochs} epochs: give other ones, or another --schedule",
-                    file=screen,
-                )
         if recipe.devices > 1 and launched() is None:
             del prepared, network  # the processes load their own
             launch(directory, recipe.devices, lock, screen is not None, profile)
@@ -224,6 +214,19 @@ def train(
 
             fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()
+
+
+def _notes(recipe: Recipe, moved: str | None, found: checkpoints.Found | None) -> Iterator[str]:
+    """What is told before the first epoch, besides notes on the data."""
+    if moved is not None:
+        yield moved
+    if found is not None and found.damage is not None:
+        yield f"{found.damage}, going on from {found.path}"
+    if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
+        yield (
+            f"the rate never decays, as milestones {recipe.milestones} are not within "
+            f"{recipe.epochs} epochs: give other ones, or another --schedule"
+        )
 
 
 def bytes_of(recipe: Recipe, network: nn.Module) -> int:

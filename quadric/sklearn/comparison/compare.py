@@ -96,6 +96,12 @@ def compare(
     table = check_table(table, folds)
     plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
     found = Comparison(table, plan, run_fits(table, plan, directory=run_dir, progress=progress))
+    _write_all(found, save)
+    return found
+
+
+def _write_all(found: Comparison, save: Place) -> None:
+    """Writes the files of a comparison, and its best network if a file for it is named."""
     finished = (found.records.path / "compare.json").is_file()
     try:
         _write(found)
@@ -106,7 +112,6 @@ def compare(
         found.written = [f"{found.records.path}: as it was ({error})"]
     if save is not None:
         found.written += save_best(found, Path(save))
-    return found
 
 
 def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
