@@ -103,7 +103,9 @@ class Translator:
     ) -> None:
         self.network = network
         self.vocabulary = vocabulary
-        self.device = device or next(network.parameters()).device
+        if device is None and isinstance(network, nn.Module):
+            device = next(network.parameters()).device
+        self.device = device or torch.device("cpu")  # of files of ONNX
         self.warn = warn or (lambda text: warnings.warn(text, stacklevel=3))
         self._looked = False
 

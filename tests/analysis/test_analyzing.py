@@ -205,3 +205,31 @@ def test_an_analysis_of_a_table_prints(neuron: str, outputs: int) -> None:
     text = str(analysis.analyze(model, torch.randn(9, 3), names=["a", "b", "c"]))
     assert ("factor of the product" in text) == (outputs == 1)
     assert ("by quadratic forms" in text) == (neuron != "linear")
+
+
+def test_sentences_are_counted_not_batches() -> None:
+    class Pairwise(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = quadric.QuadraticLinear(4, 4, rank=3)
+
+        def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.layer(source + target)
+            return out
+
+    batch = (torch.randn(6, 4), torch.randn(6, 4)), torch.zeros(6)
+    assert analysis.analyze(Pairwise(), [batch] * 3, count=10)["samples"] == 12
+
+
+def test_a_convolution_that_is_never_called_has_no_responses() -> None:
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.never = (quadric.nn.QuadraticConv2d(1, 4, 3, rank=3) for _ in "ab")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.used(x)
+            return out
+
+    found = analysis.analyze(Partly(), torch.randn(4, 1, 8, 8))
+    assert [layer["name"] for layer in found["responses"]["layers"]] == ["used"]
