@@ -195,6 +195,7 @@ def as_text(found: dict[str, Any]) -> str:
             f"{_in_unit(coupled['target_unit'])} per deviation of both columns:\n\n"
             + text_table(head, ranked, "lrrr"[: len(head)])
         )
+        parts += coupled.get("notes", ())
     formula = found.get("formula", {})
     if "text" in formula:
         parts.append("The learned function:\n" + "\n".join(formula["text"]))
