@@ -109,7 +109,7 @@ def _open(
     path: Path, data: Any, count: int, names: Any, place: dict[str, Any]
 ) -> tuple[nn.Module, Samples, dict[str, Any]]:
     """A run's network, the inputs to analyze it on, and what is known of the run."""
-    # The only place here that knows of training.
+    # The only place here that opens a run.
     from quadric.train.network import load_run
 
     run = load_run(path, **place)
