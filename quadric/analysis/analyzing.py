@@ -109,7 +109,7 @@ def _open(
     path: Path, data: Any, count: int, names: Any, place: dict[str, Any]
 ) -> tuple[nn.Module, Samples, dict[str, Any]]:
     """A run's network, the inputs to analyze it on, and what is known of the run."""
-    # The only place here that knows of training.
+    # The only place here that opens a run.
     from quadric.train.network import load_run
 
     run = load_run(path, **place)
@@ -195,6 +195,7 @@ def as_text(found: dict[str, Any]) -> str:
             f"{_in_unit(coupled['target_unit'])} per deviation of both columns:\n\n"
             + text_table(head, ranked, "lrrr"[: len(head)])
         )
+        parts += coupled.get("notes", ())
     formula = found.get("formula", {})
     if "text" in formula:
         parts.append("The learned function:\n" + "\n".join(formula["text"]))

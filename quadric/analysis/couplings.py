@@ -26,6 +26,8 @@ from quadric.errors import InputError
 from quadric.nn import QuadraticLayer
 
 MOST_COLUMNS = 200
+PIECEWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh)
+"""Activations without a second derivative."""
 ROWS = 64  # rows whose second derivatives are held at once
 
 
@@ -41,7 +43,7 @@ def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
         in the target's unit, and `total`, that of the whole network; `pairs`, all pairs of
         different columns, the strongest first, and `squares`, the columns with themselves. An
         entry has its `columns`, `strength`, `total`, and for one output the mean `coefficient` of
-        their product with its `unit`.
+        their product with its `unit`. `notes` says what these numbers leave out.
 
     Raises:
         InputError: if there are too many columns.
@@ -76,7 +78,14 @@ def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
     entries = _entries(columns, strength, whole, mean if forms.shape[1] == 1 else None)
     key = "strength" if quadratic else "total"
     entries.sort(key=lambda entry: -entry[key])
+    bent = [type(m).__name__ for m in model.modules() if isinstance(m, PIECEWISE)]
+    notes = [
+        f"{name} is piecewise linear: its bends have no second derivative, and are not in these "
+        "numbers"
+        for name in dict.fromkeys(bent)
+    ]
     return {
+        "notes": notes,
         "names": list(columns.names),
         "units": list(columns.units),
         "target": columns.target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,21 +55,28 @@ def draw(
             jobs.append((name, figures.OF_RUNS[name], runs))
         else:
             analyzed = [run for run in runs if run.analysis is not None]
+            stems = _file_names(analyzed)
             jobs += [
-                (f"{name}-{_file_name(run)}", figures.OF_ANALYSES[name], run) for run in analyzed
+                (f"{name}-{stem}", figures.OF_ANALYSES[name], run)
+                for stem, run in zip(stems, analyzed, strict=True)
             ]
             if not analyzed:
                 notes.append(f"{name}: no run has been analyzed: use quadric analyze first")
         drawn = len(files)
         for stem, function, source in jobs:
             try:
-                figure = function(source, **size)
+                figure, table = function(source, **size), numbers(name, source)
             except InputError as error:
                 if name in figures.OF_RUNS or len(jobs) == 1:
                     notes.append(f"{name}: {error}")
                 continue
+            except (LookupError, TypeError, ValueError, AttributeError):
+                if name in figures.OF_RUNS:
+                    raise
+                notes.append(f"{stem}: the analysis is damaged: make it again with quadric analyze")
+                continue
             files += save(figure, folder / stem)
-            files += _write(numbers(name, source), folder / stem, latex)
+            files += _write(table, folder / stem, latex)
         if jobs and len(files) == drawn and len(jobs) > 1:
             notes.append(f"{name}: no analysis of these runs has what it shows")
     if not files:
@@ -100,9 +108,14 @@ def _write(table: Table, path: Path, latex: bool) -> list[Path]:
     return files
 
 
-def _file_name(run: RunResult) -> str:
-    """The run's name, as far as it may stand in the name of a file."""
-    return re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
+def _file_names(runs: Sequence[RunResult]) -> list[str]:
+    """The runs' names, as far as they may stand in the name of a file; a repeat has a number."""
+    found: list[str] = []
+    for run in runs:
+        name = re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
+        more = (f"{name}-{number}" for number in itertools.count(2))
+        found.append(next(each for each in itertools.chain([name], more) if each not in found))
+    return found
 
 
 def numbers(name: str, source: Any) -> Table:

@@ -191,7 +191,8 @@ def _responses(
             hook.remove()
     layers = []
     for name in chosen:
-        if parts[name][0].dim() != 4:  # of sounds and volumes there is no picture
+        # A layer may not be called; of sounds and volumes there is no picture.
+        if name not in parts or parts[name][0].dim() != 4:
             continue
         neuron = _most_quadratic(shares, name)
         layers.append(

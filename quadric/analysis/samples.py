@@ -118,7 +118,9 @@ def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> 
     batches, count = [], 0
     for batch in data:
         batches.append(batch)
-        first = batch[0] if isinstance(batch, (tuple, list)) else batch
+        first = batch
+        while isinstance(first, (tuple, list)) and first:  # the inputs may be several, too
+            first = first[0]
         count += len(first) if isinstance(first, Tensor) else 1
         if count >= limit:
             break

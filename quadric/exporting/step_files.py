@@ -10,7 +10,6 @@ sizes but those of the network are free.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from quadric.exporting.onnx_file import (
 )
 from quadric.exporting.preparing import copied, quiet, with_lean_layers
 from quadric.extras import require
+from quadric.writing import unfinished
 
 
 class Encoder(nn.Module):
@@ -133,14 +133,12 @@ def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
         "past": [{0: free, 1: free, 3: free}] * len(before),
     }
     step = Step(network, type(memory))
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-        made = StepFiles.beside(Path(folder, path.name))
+    files = StepFiles.beside(path)
+    with unfinished(files.step) as place:  # the encoder moves along
+        made = StepFiles(place.with_name(files.encoder.name), place)
         _write(Encoder(network), (source,), {"source": {0: free, 1: free}}, made.encoder, opset)
         _write(step, (tokens, memory.mask, seen, before), shapes | lists, made.step, opset)
         _compare(copied(plain), made)
-        files = StepFiles.beside(path)
-        for new, old in ((made.encoder, files.encoder), (made.step, files.step)):
-            new.replace(old)
     return files
 
 
@@ -205,14 +203,16 @@ class _Memory:
 
 @torch.no_grad()
 def _compare(network: Any, files: StepFiles) -> None:
-    """Takes a few steps with both, at sizes that no example had."""
+    """Takes a few steps with both, at sizes that no example had, one of them with padding."""
     theirs = OnnxNetwork(files)
+    draw = torch.Generator().manual_seed(0)
     for sentences, beams, length in ((1, 1, 1), (3, 4, 7)):
-        source = torch.randint(3, 9, (sentences, length))
+        source = torch.randint(3, 9, (sentences, length), generator=draw)
+        source[-1, 4:] = 0  # a shorter sentence, filled up
         both = [(found, found.encode(source)) for found in (network, theirs)]
         pasts = [found.empty_past(sentences * beams) for found, _ in both]
         for _ in range(3):
-            tokens = torch.randint(3, 9, (sentences, beams))
+            tokens = torch.randint(3, 9, (sentences, beams), generator=draw)
             steps = [
                 found.step(tokens, past, memory)
                 for (found, memory), past in zip(both, pasts, strict=True)

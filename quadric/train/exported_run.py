@@ -21,6 +21,7 @@ from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
 from quadric.train.text_part import TextPart
+from quadric.writing import whole_file
 
 _SCALE = dataclasses.fields(Standardization)
 
@@ -107,7 +108,8 @@ def export_translation(
     assert isinstance(run.data, TextPart)
     files = export_steps(run.network, out, opset)
     tokenizer = out.with_name(f"{out.stem}-tokenizer.model")
-    tokenizer.write_bytes(run.data.vocabulary.tokenizer.content)
+    with whole_file(tokenizer) as file:
+        file.write_bytes(run.data.vocabulary.tokenizer.content)
     written = [str(file) for file in (files.encoder, files.step, tokenizer)]
     return {"run": str(run.directory.path), "files": written, "bytes": files.size}
 

@@ -181,14 +181,14 @@ def test_options_that_do_not_fit() -> None:
         analysis.analyze(model, x, count=0)
 
 
-def test_only_what_opens_a_run_knows_of_training() -> None:
+def test_only_what_reads_runs_knows_of_training() -> None:
     files = sorted(Path(analysis.__file__).parent.rglob("*.py"))
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     assert len(texts) > 10
-    assert [name for name, text in texts.items() if "from quadric.train" in text] == [
-        "analyzing.py"
-    ]
-    assert "\nfrom quadric.train" not in texts["analyzing.py"]  # inside a function alone
+    known = [name for name, text in texts.items() if "from quadric.train" in text]
+    assert known == ["analyzing.py", "reading.py"]
+    for name in known:
+        assert "\nfrom quadric.train" not in texts[name]  # inside a function alone
 
 
 def test_a_made_analysis_is_strict_json() -> None:
@@ -205,3 +205,31 @@ def test_an_analysis_of_a_table_prints(neuron: str, outputs: int) -> None:
     text = str(analysis.analyze(model, torch.randn(9, 3), names=["a", "b", "c"]))
     assert ("factor of the product" in text) == (outputs == 1)
     assert ("by quadratic forms" in text) == (neuron != "linear")
+
+
+def test_sentences_are_counted_not_batches() -> None:
+    class Pairwise(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = quadric.QuadraticLinear(4, 4, rank=3)
+
+        def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.layer(source + target)
+            return out
+
+    batch = (torch.randn(6, 4), torch.randn(6, 4)), torch.zeros(6)
+    assert analysis.analyze(Pairwise(), [batch] * 3, count=10)["samples"] == 12
+
+
+def test_a_convolution_that_is_never_called_has_no_responses() -> None:
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.never = (quadric.nn.QuadraticConv2d(1, 4, 3, rank=3) for _ in "ab")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.used(x)
+            return out
+
+    found = analysis.analyze(Partly(), torch.randn(4, 1, 8, 8))
+    assert [layer["name"] for layer in found["responses"]["layers"]] == ["used"]

@@ -163,3 +163,11 @@ def test_the_products_of_laws_are_found(law: str, products: list[set[str]]) -> N
         assert sorted(map(sorted, by_forms)) == sorted(map(sorted, products))
         assert found["target_unit"] == "J"
         assert found["pairs"][0]["unit"] == "J / (kg · (m s^-1))"
+
+
+def test_a_piecewise_linear_activation_is_noted() -> None:
+    for activation, count in ((nn.ReLU(), 1), (nn.SiLU(), 0)):
+        model = nn.Sequential(nn.Linear(2, 4), activation, nn.Linear(4, 1))
+        found = analyze(model, torch.randn(9, 2), names=["a", "b"])
+        assert len(found["couplings"]["notes"]) == count
+        assert ("ReLU is piecewise linear" in str(found)) == bool(count)

@@ -14,7 +14,14 @@ from quadric.analysis.drawing import NAMES, draw, numbers
 from quadric.analysis.reading import read
 from quadric.analysis.style import COLUMN, PAGE, line_styles, neuron_styles
 from quadric.errors import InputError, InputTypeError
-from tests.analysis.made import diverged, law_result, picture_analysis, result, table_analysis
+from tests.analysis.made import (
+    diverged,
+    law_result,
+    picture_analysis,
+    result,
+    run_directory,
+    table_analysis,
+)
 
 pytest.importorskip("matplotlib")
 
@@ -120,6 +127,21 @@ def test_responses_side_by_side() -> None:
     assert len(grid) == 3 * (1 + 2 * 2)
     assert all(len(axis.images) == 1 for axis in grid)
     assert grid[2].get_title(loc="left").strip() == "quadratic"
+
+
+def test_runs_of_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
+    found = [run_directory(tmp_path / x / "run", result(seed=i), picture_analysis())
+             for i, x in enumerate("ab")]  # fmt: skip
+    files, _ = draw(read(found)[0], ["distribution"], tmp_path / "figures")
+    assert {file.stem for file in files} == {"distribution-run", "distribution-run-2"}
+
+
+def test_an_odd_analysis_is_a_note(tmp_path: Path) -> None:
+    odd = picture_analysis() | {"layers": [{"name": "0", "weights": 7}, "layer"]}
+    runs, _ = read([result() | {"analysis": odd}])
+    files, notes = draw(runs, ["efficiency", "distribution"], tmp_path / "figures")
+    assert {file.stem for file in files} == {"efficiency"}
+    assert "distribution-run_1: the analysis is damaged: make it again" in notes[0]
 
 
 def test_couplings_as_heat_maps() -> None:

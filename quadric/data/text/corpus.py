@@ -24,10 +24,11 @@ import torch
 from quadric.data.batches import make_generator
 from quadric.data.files import cache_directory, directory
 from quadric.data.text.batches import Pairs
-from quadric.data.text.lines import TextFile, inspect_pair, read_lines, read_pairs
+from quadric.data.text.lines import TextFile, inspect_pair, read_pairs
 from quadric.data.text.sentences import SentenceWriter, open_sentences
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
 from quadric.errors import InputError
+from quadric.writing import DISK, naming, sync
 
 VERSION = 1
 """Of the files in the cache."""
@@ -104,13 +105,6 @@ class TextData:
     test_files: tuple[Path, Path] | None
     notes: tuple[str, ...]
 
-    def test_lines(self) -> tuple[list[str], list[str]]:
-        """All lines of the test files."""
-        if self.test_files is None:
-            raise InputError(f"{self.name} has no test files: name them with --test")
-        source, target = ([*read_lines(path)] for path in self.test_files)
-        return source, target
-
 
 def test_stem(name: str) -> str:
     """The name of a data set's test files, without ending."""
@@ -176,16 +170,30 @@ def _prepare(
         ) from None
     try:
         tokenizer = train_tokenizer(_sample(*files["train"]), vocabulary)
-        (made / "tokenizer.model").write_bytes(tokenizer.content)
-        report = {part: _encode(made, part, *files[part], tokenizer, longest) for part in files}
-        (made / "report.json").write_text(json.dumps(report), encoding="utf-8")
-        try:
-            made.rename(kept)
-        except OSError:
-            if not kept.is_dir():  # else another process was faster
-                raise
+        with naming(kept, DISK):
+            (made / "tokenizer.model").write_bytes(tokenizer.content)
+            report = {part: _encode(made, part, *files[part], tokenizer, longest) for part in files}
+            (made / "report.json").write_text(json.dumps(report), encoding="utf-8")
+            publish(made, kept)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def publish(made: Path, kept: Path) -> None:
+    """Gives a finished folder its name, once all of it is on the disk.
+
+    Args:
+        made: the folder.
+        kept: its name. If another process was faster, its folder stays.
+    """
+    for place in (*made.iterdir(), made):
+        sync(place)
+    try:
+        made.rename(kept)
+    except OSError:
+        if not kept.is_dir():
+            raise
+    sync(kept.parent)
 
 
 def _sample(source: TextFile, target: TextFile) -> Iterator[str]:
@@ -226,15 +234,21 @@ def _open(
     vocabulary: int,
     longest: int,
 ) -> TextData:
-    tokenizer = Tokenizer.read(kept / "tokenizer.model", f"remove {kept}")
-    report = json.loads((kept / "report.json").read_text(encoding="utf-8"))
-    parts = {
-        part: Pairs(
-            open_sentences(kept / f"{part}.source"), open_sentences(kept / f"{part}.target")
-        )
-        for part in files
-    }
-    notes = [_note(part, counts, longest) for part, counts in report.items()]
+    try:
+        tokenizer = Tokenizer.read(kept / "tokenizer.model", f"remove {kept}")
+        report = json.loads((kept / "report.json").read_text(encoding="utf-8"))
+        notes = [_note(part, report[part], longest) for part in files]
+        parts = {
+            part: Pairs(
+                open_sentences(kept / f"{part}.source"), open_sentences(kept / f"{part}.target")
+            )
+            for part in files
+        }
+    except (ValueError, LookupError, TypeError, OSError):
+        raise InputError(
+            f"the folder {kept} of the cache must hold the encoded text, and is damaged: remove "
+            "that folder, and the text is encoded again"
+        ) from None
     if tokenizer.size < vocabulary:
         notes.append(
             f"the training text has {tokenizer.size:,} pieces, fewer than the vocabulary of "
@@ -253,8 +267,8 @@ def _open(
         order = torch.randperm(len(train), generator=make_generator(0))
         parts["val"] = train.take(order[:held].sort().values) if held else train
         train = train.take(order[held:].sort().values) if held else train
-        where = f"{held:,} of the training pairs are held out" if held else "the training pairs are"
-        notes.append(f"there are no val.{source} and val.{target}: {where} used to validate")
+        what = f"{held:,} training pairs were held out" if held else "the training pairs are used"
+        notes.append(f"there are no val.{source} and val.{target}: {what} for validation")
     tests = files.get("test")
     return TextData(
         name,

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from quadric.errors import InputError
+
 
 @dataclass(frozen=True)
 class Sentences:
@@ -97,9 +99,16 @@ class SentenceWriter:
 
 
 def open_sentences(path: Path) -> Sentences:
-    """Maps the files of a `SentenceWriter` into memory; nothing is read yet."""
+    """Maps the files of a `SentenceWriter` into memory; next to nothing is read yet.
+
+    Raises:
+        InputError: if a file is shorter than it was.
+    """
     starts = path.with_name(f"{path.name}.starts")
-    return Sentences(_mapped(path, torch.uint16), _mapped(starts, torch.int64))
+    found = Sentences(_mapped(path, torch.uint16), _mapped(starts, torch.int64))
+    if not len(found.starts) or int(found.starts[-1]) != len(found.pieces):
+        raise InputError(f"{path} and {starts} must be as they were written: write them again")
+    return found
 
 
 def _mapped(path: Path, kind: torch.dtype) -> Tensor:

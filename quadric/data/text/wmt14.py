@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from quadric.data.files import cache_directory, download
+from quadric.data.text.corpus import publish
 from quadric.errors import InputError
+from quadric.writing import DISK, naming
 
 LANGUAGES = ("en", "de")
 
@@ -84,10 +86,11 @@ def fetch(progress: bool = True) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="wmt14.", dir=kept.parent))
     try:
-        for archive in ARCHIVES:
-            path = download(archive.url, f"sha256:{archive.sha256}", "WMT14", progress)
-            _unpack(archive, path, made)
-        made.rename(kept)
+        with naming(kept, DISK):
+            for archive in ARCHIVES:
+                path = download(archive.url, f"sha256:{archive.sha256}", "WMT14", progress)
+                _unpack(archive, path, made)
+            publish(made, kept)
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return kept

@@ -32,7 +32,7 @@ def test_every_part_is_encoded_as_it_was(tmp_path: Path) -> None:
     assert texts(found, "train") == [pair(i) for i in range(300)]
     assert texts(found, "val") == [pair(i) for i in range(300, 320)]
     assert texts(found, "test") == [pair(i) for i in range(320, 340)]
-    assert list(zip(*found.test_lines(), strict=True)) == [pair(i) for i in range(320, 340)]
+    assert found.test_files == (tmp_path / "data" / "test.en", tmp_path / "data" / "test.de")
     assert "train: 300 pairs" in found.notes
 
 
@@ -58,6 +58,21 @@ def test_it_is_encoded_once(tmp_path: Path, cache: Path) -> None:
     assert len(list((cache / "text").iterdir())) == 3
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "report.json", "train.source"])
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_a_damaged_cache_is_told_with_its_remedy(
+    tmp_path: Path, cache: Path, name: str, content: bytes | None
+) -> None:
+    folder = make(tmp_path / "data")
+    load(folder, vocabulary=300)
+    (kept,) = (cache / "text").iterdir()
+    (kept / name).unlink()
+    if content is not None:
+        (kept / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{kept} of the cache .* is damaged: remove that folder"):
+        load(folder, vocabulary=300)
+
+
 def test_pieces_are_learned_from_the_training_text_alone(tmp_path: Path) -> None:
     folder = make(tmp_path / "data")
     first = load(folder).tokenizer.content
@@ -80,9 +95,8 @@ def test_without_validation_files_pairs_are_held_out(tmp_path: Path) -> None:
     found = load(tmp_path / "data")
     assert (len(found.train), len(found.val), found.test) == (190, 10, None)
     assert sorted(texts(found, "train") + texts(found, "val")) == sorted(map(pair, range(200)))
-    assert "10 of the training pairs are held out" in found.notes[-1]
-    with pytest.raises(ValueError, match="text has no test files"):
-        found.test_lines()
+    assert "10 training pairs were held out for validation" in found.notes[-1]
+    assert found.test_files is None
 
 
 def test_other_languages_and_names(tmp_path: Path) -> None:

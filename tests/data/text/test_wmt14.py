@@ -16,6 +16,7 @@ import pytest
 
 from quadric import data
 from quadric.data.text import wmt14
+from quadric.data.text.lines import read_lines
 from tests.data.text.small import pair
 
 
@@ -63,8 +64,9 @@ def test_archives_become_a_data_set(server: Path) -> None:
     found = data.load("wmt14", vocabulary=500)
     assert "train: 300 pairs" in found.notes
     assert "val: 100 pairs" in found.notes
-    source, target = found.test_lines()
-    assert (source[0], target[0]) == tuple(f"{side} &" for side in pair(300))
+    assert found.test_files is not None
+    first = tuple(next(read_lines(path)) for path in found.test_files)
+    assert first == tuple(f"{side} &" for side in pair(300))
     lines = (wmt14.fetch() / "train.en").read_text(encoding="utf-8").splitlines()
     assert lines[0] == pair(0)[0]
     assert lines[99:101] == [f"{pair(99)[0]} \ufffd", pair(100)[0]]
@@ -88,3 +90,18 @@ def test_an_archive_without_its_files_is_refused(
     monkeypatch.setattr(wmt14, "ARCHIVES", (wrong,))
     with pytest.raises(ValueError, match=r"must hold training/other\.en, and does not"):
         data.load("wmt14")
+
+
+def test_another_process_may_be_faster(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpack = wmt14._unpack
+
+    def meanwhile(archive: wmt14.Archive, path: Path, folder: Path) -> None:
+        unpack(archive, path, folder)
+        kept = folder.parent / "wmt14"
+        kept.mkdir(exist_ok=True)
+        (kept / "train.en").write_text("of the other process")
+
+    monkeypatch.setattr(wmt14, "_unpack", meanwhile)
+    kept = wmt14.fetch()
+    assert (kept / "train.en").read_text() == "of the other process"
+    assert not list(kept.parent.glob("wmt14.*"))
