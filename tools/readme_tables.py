@@ -256,6 +256,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "table-fits": _table_fits,
     "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _networks, RATIOS),
+    "networks-before": _bench("suite_before.json", _networks, RATIOS),
     "bf16": _bench("bf16.json", _each_way),
     "layers": _bench("suite.json", _layers, RATIOS),
     "memory": _bench("suite.json", _memory),

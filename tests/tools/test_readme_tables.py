@@ -38,7 +38,7 @@ def tool() -> ModuleType:
 
 
 def test_readme_is_up_to_date(tool: ModuleType) -> None:
-    assert "<!-- table: demo -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "<!-- table: laws -->" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert tool.main(["--check"]) == 0
 
 
