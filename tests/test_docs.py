@@ -98,5 +98,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
 )
 def test_pages_are_short(page: Path) -> None:
     """At most 1,200 words beside code and generated tables; the reference may be longer."""
-    text = re.sub(r"```.*?```|<!-- table:.*?/table -->", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"```.*?```|<!-- table:.*?/table -->", "", page.read_text("utf-8"), flags=re.DOTALL
+    )
     assert len(text.split()) <= 1200

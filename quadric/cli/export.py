@@ -9,6 +9,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import FileError, InputError
 from quadric.extras import require
+from quadric.progress import say
 from quadric.writing import check_writable
 
 
@@ -50,6 +51,7 @@ def export(
             f"there is no run directory or file {source}: name one of quadric train, or a file of "
             "quadric.save"
         )
+    say("writing, comparing and timing: up to a minute for a small network")
     if source.is_dir():
         require("train", "quadric export of a run")
         from quadric.train.exported_run import export_translation, from_run, is_translation
