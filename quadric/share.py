@@ -110,10 +110,11 @@ def quadratic_share(
     Args:
         model: a model with quadratic layers.
         batches: any iterable of batches, for example a DataLoader or a list of tensors; a single
-            tensor or mapping is one batch. A batch is a tensor, a tuple of several arguments, or a mapping of keyword arguments. Where the
-            model takes the first entry of a tuple or list alone, the rest are labels; that entry
-            may again be a tuple, a list or a mapping. Tensors are moved to the device of the model.
-            Everything is read in one pass and nothing is kept, so that any number of batches fits.
+            tensor or mapping is one batch. A batch is a tensor, a tuple of several arguments, or a
+            mapping of keyword arguments. Where the model takes the first entry of a tuple or list
+            alone, the rest are labels; that entry may again be a tuple, a list or a mapping.
+            Tensors are moved to the device of the model. Everything is read in one pass and
+            nothing is kept, so that any number of batches fits.
 
     Returns:
         The share and the correlation of every layer.

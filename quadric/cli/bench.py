@@ -76,6 +76,7 @@ def bench(
         require("tables", "quadric bench --tables")
         from quadric.bench.tables import bench_tables
 
+        say("fits of tables against MLPRegressor: a minute or a few")
         fits = bench_tables(rows=rows, repeats=min(repeats or 5, 5))
         return options.show(fits, fits.to_dict(), json_file)
     if onnx:

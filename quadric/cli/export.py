@@ -51,7 +51,6 @@ def export(
             f"there is no run directory or file {source}: name one of quadric train, or a file of "
             "quadric.save"
         )
-    say("writing, comparing and timing: up to a minute for a small network")
     if source.is_dir():
         require("train", "quadric export of a run")
         from quadric.train.exported_run import export_translation, from_run, is_translation
@@ -74,6 +73,7 @@ def export(
         from quadric.models.weights_file import from_file
 
         what = from_file(source, model, input, parse_options(set_ or []), imports or [], trust)
+    say("writing, comparing and timing: up to a minute for a small network")
     result = deploy(
         what,
         out,

@@ -25,7 +25,6 @@ from quadric.train.recipe import Recipe
 from quadric.train.tasks import METRICS, Task
 from quadric.writing import whole_file
 
-
 TRIAL, BETWEEN = 5.0, 60.0
 """Seconds of steps before the whole is estimated, and between lines within a long epoch."""
 
