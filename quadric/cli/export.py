@@ -73,7 +73,6 @@ def export(
         from quadric.models.weights_file import from_file
 
         what = from_file(source, model, input, parse_options(set_ or []), imports or [], trust)
-    say("writing, comparing and timing: up to a minute for a small network")
     result = deploy(
         what,
         out,
@@ -82,5 +81,6 @@ def export(
         max_drop=max_drop,
         opset=opset,
         threads=threads,
+        tell=say,
     )
     options.show(deployment_table(result), result, json_file)
