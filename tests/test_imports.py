@@ -29,6 +29,7 @@ ORDER: dict[str, list[str]] = {
         "errors",
         "extras",
         "process",
+        "progress",
         "texttable",
         "writing",
         "ownership",
@@ -250,7 +251,7 @@ ORDER: dict[str, list[str]] = {
 OUTSIDE = {
     "lightning": {"train"},
     "typer": {"cli"},
-    "rich": {"cli", "demo"},
+    "rich": {"progress"},
     "sklearn": {"sklearn", "data", "bench"},
     "safetensors": {"saving", "models", "train"},
     "onnx": {"exporting"},

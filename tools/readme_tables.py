@@ -266,13 +266,14 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
 }
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "conversion.md",
+    ROOT / "docs" / "families.md",
     ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "laws.md",
     ROOT / "docs" / "when.md",
     ROOT / "docs" / "neurons.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "tables.md",
+    ROOT / "docs" / "verified.md",
 )
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)

@@ -1,0 +1,92 @@
+"""How far a command is: a bar on a terminal, a line now and then where its output is kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+FIRST, LATER = 2.0, 20.0
+"""Seconds until the first line, and between the later ones."""
+
+
+def duration(seconds: float) -> str:
+    """A span of time in round words.
+
+    Examples:
+        >>> duration(0.4), duration(1), duration(70), duration(500), duration(9000), duration(4e5)
+        ('a second', 'a second', '70 seconds', '8 minutes', '2.5 hours', '4.6 days')
+    """
+    for size, name in ((86400.0, "days"), (3600.0, "hours")):
+        if seconds >= 1.95 * size:
+            return f"{seconds / size:.1f} {name}"
+    if seconds >= 100:
+        return f"{seconds / 60:.0f} minutes"
+    return "a second" if seconds < 1.5 else f"{seconds:.0f} seconds"
+
+
+class Lines:
+    """Says in lines of text how far something is.
+
+    Args:
+        total: the number of steps; None until a step says it.
+        what: what is being done.
+        screen: where the lines go; by default stderr.
+    """
+
+    def __init__(self, total: int | None, what: str, screen: TextIO | None = None) -> None:
+        self.total, self.what, self.screen = total, what, screen
+        self.done = 0
+        self.started = time.monotonic()
+        self.next = self.started + FIRST
+
+    def advance(self, done: int = 1, now: str = "", total: int | None = None) -> None:
+        """Counts steps, and prints a line if it is time for one.
+
+        Args:
+            done: steps.
+            now: what is done next.
+            total: the number of steps, if it has changed.
+        """
+        self.done += done
+        self.total = total or self.total
+        time_now = time.monotonic()
+        if time_now < self.next or not self.total or not self.done:
+            return
+        self.next = time_now + LATER
+        left = (time_now - self.started) * (self.total - self.done) / self.done
+        line = f"{now or self.what}: {self.done:,} of {self.total:,}, about {duration(left)} left"
+        print(line, file=self.screen or sys.stderr, flush=True)
+
+
+@contextmanager
+def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr; where that is no terminal, a line every now and then.
+
+    Args:
+        total: the number of steps, or None if the first step says it.
+        what: what is being done.
+
+    Yields:
+        A function of the steps that were done, by default 1, what is done next, and the total.
+    """
+    if not sys.stderr.isatty():
+        yield Lines(total, what).advance
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(done: int = 1, now: str = "", total: int | None = total) -> None:
+            bar.update(task, advance=done, description=now or what, total=total)
+
+        yield advance
+
+
+def say(text: str) -> None:
+    """Tells the person who waits something that is no result, on stderr."""
+    print(text, file=sys.stderr, flush=True)
