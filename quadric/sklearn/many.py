@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
-from quadric.sklearn.training import EpochDone, Outcome, train
+from quadric.sklearn.jobs import Outcome
+from quadric.sklearn.training import EpochDone, train
 
 E = TypeVar("E", bound=QuadraticNetwork)
 

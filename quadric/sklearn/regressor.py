@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.sklearn.estimators import Arrays, QuadraticNetwork
-from quadric.sklearn.losses import SQUARED, Loss
+from quadric.sklearn.losses import SQUARED, Loss, pinball
 from quadric.sklearn.modules import Scaled, TableRegressor, mean_and_scale
+from quadric.sklearn.parameters import Rule, is_finite
+from quadric.sklearn.targets import TRANSFORMS, TransformedRegressor, make_transform
+
+LOSSES = ("squared_error", "absolute_error", "quantile")
 
 
 class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
@@ -31,6 +36,13 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         rank: its rank; None for the neuron's own default.
         neuron_options: its further options, such as {"act": "gelu"} of glu.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
+        loss: what is minimized: "squared_error" predicts the mean, "absolute_error" the median,
+            "quantile" a quantile.
+        quantile: which one, between 0 and 1; None without `loss="quantile"`.
+        target_transform: for skewed targets, undone in `predict`: "log" (all targets above 0);
+            "quantile", a curve that makes them normal; "auto": "log" where a target is positive
+            and strongly skewed (above 2, and less so as a logarithm), else nothing. The network
+            learns the mean of the transformed target, which lies below that of the target itself.
         alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
             and biases have none.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
@@ -74,6 +86,42 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         True
     """
 
+    # Pickles from before these parameters have none of them.
+    loss: str = "squared_error"
+    quantile: float | None = None
+    target_transform: str | None = None
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        *,
+        neuron: str = "eigen",
+        rank: int | None = None,
+        neuron_options: Mapping[str, Any] | None = None,
+        activation: str = "silu",
+        loss: str = "squared_error",
+        quantile: float | None = None,
+        target_transform: str | None = None,
+        alpha: float = 1e-4,
+        batch_size: int | str = "auto",
+        learning_rate: str = "constant",
+        learning_rate_init: float = 3e-3,
+        quadratic_lr: float | None = None,
+        max_iter: int = 200,
+        max_time: float | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        scoring: str | None = None,
+        n_iter_no_change: int = 10,
+        standardize: bool = True,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self._take(locals())
+
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
@@ -89,23 +137,45 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         return targets
 
     def _loss(self) -> Loss:
-        return SQUARED
+        if self.loss == "squared_error":
+            return SQUARED
+        return pinball(0.5 if self.loss == "absolute_error" else float(self.quantile or 0.5))
+
+    def _rules(self) -> list[Rule]:
+        names, level = LOSSES, self.quantile
+        wanted = self.loss == "quantile"
+        right = is_finite(level) and 0 < float(level or 0) < 1 if wanted else level is None
+        rule = "a number > 0 and < 1" if wanted else "None unless loss='quantile'"
+        transforms = self.target_transform in TRANSFORMS
+        return [
+            *super()._rules(),
+            ("loss", self.loss in names, f"one of {', '.join(names)}"),
+            ("quantile", right, rule),
+            ("target_transform", transforms, f"one of {', '.join(map(str, TRANSFORMS))}"),
+        ]
 
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, targets, weights = rows
         wanted = bool(self.standardize)
-        return TableRegressor(
-            network,
-            mean_and_scale(X, weights, wanted),
-            mean_and_scale(targets, weights, wanted),
-            self._flat,
-        )
+        inputs = mean_and_scale(X, weights, wanted)
+        transform = make_transform(self.target_transform, targets, weights)
+        if transform is None:
+            return TableRegressor(
+                network, inputs, mean_and_scale(targets, weights, wanted), self._flat
+            )
+        targets = transform.straighten(targets)
+        scale = mean_and_scale(targets, weights, wanted)
+        return TransformedRegressor(network, inputs, scale, self._flat, transform)
 
-    def _targets(self, targets: np.ndarray) -> Tensor:
-        module = self.module_
+    def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
         assert isinstance(module, TableRegressor)
+        if isinstance(module, TransformedRegressor):
+            targets = module.transform.straighten(targets)
         values = torch.tensor(targets, device=module.target_mean.device)
         return (values - module.target_mean) / module.target_scale
+
+    def _truth(self, targets: np.ndarray) -> np.ndarray:
+        return targets.ravel() if self._flat else targets
 
     def predict(self, X: Any) -> np.ndarray:
         """Predicts targets.
