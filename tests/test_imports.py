@@ -202,6 +202,7 @@ ORDER: dict[str, list[str]] = {
         "parameters",
         "scoring",
         "targets",
+        "inputs",
         "estimators",
         "regressor",
         "classifier",

@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.estimators import Arrays, QuadraticNetwork
+from quadric.sklearn.estimators import QuadraticNetwork
+from quadric.sklearn.inputs import Arrays
 from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
 from quadric.sklearn.modules import Scaled, TableClassifier, mean_and_scale
 from quadric.sklearn.parameters import Rule, is_finite

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_regressor
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -30,6 +29,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.sklearn.inputs import Arrays, TableInput, pair, refuse_large, weighted, without_zeros
 from quadric.sklearn.jobs import AdamState, Job, Outcome, Rows, Settings
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.modules import Scaled
@@ -39,13 +39,7 @@ from quadric.sklearn.scoring import Judge
 from quadric.sklearn.training import train
 from quadric.zoo import get_neuron
 
-if TYPE_CHECKING:
-    from quadric.data.frames import FramePreparation
-
 Self = TypeVar("Self", bound="QuadraticNetwork")
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Inputs, encoded targets and weights of rows, before they are standardized."""
 
 AUTO_STOPPING_ROWS = 100
 """With early_stopping="auto" a fit stops early from this number of rows on."""
@@ -54,11 +48,10 @@ PREDICT_ROWS = 2**16
 """Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
 
 
-class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class QuadraticNetwork(TableInput):
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
     neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
-    _preparation: FramePreparation | None = None
     module_: Scaled
     _optimizer: AdamState | None
     n_iter_: int
@@ -241,14 +234,14 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         # A scorer needs rows to judge by, however few there are.
         enough = len(rows[0]) >= AUTO_STOPPING_ROWS or self.scoring is not None
         if eval_set is not None:
-            held = self._read(*_pair(eval_set), None, first=False, dtype=rows[0].dtype)
+            held = self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype)
         elif stopping and (enough if self.early_stopping == "auto" else self.early_stopping):
             rows, held = self._split(rows, split_seed)
         own_weights = None if held is None else held[2]
         each = self._class_weights(*rows[1:])
         if each is not None:
-            rows = _weighted(rows, each)
-            held = None if held is None else _weighted(held, each)
+            rows = weighted(rows, each)
+            held = None if held is None else weighted(held, each)
         if continued:
             self._check_network(rows[0].shape[1])
             module = self.module_
@@ -315,35 +308,12 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
             X, y = validate_data(self, X, y, reset=first, **options)
         else:
             X, y = check_X_y(numbers, y, estimator=self, **options)
+        refuse_large("X", X)
         weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
-        X, y, weights = _without_zeros(X, y, weights)
+        X, y, weights = without_zeros(X, y, weights)
         if dtype is not None:
             X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
         return X, self._encode(y, X.dtype, first=first), weights
-
-    def _read_frame(self, X: Any, first: bool) -> np.ndarray | None:
-        """The numbers of a frame; None for what is no frame and needs no preparation."""
-        frame = is_frame(X)
-        if first:
-            self._preparation = None
-        if not frame and self._preparation is None:
-            return None
-        if frame and first:
-            from quadric.data.frames import FramePreparation, check_frame
-
-            check_frame(X)
-            validate_data(self, X, skip_check_array=True)  # notes the names
-            self._preparation = FramePreparation(X)
-        elif frame:
-            validate_data(self, X, skip_check_array=True, reset=False)
-            if self._preparation is None:
-                return None
-        else:
-            X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
-        return self._preparation.transform(X)
-
-    def _dtype(self) -> np.dtype:
-        return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
 
     def _rows(self, rows: Arrays, module: Scaled) -> Rows:
         X, targets, weights = rows
@@ -402,6 +372,9 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         check_device(self.device)
         check_rules(self, self._rules())
 
+    def _dtype(self) -> np.dtype:
+        return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
+
     # Predicting.
 
     def _forward(self, X: Any) -> np.ndarray:
@@ -414,39 +387,6 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 rows = torch.tensor(X[start : start + PREDICT_ROWS])
                 pieces.append(self.module_(rows.to(mean.device, mean.dtype)).cpu())
         return torch.cat(pieces).numpy()
-
-    def prepare(self, X: Any) -> np.ndarray:
-        """The rows as the network takes them, in their own units.
-
-        A number stands for itself, its hole for the median of the rows of `fit`, beside a column
-        that marks it; categories are columns of 0 and 1, dates are days, month, weekday and hour.
-        `prepared_names_` names the columns.
-
-        Args:
-            X: (rows, columns) as `fit` took them.
-
-        Returns:
-            (rows, prepared columns); of an array of numbers, itself.
-        """
-        check_is_fitted(self)
-        numbers = self._read_frame(X, first=False)
-        if numbers is None:
-            numbers = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return np.asarray(numbers)
-
-    @property
-    def prepared_names_(self) -> list[str]:
-        """The names of the columns that `prepare` gives."""
-        check_is_fitted(self)
-        if self._preparation is not None:
-            return list(self._preparation.names)
-        return [f"x{i}" for i in range(self.n_features_in_)]
-
-    @property
-    def dropped_columns_(self) -> dict[str, str]:
-        """The columns of a frame that nothing can be learned from, with the reason."""
-        check_is_fitted(self)
-        return {} if self._preparation is None else dict(self._preparation.dropped)
 
     def to_torch(self) -> nn.Module:
         """The fitted network as a module of its own, with the scaling inside.
@@ -481,12 +421,6 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         return hasattr(self, "module_")
 
 
-def is_frame(X: Any) -> bool:
-    """Whether X is a DataFrame of pandas, which is not imported for that."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(X, pandas.DataFrame)
-
-
 def _form(network: nn.Sequential) -> str:
     """Widths, neurons and activations of a network, in words."""
     layers = [layer for layer in network if hasattr(layer, "out_features")]
@@ -498,30 +432,3 @@ def _form(network: nn.Sequential) -> str:
     neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
     label = neuron if rank is None else f"{neuron}[{rank}]"
     return f"{text} of {label} neurons with {names[type(network[1])]}"
-
-
-def _pair(eval_set: Any) -> tuple[Any, Any]:
-    if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 2:
-        raise InputError(
-            f"eval_set must be a pair (X, y), got a {type(eval_set).__name__}: pass "
-            "eval_set=(X_val, y_val)"
-        )
-    return eval_set[0], eval_set[1]
-
-
-def _weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
-    X, targets, weights = rows
-    return X, targets, (weights * class_weights[targets]).astype(weights.dtype)
-
-
-def _without_zeros(
-    X: np.ndarray, y: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if (weights < 0).any():
-        raise InputError(f"sample_weight must not be negative, got {weights.min()}: leave rows out")
-    kept = weights > 0
-    if not kept.any():
-        raise InputError("sample_weight must contain a non-zero number, got none: leave it out")
-    if kept.all():
-        return X, y, weights
-    return X[kept], y[kept], weights[kept]

@@ -12,7 +12,8 @@ from sklearn.utils import column_or_1d
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.estimators import Arrays, QuadraticNetwork
+from quadric.sklearn.estimators import QuadraticNetwork
+from quadric.sklearn.inputs import Arrays, refuse_large
 from quadric.sklearn.losses import SQUARED, Loss, pinball
 from quadric.sklearn.modules import Scaled, TableRegressor, mean_and_scale
 from quadric.sklearn.parameters import Rule, is_finite
@@ -41,8 +42,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         quantile: which one, between 0 and 1; None without `loss="quantile"`.
         target_transform: for skewed targets, undone in `predict`: "log" (all targets above 0);
             "quantile", a curve that makes them normal; "auto": "log" where a target is positive
-            and strongly skewed (above 2, and less so as a logarithm), else nothing. The network
-            learns the mean of the transformed target, which lies below that of the target itself.
+            and strongly skewed (above 1, and at most half of that as a logarithm), else nothing.
+            The network learns the mean of the transformed target, which lies below that of the
+            target itself.
         alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
             and biases have none.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
@@ -126,6 +128,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
+        refuse_large("y", targets)
         if first:
             self._flat = y.ndim == 1
             self.n_outputs_ = targets.shape[1]

@@ -11,8 +11,8 @@ from quadric.sklearn.modules import TableRegressor
 
 TRANSFORMS = (None, "auto", "log", "quantile")
 
-# With "auto" a target is strongly skewed from here on; an exponential one has 2.
-SKEWED = 2.0
+# With "auto" a target is strongly skewed from here on; an exponential one has 2, a normal one 0.
+SKEWED = 1.0
 
 # Points of the curve of "quantile".
 KNOTS = 100
