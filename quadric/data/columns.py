@@ -108,8 +108,8 @@ def make_table(
         if column in drop:
             dropped.append(f"{column!r} (as asked)")
             continue
-        kind, series = _classify(frame[column], column, column in categories)
-        reason = _useless(series, column, kind)
+        kind, series = classify_column(frame[column], column, column in categories)
+        reason = why_useless(series, column, kind)
         if reason is not None:
             dropped.append(f"{column!r} ({reason})")
             continue
@@ -170,7 +170,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     mixed = (task == "classification" or (task is None and few)) and _is_text(values)
     if mixed:
         mixed = 0 < _parse(values).isna().sum()
-    kind, numbers = _classify(values, target, mixed, is_target=True)
+    kind, numbers = classify_column(values, target, mixed, is_target=True)
     whole = kind == NUMBER and bool((numbers == numbers.round()).all())
     if task is None:
         classes = kind == CATEGORY or distinct == 2 or (whole and few)
@@ -197,7 +197,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             "numbers, or name another column"
         )
     if kind == CATEGORY:
-        bad = _first_text(values)
+        bad = first_text(values)
         raise InputError(
             f"the target {target!r} must hold numbers for a regression, but row {bad[0]} is "
             f"{bad[1]!r}: use --task classification, or name another column"
@@ -228,16 +228,28 @@ def _parse(values: pd.Series) -> pd.Series:
     return parsed
 
 
-def _classify(
-    values: pd.Series, column: str, as_category: bool, is_target: bool = False
+def classify_column(
+    values: pd.Series,
+    column: str,
+    as_category: bool = False,
+    is_target: bool = False,
+    remedy: str | None = None,
 ) -> tuple[str, pd.Series]:
-    """The kind of a column, and the column in the type of its kind."""
+    """The kind of a column, and the column in the type of its kind.
+
+    Args:
+        values: with an index that counts the rows from 0, which messages name.
+        column: its name.
+        as_category: take it for a category, whatever it looks like.
+        is_target: for the message.
+        remedy: what to do about text among numbers; None names the options of the command.
+    """
     import pandas as pd
     from pandas.api import types
 
     values = _plain(values)
     if as_category:
-        return CATEGORY, _labels(values)
+        return CATEGORY, as_labels(values)
     if types.is_complex_dtype(values):
         raise InputError(
             f"column {column!r} must hold real numbers, got complex ones: split them into two "
@@ -254,7 +266,7 @@ def _classify(
         _refuse_infinite(numbers, column)
         return NUMBER, numbers
     if isinstance(values.dtype, pd.CategoricalDtype):
-        return CATEGORY, _labels(values)
+        return CATEGORY, as_labels(values)
     present = values.dropna()
     if not len(present):
         return NUMBER, pd.Series(np.full(len(values), np.nan), index=values.index)
@@ -271,34 +283,55 @@ def _classify(
         place = parsed.index[parsed.isna()][0]
         others = int(parsed.isna().sum()) - 1
         more = f" (and {others:,} more)" if others else ""
-        remedy = f"--categories {column!r} or --drop {column!r}"
+        if remedy is None:
+            options = f"--categories {column!r} or --drop {column!r}"
+            remedy = "add " + ("--task classification" if is_target else options)
         raise InputError(
             f"column {column!r} must hold numbers, but row {int(place) + 1} is "
-            f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or add "
-            + ("--task classification" if is_target else remedy)
+            f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or {remedy}"
         )
-    dates = _dates(text)
+    dates = as_dates(text)
     if dates is not None:
         return DATE, dates.reindex(values.index)
-    return CATEGORY, _labels(values)
+    return CATEGORY, as_labels(values)
 
 
-def _labels(values: pd.Series) -> pd.Series:
-    """Labels as text, holes kept."""
+def as_labels(values: pd.Series) -> pd.Series:
+    """Labels as text, holes kept; whole numbers have no point, however they are stored."""
     # One kind of hole: scikit-learn cannot compare with pandas' own NA.
     labels = values.astype(object).where(values.notna(), np.nan)
     present = labels.notna()
-    labels[present] = labels[present].map(lambda cell: str(cell).strip())
+    labels[present] = labels[present].map(_label)
     return labels
 
 
-def _dates(text: pd.Series) -> pd.Series | None:
+def _label(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return str(cell).strip()
+
+
+def is_day_first(text: pd.Series) -> bool:
+    """Whether dates are written with the day before the month, as far as the text tells."""
+    return any(
+        int(re.split(r"[-/.]", cell.strip())[0]) > 12
+        for cell in text.head(1000)
+        if _DATE.fullmatch(cell) and not re.match(r"\s*\d{4}", cell)
+    )
+
+
+def as_dates(text: pd.Series, day_first: bool | None = None) -> pd.Series | None:
+    """Text as dates; None if it holds something else.
+
+    Args:
+        text: without holes.
+        day_first: whether the day stands before the month; None finds it from the text.
+    """
     import pandas as pd
 
     if not all(_DATE.fullmatch(cell) for cell in text.head(100)):
         return None
-    day_first = any(int(re.split(r"[-/.]", cell.strip())[0]) > 12 for cell in text.head(1000)
-                    if not re.match(r"\s*\d{4}", cell))  # fmt: skip
+    day_first = is_day_first(text) if day_first is None else day_first
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # By universal time, as zones may differ from cell to cell.
@@ -320,8 +353,17 @@ def _refuse_infinite(numbers: pd.Series, column: str) -> None:
         )
 
 
-def _useless(series: pd.Series, column: str, kind: str) -> str | None:
-    """Why nothing can be learned from a column; None if something can."""
+def why_useless(
+    series: pd.Series, column: str, kind: str, keep_numbers: bool = False
+) -> str | None:
+    """Why nothing can be learned from a column; None if something can.
+
+    Args:
+        series: of the type of its kind.
+        column: its name.
+        kind: of the column.
+        keep_numbers: take no number for an identifier.
+    """
     present = series.dropna()
     if not len(present):
         return "empty"
@@ -333,7 +375,7 @@ def _useless(series: pd.Series, column: str, kind: str) -> str | None:
         return None
     if kind == CATEGORY and distinct >= _MOSTLY_DISTINCT * len(present):
         return "an identifier: nearly every value differs"
-    if kind == NUMBER and distinct == len(series):
+    if kind == NUMBER and not keep_numbers and distinct == len(series):
         steps = np.diff(present.to_numpy())
         counted = bool((steps == 1).all())
         whole = bool((present == present.round()).all())
@@ -342,7 +384,7 @@ def _useless(series: pd.Series, column: str, kind: str) -> str | None:
     return None
 
 
-def _first_text(values: pd.Series) -> tuple[int, Any]:
+def first_text(values: pd.Series) -> tuple[int, Any]:
     """Row and content of the first cell that is not a number."""
     place = int(np.flatnonzero(_parse(values).isna().to_numpy())[0])
     return int(values.index[place]) + 1, str(values.iloc[place])

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
-from quadric.sklearn.training import EpochDone, Outcome, train
+from quadric.sklearn.jobs import Outcome
+from quadric.sklearn.training import EpochDone, train
 
 E = TypeVar("E", bound=QuadraticNetwork)
 
@@ -27,7 +28,8 @@ def fit_many(
 
     Args:
         estimators: fitted in place.
-        data: (X, y) or (X, y, sample_weight) for each of them.
+        data: what `fit` takes for each of them: (X, y), (X, y, sample_weight) or all four with
+            the eval_set.
         on_fit: called with an estimator's position and outcome as soon as it is fitted; an
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.

@@ -38,6 +38,14 @@ class Scaled(nn.Module):
         """Inputs as the network sees them."""
         return (input - self.input_mean) / self.input_scale
 
+    def answer(self, outputs: Tensor) -> Tensor:
+        """From what the network gives to what is predicted."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to predictions."""
+        return self.answer(self.network(self.standardized(input)))
+
 
 class TableRegressor(Scaled):
     """Predicts targets in their own unit: (N, outputs), or (N,) if there is one target.
@@ -62,11 +70,14 @@ class TableRegressor(Scaled):
         self.register_buffer("target_scale", targets[1])
         self.flat = flat
 
-    def forward(self, input: Tensor) -> Tensor:
-        """From rows in their own units to targets."""
-        out: Tensor = self.network(self.standardized(input))
-        out = out * self.target_scale + self.target_mean
-        return out.squeeze(-1) if self.flat else out
+    def answer(self, outputs: Tensor) -> Tensor:
+        """Targets in their own unit."""
+        targets = self.restored(outputs * self.target_scale + self.target_mean)
+        return targets.squeeze(-1) if self.flat else targets
+
+    def restored(self, targets: Tensor) -> Tensor:
+        """Undoes what was done to the targets before they were standardized: here nothing."""
+        return targets
 
 
 class TableClassifier(Scaled):
@@ -76,12 +87,11 @@ class TableClassifier(Scaled):
         super().__init__(network, *inputs)
         self.classes = classes
 
-    def forward(self, input: Tensor) -> Tensor:
-        """From rows in their own units to probabilities."""
-        logits: Tensor = self.network(self.standardized(input))
+    def answer(self, outputs: Tensor) -> Tensor:
+        """The probability of each class."""
         if self.classes == 2:  # one logit, that of the second class
-            logits = torch.cat([torch.zeros_like(logits), logits], -1)
-        return logits.softmax(-1)
+            outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
+        return outputs.softmax(-1)
 
 
 def mean_and_scale(

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from torch import Tensor
 
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many, jobs
 from quadric.sklearn import training as training_module
 from quadric.sklearn.losses import SQUARED
 from quadric.sklearn.training import train
@@ -291,5 +291,5 @@ def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> No
     X, y = table(60)
     job = QuadraticRegressor((4,)).prepare_fit(X, y)
     assert job.is_small()
-    monkeypatch.setattr(training_module, "SMALL_MACS", 60 * 16 - 1)
+    monkeypatch.setattr(jobs, "SMALL_MACS", 60 * 16 - 1)
     assert not job.is_small()
