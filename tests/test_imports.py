@@ -126,6 +126,7 @@ ORDER: dict[str, list[str]] = {
         "weights_file",
     ],
     "data": [
+        "units",
         "columns",
         "preparation",
         "table_files",
@@ -204,6 +205,10 @@ ORDER: dict[str, list[str]] = {
         "comparison",
     ],
     "sklearn/comparison": [
+        "estimate",
+        "measures",
+        "splitting",
+        "opponents",
         "models",
         "records",
         "report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,25 +118,49 @@ def show(text: object, data: Any, json_file: str | None) -> None:
     print(content if json_file == "-" else text)
 
 
+LINE_SECONDS = 20.0
+"""Where there is no terminal, a line of progress comes this often."""
+
+
 @contextmanager
-def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, where that is a terminal.
+def progress_bar(
+    total: int | None, what: str, own_estimate: bool = False
+) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr; where that is no terminal, a line now and then.
 
     Args:
         total: the number of steps, or None if the first step says it.
         what: what is being done.
+        own_estimate: whether what is done next says how long it will take.
 
     Yields:
-        A function of the steps that were done, by default 1, what is done next, and the total.
+        A function of the steps that were done, by default 1, what is done next, the total, and a
+        line that stays on the screen.
     """
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TimeRemainingColumn
 
+    console = Console(stderr=True)
     hidden = not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
+    done_so_far, last = 0, time.monotonic()
+    columns = Progress.get_default_columns()
+    if own_estimate:
+        columns = tuple(c for c in columns if not isinstance(c, TimeRemainingColumn))
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=total)
 
-        def advance(done: int = 1, now: str = "", total: int | None = total) -> None:
+        def advance(
+            done: int = 1, now: str = "", total: int | None = total, line: str | None = None
+        ) -> None:
+            nonlocal done_so_far, last
+            done_so_far += done
             bar.update(task, advance=done, description=now or what, total=total)
+            if line is not None:
+                # As it is: no markup, no colors, no breaks of its own.
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            elif hidden and time.monotonic() - last > LINE_SECONDS:
+                last = time.monotonic()
+                of = "" if total is None else f" of {total}"
+                print(f"{done_so_far}{of}: {now or what}", file=sys.stderr, flush=True)
 
         yield advance
