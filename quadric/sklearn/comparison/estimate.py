@@ -30,12 +30,12 @@ class Estimate:
         self.part = self.costs[model] * fits * min(fraction, 0.9)
 
     def words(self) -> str:
-        """Such as "about 3 min left"; empty as long as nothing is known."""
+        """Such as "about 3 min left"; empty as long as nothing is known, and at the end."""
         known = self.done + self.part
         elapsed = time.monotonic() - self.start
-        if not known or elapsed < 1:
-            return ""
         total = sum(self.costs[model] * count for model, count in self.left.items())
+        if not known or not total or elapsed < 1:
+            return ""
         return say_time(elapsed / known * max(0.0, total - self.part))
 
 

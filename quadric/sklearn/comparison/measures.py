@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,16 +101,22 @@ def _area(truth: np.ndarray, scores: np.ndarray) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def is_blow_up(measure: Measure, value: float, score: float | None, usual: float) -> bool:
+def is_blow_up(value: float, guess: float, usual: float) -> bool:
     """Whether a fit went wrong so far that a mean over fits says nothing.
 
     Args:
-        measure: what models are judged by.
-        value: of the fit.
-        score: its R²; a blow-up of a regression is worse than the mean of the target.
+        value: what it is judged by.
+        guess: the value of a model that always says the mean, or the shares of the classes.
         usual: the median of all models on the same fold.
+
+    Examples:
+        >>> is_blow_up(0.9, guess=1.0, usual=0.1), is_blow_up(8.6, guess=1.0, usual=0.5)
+        (False, True)
     """
-    if measure is ACCURACY or not math.isfinite(usual):
-        return False
-    worse = value > 3 * usual
-    return worse if measure is LOG_LOSS else bool(score and score < 0 and (worse or score < -10))
+    return value > 1.5 * guess and (value > 3 * usual or value > 3 * guess)
+
+
+def guess_loss(target: pd.Series) -> float:
+    """The log loss of a model that always says the shares of the classes."""
+    shares = target.value_counts(normalize=True).to_numpy()
+    return -float((shares * np.log(shares)).sum())

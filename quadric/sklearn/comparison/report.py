@@ -10,7 +10,7 @@ from typing import Any
 from quadric import provenance
 from quadric.data.columns import UserTable
 from quadric.data.intervals import Difference, mean_difference
-from quadric.sklearn.comparison.measures import choose_measure, is_blow_up
+from quadric.sklearn.comparison.measures import ACCURACY, choose_measure, guess_loss, is_blow_up
 from quadric.sklearn.comparison.models import LINEAR, Contender, Plan
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.texttable import text_table
@@ -90,6 +90,7 @@ class Comparison:
         self.written: list[str] = []
         networks = {c.label: c for c in plan.contenders}
         self._usual = self._medians()
+        self._guess = 0.0 if self.is_regression else guess_loss(table.target)
         self.rows = [self._row(label, networks.get(label)) for label in plan.starts()]
         self.differences = {
             row.model: self._difference(row) for row in self.rows if row.is_quadratic
@@ -117,14 +118,17 @@ class Comparison:
         folds = [[value for fit, value in values if fit.fold == i] for i in range(self.plan.folds)]
         known = [[error for error in errors if error is not None] for errors in folds]
         whole = all(folds) and known == folds
-        blown_up = tuple(
-            fit
-            for fit, value in values
-            if value is not None
-            and is_blow_up(self.measure, value, fit.score, self._usual[fit.fold])
-        )
+        blown_up = tuple(fit for fit, value in values if self._is_blow_up(fit, value))
         errors = tuple(map(statistics.fmean, known)) if whole else ()
         return Row(label, fits, errors, contender, blown_up)
+
+    def _is_blow_up(self, fit: Fit, value: float | None) -> bool:
+        if value is None or fit.score is None or self.measure is ACCURACY:
+            return False
+        guess = self._guess
+        if self.is_regression:  # R² is 1 minus the square of the error by that of the mean
+            guess = value / math.sqrt(max(1 - fit.score, 1e-12))
+        return is_blow_up(value, guess, self._usual[fit.fold])
 
     def row(self, label: str) -> Row:
         """The row of a model."""
@@ -245,8 +249,7 @@ class Comparison:
                     _format(row.mean("predict_seconds"), ".4f"),
                 ]
             )
-        header = ["model", "parameters", *metrics, "difference to linear", "s to fit"]
-        header.append("s / 1,000 predictions")
+        header = ["model", "parameters", *metrics, "to linear", "s to fit", "s / 1,000 rows"]
         return text_table(header, cells, "l" + "r" * (len(header) - 1))
 
     def _columns(self, row: Row) -> tuple[list[str], list[str]]:
@@ -279,8 +282,8 @@ class Comparison:
         )
         notes = [f"  {note}" for note in self.notes()]
         closing = (
-            "± is the standard deviation over folds; differences are paired, with their 95 % "
-            f"interval.\n{self.verdict()}"
+            "± is the standard deviation over folds; differences to linear are paired, with their "
+            f"95 % interval.\n{self.verdict()}"
         )
         return "\n".join([title, *notes, "", self.table_text(), "", closing])
 
