@@ -23,7 +23,8 @@ class Estimate:
         """Notes that a fit is done."""
         self.done += self.costs[model]
         self.left[model] -= 1
-        self.part = 0.0
+        # Others of its stack are about as far as it was.
+        self.part = max(0.0, self.part - self.costs[model])
 
     def going_on(self, model: str, fits: int, fraction: float) -> None:
         """Notes how far several fits of a model are that go on together."""

@@ -126,10 +126,11 @@ class Plan:
         networks = dict.fromkeys((c.label for c in self.contenders), self.seeds)
         return networks | dict.fromkeys((o.label for o in self.opponents(1)), 1)
 
-    def costs(self) -> dict[str, float]:
-        """What a fit of each model costs beside the others."""
+    def costs(self, outputs: int) -> dict[str, float]:
+        """What a fit of each model costs beside the others; boosting has trees for each output."""
         networks = {c.label: NETWORK_COSTS.get(c.neuron, OTHER_COST) for c in self.contenders}
-        return networks | {o.label: o.cost for o in self.opponents(1)}
+        opponents = self.opponents(1)
+        return networks | {o.label: o.cost * (outputs if o.native else 1) for o in opponents}
 
     def epochs(self, rows: int) -> int:
         """Epochs at most, for a number of training rows."""

@@ -230,7 +230,7 @@ class _Runner:
         self.on_model = on_model
         self.total = plan.folds * sum(plan.starts().values())
         left = {label: len(self.missing(label)) for label in plan.starts()}
-        self.estimate = Estimate(plan.costs(), left)
+        self.estimate = Estimate(plan.costs(count_outputs(table)), left)
 
     def tell(self, done: int, what: str) -> None:
         if self.progress is not None:
