@@ -20,6 +20,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "noteb
 # These have tests of their own, with the names that their code needs.
 ELSEWHERE = {
     "tables.md",
+    "compare.md",
     "conversion.md",
     "deployment.md",
     "neurons.md",

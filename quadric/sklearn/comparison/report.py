@@ -15,6 +15,9 @@ from quadric.sklearn.comparison.models import LINEAR, Contender, Plan
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.texttable import text_table
 
+UNSURE = 25.0
+"""With a wider interval there may well be a difference, which these folds do not show."""
+
 _PACKAGES = ("scikit-learn", "pandas", "numpy")
 
 
@@ -183,7 +186,9 @@ class Comparison:
             sentence = "; ".join(f"{label} {self._words(known[label])}" for label in worse)
             sentence += " at equal size: stay with linear here"
         else:
-            sentence = f"no {'gain' if worse else 'difference'} on this table: " + ", ".join(
+            wide = max(d.half_width or 0.0 for d in known.values()) > UNSURE
+            what = "gain" if worse else "clear difference" if wide else "difference"
+            sentence = f"no {what} on this table: " + ", ".join(
                 f"{label} {self._words(d) if label in worse else self._signed(d)}"
                 for label, d in known.items()
             )
