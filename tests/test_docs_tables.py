@@ -1,4 +1,4 @@
-"""What docs/tables.md and docs/compare.md show is there."""
+"""What the pages on tables show is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from quadric.cli.app import app
 from quadric.sklearn import QuadraticRegressor
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("tables.md", "compare.md")]
+PAGES = [
+    (DOCS / name).read_text(encoding="utf-8") for name in ("tables.md", "compare.md", "compared.md")
+]
 TEXT = "".join(PAGES)
 
 

@@ -311,7 +311,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
 }
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "compared.md",
     ROOT / "docs" / "conversion.md",
     ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "laws.md",
