@@ -34,22 +34,35 @@ class Lines:
         total: the number of steps; None until a step says it.
         what: what is being done.
         screen: where the lines go; by default stderr.
+        own_estimate: whether what is done next says how long it will take.
     """
 
-    def __init__(self, total: int | None, what: str, screen: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        total: int | None,
+        what: str,
+        screen: TextIO | None = None,
+        own_estimate: bool = False,
+    ) -> None:
         self.total, self.what, self.screen = total, what, screen
+        self.own_estimate = own_estimate
         self.done = 0
         self.started = time.monotonic()
         self.next = self.started + FIRST
 
-    def advance(self, done: int = 1, now: str = "", total: int | None = None) -> None:
+    def advance(
+        self, done: int = 1, now: str = "", total: int | None = None, line: str | None = None
+    ) -> None:
         """Counts steps, and prints a line if it is time for one.
 
         Args:
             done: steps.
             now: what is done next.
             total: the number of steps, if it has changed.
+            line: to print at once.
         """
+        if line is not None:
+            print(line, file=self.screen or sys.stderr, flush=True)
         self.done += done
         self.total = total or self.total
         time_now = time.monotonic()
@@ -57,32 +70,46 @@ class Lines:
             return
         self.next = time_now + LATER
         left = (time_now - self.started) * (self.total - self.done) / self.done
-        line = f"{now or self.what}: {self.done:,} of {self.total:,}, about {duration(left)} left"
-        print(line, file=self.screen or sys.stderr, flush=True)
+        told = "" if self.own_estimate else f", about {duration(left)} left"
+        progress = f"{now or self.what}: {self.done:,} of {self.total:,}{told}"
+        print(progress, file=self.screen or sys.stderr, flush=True)
 
 
 @contextmanager
-def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
+def progress_bar(
+    total: int | None, what: str, own_estimate: bool = False
+) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; where that is no terminal, a line every now and then.
 
     Args:
         total: the number of steps, or None if the first step says it.
         what: what is being done.
+        own_estimate: whether what is done next says how long it will take.
 
     Yields:
-        A function of the steps that were done, by default 1, what is done next, and the total.
+        A function of the steps that were done, by default 1, what is done next, the total, and a
+        line that stays on the screen.
     """
     if not sys.stderr.isatty():
-        yield Lines(total, what).advance
+        yield Lines(total, what, own_estimate=own_estimate).advance
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TimeRemainingColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    columns = Progress.get_default_columns()
+    if own_estimate:
+        columns = tuple(c for c in columns if not isinstance(c, TimeRemainingColumn))
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
 
-        def advance(done: int = 1, now: str = "", total: int | None = total) -> None:
+        def advance(
+            done: int = 1, now: str = "", total: int | None = total, line: str | None = None
+        ) -> None:
             bar.update(task, advance=done, description=now or what, total=total)
+            if line is not None:
+                # As it is: no markup, no colors, no breaks of its own.
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         yield advance
 

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 # The pages of notebooks are made by running them.
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "notebooks")
 # These have tests of their own, with the names that their code needs (test_docs_*.py).
-ELSEWHERE = {"tables.md", "neurons.md", "training.md", "own_parts.md"}
+ELSEWHERE = {"tables.md", "compare.md", "neurons.md", "training.md", "own_parts.md"}
 SLOW = {"analysis.md", "deployment.md"}
 # What a page needs beyond all extras.
 NEEDS = {"integrations.md": ("peft", "optuna")}

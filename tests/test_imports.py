@@ -127,6 +127,7 @@ ORDER: dict[str, list[str]] = {
         "weights_file",
     ],
     "data": [
+        "units",
         "columns",
         "preparation",
         "frames",
@@ -211,6 +212,10 @@ ORDER: dict[str, list[str]] = {
         "comparison",
     ],
     "sklearn/comparison": [
+        "estimate",
+        "measures",
+        "splitting",
+        "opponents",
         "models",
         "records",
         "report",

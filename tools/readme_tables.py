@@ -17,7 +17,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def _compared(results: Path) -> str:
     rows = []
     for file in sorted((results / "compare").glob("*.json")):
         data = json.loads(file.read_text(encoding="utf-8"))
+        if ".csv" in data["command"]:  # in a table of their own
+            continue
         regression = data["task"] == "regression"
         measure = "test_rmse" if regression else "test_accuracy"
         errors = {r["neuron"] or r["model"]: r[measure] for r in data["results"]}
@@ -89,6 +91,47 @@ def _compared(results: Path) -> str:
         )  # fmt: skip
     header = ["command", "rows", "linear", "eigen", "shared", "best other model", "verdict"]
     return markdown_table(header, rows, "lrrrrll")
+
+
+EXAMPLES = ("houses", "churn", "beans", "sensors", "sensors-time")
+# Models that have another name for classes.
+BOTH = {
+    "MLPRegressor": "MLPRegressor / -Classifier", "MLPClassifier": "MLPRegressor / -Classifier",
+    "SVR (RBF)": "SVR / SVC (RBF)", "SVC (RBF)": "SVR / SVC (RBF)",
+    "ridge": "ridge / logistic regression", "logistic regression": "ridge / logistic regression",
+}  # fmt: skip
+
+
+def _examples(results: Path) -> Iterator[dict[str, Any]]:
+    """What `quadric compare` found on the files of tools/example_tables.py."""
+    for name in EXAMPLES:
+        file = results / "compare" / f"{name}.json"
+        if file.is_file():
+            yield json.loads(file.read_text(encoding="utf-8"))
+
+
+def _compared_files(results: Path) -> str:
+    """Every model on the example files: the measure it is judged by, and the seconds of a fit."""
+    header, columns = ["model"], []
+    for data in _examples(results):
+        header.append(f"`{data['command'].split()[2]}`, {data['split']}: {data['judged_by']}")
+        measure = "test_rmse" if data["task"] == "regression" else "test_loss"
+        cells = {}
+        for result in data["results"]:
+            model = result["neuron"] or BOTH.get(result["model"], result["model"])
+            value = result[measure]
+            shown = "-" if value is None else f"{value:,.0f}" if value > 1e4 else f"{value:#.4g}"
+            cells[model] = f"{shown} ({result['seconds']:.2f} s)"
+        columns.append(cells)
+    models = dict.fromkeys(model for cells in columns for model in cells)
+    rows = [[model, *(cells.get(model, "") for cells in columns)] for model in models]
+    return markdown_table(header, rows, "l" + "r" * len(columns))
+
+
+def _compared_verdicts(results: Path) -> str:
+    """What was said about each of the example files."""
+    rows = [[f"`{d['command']}`", f"{d['rows']:,}", d["verdict"]] for d in _examples(results)]
+    return markdown_table(["command", "rows", "verdict"], rows, "lrl")
 
 
 def _table_fits(results: Path) -> str:
@@ -270,6 +313,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "savings": _savings,
     "laws": _laws,
     "compared": _compared,
+    "compared-files": _compared_files,
+    "compared-verdicts": _compared_verdicts,
     "table-fits": _table_fits,
     "calibration": _calibration,
     "speed": _bench("suite.json", _short, RATIOS),
@@ -284,6 +329,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
 }
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "compared.md",
     ROOT / "docs" / "families.md",
     ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "estimators.md",

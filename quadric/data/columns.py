@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quadric.data.units import strip_unit
 from quadric.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _FEW_ROWS = 20
 # classes.
 _FEW_CLASSES = 10
 _ROWS_A_CLASS = 5
+# Up to this many whole numbers could be meant as classes, too: a line says how they were taken.
+_SEVERAL_CLASSES = 30
 _LISTED = 50
 _IDENTIFIER = re.compile(
     r"(?i:(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$)|[a-z](Id|ID)$"
@@ -49,6 +52,7 @@ class UserTable:
         kinds: "number", "category" or "date", for each column of `inputs`.
         task: "regression" or "classification".
         notes: what was dropped, counted or assumed, a line each.
+        groups: the group of each row, where rows are to be split by groups; not learned from.
     """
 
     name: str
@@ -57,6 +61,7 @@ class UserTable:
     kinds: dict[str, str]
     task: str
     notes: list[str] = field(default_factory=list)
+    groups: pd.Series | None = None
 
 
 def make_table(
@@ -67,6 +72,7 @@ def make_table(
     task: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    group: str | None = None,
 ) -> UserTable:
     """Decides what the columns of a frame are.
 
@@ -77,12 +83,16 @@ def make_table(
         task: "regression" or "classification"; None finds it from the target.
         drop: columns to leave out.
         categories: columns to take as categories, whatever they look like.
+        group: a column that names groups of rows, which is not learned from.
     """
-    for what, wanted in (("target", [target]), ("drop", drop), ("categories", categories)):
+    asked = {"target": [target], "drop": drop, "categories": categories}
+    for what, wanted in (asked | {"split group": [] if group is None else [group]}).items():
         for column in wanted:
             if column not in frame.columns:
                 listed = list_columns(frame)
                 raise InputError(f"no column {column!r} for --{what}: the columns are {listed}")
+    if target == group:
+        raise InputError(f"the target {target!r} cannot be the group, too: name another column")
     if target in drop:
         raise InputError(f"the target {target!r} cannot be dropped: name another target")
     if task is not None and task not in TASKS:
@@ -96,7 +106,8 @@ def make_table(
         notes.append(f"{missing:,} rows without {target!r} are left out")
         frame = frame[values.notna()]
         values = frame[target]
-    y, task, note = _target(values, target, task)
+    units: list[str] = []
+    y, task, note = _target(_unitless(values, target, units), target, task)
     notes += note
     inputs: dict[str, pd.Series] = {}
     kinds: dict[str, str] = {}
@@ -108,7 +119,12 @@ def make_table(
         if column in drop:
             dropped.append(f"{column!r} (as asked)")
             continue
-        kind, series = classify_column(frame[column], column, column in categories)
+        if column == group:
+            dropped.append(f"{column!r} (the groups)")
+            continue
+        as_category = column in categories
+        series = frame[column] if as_category else _unitless(frame[column], column, units)
+        kind, series = classify_column(series, column, as_category)
         reason = why_useless(series, column, kind)
         if reason is not None:
             dropped.append(f"{column!r} ({reason})")
@@ -117,6 +133,8 @@ def make_table(
         count = int(series.isna().sum())
         if count:
             holes.append(f"{column!r} {count:,}")
+    if units:
+        notes.append("read as numbers, without their unit: " + ", ".join(units))
     if dropped:
         notes.append("dropped: " + ", ".join(dropped))
     if holes:
@@ -134,7 +152,18 @@ def make_table(
     import pandas as pd
 
     learned = pd.DataFrame(inputs).reset_index(drop=True)
-    return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes)
+    groups = None if group is None else frame[group].reset_index(drop=True)
+    return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes, groups)
+
+
+def _unitless(values: pd.Series, column: str, units: list[str]) -> pd.Series:
+    """The column without its unit, if it has one; what was read is added to `units`."""
+    values = _plain(values)
+    found = strip_unit(values) if _is_text(values) else None
+    if found is None:
+        return values
+    units.append(f"{column!r} (such as {found[1]!r})")
+    return found[0]
 
 
 def list_columns(frame: pd.DataFrame) -> str:
@@ -179,6 +208,11 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             notes.append(
                 f"the target {target!r} has {distinct} values and is taken for classes: "
                 "--task regression predicts it as a number"
+            )
+        elif whole and distinct <= _SEVERAL_CLASSES:
+            notes.append(
+                f"the target {target!r} has {distinct} whole numbers and is taken for a number: "
+                "--task classification predicts them as classes"
             )
     if task == "classification":
         if distinct > max(_FEW_CLASSES, len(values) // 2):
