@@ -157,7 +157,8 @@ class Protocol:
             job=Job(
                 make_network(found, split),
                 make_rows(scaled(learned[0], learned[0]), scaled(learned[1], learned[1])),
-                validation, SQUARED, make_settings(self.name, len(own), self.steps), lr, lr * factor, split,
+                validation, SQUARED, make_settings(self.name, len(own), self.steps),
+                lr, lr * factor, split,
             ),
             shape=found,
             judged=(scaled(judged[0], learned[0]).float(), scaled(judged[1], learned[1])),
