@@ -1,0 +1,117 @@
+"""Take the results of finished runs into the repository.
+
+    python tools/collect_results.py runs/* --into results/images
+    python tools/collect_results.py runs/tune-* --into results/images --tuning
+
+Each run becomes one file, named after its run directory: its result.json with at most 20 points of
+its curve, and without paths of the machine that trained it. With --tuning the runs become rows of
+tuning.csv instead, one file for all of them. A run that was collected before is replaced; one that
+is not finished is left out, with a note. Then `make results`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evidence_runs import without_paths, write_csv
+
+from quadric import provenance
+from quadric.train import catalog
+from quadric.train.arms import read_results
+
+POINTS = 20
+TUNED = (
+    "lr", "eigenvalue_lr", "eigenvalue_weight_decay", "weight_decay", "init", "neuron_options",
+    "width", "epochs", "validation",
+)  # fmt: skip
+
+
+def thinned(points: Sequence[Any], count: int = POINTS) -> list[Any]:
+    """At most so many of some points, evenly spaced, the first and the last among them."""
+    if len(points) <= count:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]
+
+
+def portable(value: Any) -> Any:
+    """A copy of plain data in which no text holds an absolute path."""
+    if isinstance(value, str):
+        return without_paths(value)
+    if isinstance(value, dict):
+        return {portable(key): portable(item) for key, item in value.items()}
+    return [portable(item) for item in value] if isinstance(value, list) else value
+
+
+def published(result: dict[str, Any]) -> dict[str, Any]:
+    """A result as it is kept: a thin curve, a command that runs elsewhere, no paths."""
+    kept = portable({key: value for key, value in result.items() if key != "path"})
+    kept["epochs"] = thinned(kept.get("epochs") or [])
+    # A copy of a recipe that the package has is that recipe.
+    named = re.compile(r"\S*?([\w-]+)\.yaml")
+    kept["command"] = named.sub(
+        lambda word: word[1] if word[1] in catalog.names() else word[0], kept["command"]
+    )
+    return kept
+
+
+def tuning_row(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """A run as a row: what was tried, and what the validation part said."""
+    settings = result["settings"]
+    last = (result.get("epochs") or [{}])[-1]
+    best = [e for e in result.get("epochs", []) if e["epoch"] == result.get("best_epoch")]
+    scores = best[0] if best else last
+    return {
+        "run": name,
+        **{key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status")},
+        **{key: settings.get(key) for key in TUNED},
+        **{key: scores.get(key) for key in ("val_accuracy", "val_bleu", "val_rmse", "val_loss")},
+        "seconds": result["seconds"],
+        "command": result["command"],
+    }
+
+
+def collect(runs: Sequence[Path], folder: Path, tuning: bool = False) -> list[Path]:
+    """Writes the files of some runs; gives their paths."""
+    found, notes = read_results(runs)
+    for note in notes:
+        print(note, file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, files = {}, []
+    for result in found:
+        name, kept = Path(result["path"]).resolve().name, published(result)
+        if tuning:
+            rows[name] = tuning_row(name, kept)
+            continue
+        files.append(folder / f"{name}.json")
+        provenance.write_json(files[-1], kept)
+    if rows:
+        path = folder / "tuning.csv"
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = {row["run"]: row for row in csv.DictReader(file)} | rows
+        write_csv(path, [rows[name] for name in sorted(rows)])
+        files.append(path)
+    return files
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Collects the runs that are named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", type=Path, nargs="+", help="run directories")
+    parser.add_argument("--into", type=Path, required=True, help="such as results/images")
+    parser.add_argument("--tuning", action="store_true", help="as rows of tuning.csv")
+    given = parser.parse_args(arguments)
+    for path in collect(given.runs, given.into, given.tuning):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
