@@ -32,11 +32,14 @@ TUNED = (
 )  # fmt: skip
 
 
-def thinned(points: Sequence[Any], count: int = POINTS) -> list[Any]:
-    """At most so many of some points, evenly spaced, the first and the last among them."""
-    if len(points) <= count:
-        return list(points)
-    return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]
+def thinned(epochs: Sequence[dict[str, Any]], best: int | None = None) -> list[dict[str, Any]]:
+    """At most 20 points of a curve: evenly spaced, with the first, the last and the best one."""
+    last = len(epochs) - 1
+    if last < POINTS:
+        return list(epochs)
+    kept = {round(i * last / (POINTS - 2)) for i in range(POINTS - 1)}
+    kept |= {place for place, point in enumerate(epochs) if point["epoch"] == best}
+    return [epochs[place] for place in sorted(kept)]
 
 
 def portable(value: Any) -> Any:
@@ -51,7 +54,7 @@ def portable(value: Any) -> Any:
 def published(result: dict[str, Any]) -> dict[str, Any]:
     """A result as it is kept: a thin curve, a command that runs elsewhere, no paths."""
     kept = portable({key: value for key, value in result.items() if key != "path"})
-    kept["epochs"] = thinned(kept.get("epochs") or [])
+    kept["epochs"] = thinned(kept.get("epochs") or [], kept.get("best_epoch"))
     # A copy of a recipe that the package has is that recipe.
     named = re.compile(r"\S*?([\w-]+)\.yaml")
     kept["command"] = named.sub(
@@ -63,9 +66,10 @@ def published(result: dict[str, Any]) -> dict[str, Any]:
 def tuning_row(name: str, result: dict[str, Any]) -> dict[str, Any]:
     """A run as a row: what was tried, and what the validation part said."""
     settings = result["settings"]
-    last = (result.get("epochs") or [{}])[-1]
-    best = [e for e in result.get("epochs", []) if e["epoch"] == result.get("best_epoch")]
-    scores = best[0] if best else last
+    scores = (result["epochs"] or [{}])[-1]
+    for point in result["epochs"]:
+        if point["epoch"] == result.get("best_epoch"):
+            scores = point
     return {
         "run": name,
         **{key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status")},
