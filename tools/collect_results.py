@@ -3,23 +3,22 @@
     python tools/collect_results.py runs/* --into results/images
     python tools/collect_results.py runs/tune-* --into results/images --tuning
 
-Each run becomes one file, named after its run directory: its result.json with at most 20 points of
-its curve, and without paths of the machine that trained it. With --tuning the runs become rows of
-tuning.csv instead, one file for all of them. A run that was collected before is replaced; one that
-is not finished is left out, with a note. Then `make results`.
+Each run becomes one file, named after its run directory, EXPERIMENT-ARM-sSEED: its result.json with
+at most 20 points of its curve, and without paths of the machine that trained it. With --tuning the
+runs become rows of tuning.csv instead, one file for all of them. A run that was collected before is
+replaced; one that is not finished is left out, with a note. Then `make results`.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidence_runs import without_paths, write_csv
+from evidence_runs import read_csv, without_paths, write_csv
 
 from quadric import provenance
 from quadric.train import catalog
@@ -80,7 +79,9 @@ def tuning_row(name: str, result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def collect(runs: Sequence[Path], folder: Path, tuning: bool = False) -> list[Path]:
+def collect(
+    runs: Sequence[Path], folder: Path, tuning: bool = False, experiment: str | None = None
+) -> list[Path]:
     """Writes the files of some runs; gives their paths."""
     found, notes = read_results(runs)
     for note in notes:
@@ -88,7 +89,9 @@ def collect(runs: Sequence[Path], folder: Path, tuning: bool = False) -> list[Pa
     folder.mkdir(parents=True, exist_ok=True)
     rows, files = {}, []
     for result in found:
-        name, kept = Path(result["path"]).resolve().name, published(result)
+        name, kept = Path(result["path"]).resolve().name.removesuffix(".json"), published(result)
+        if experiment is not None:
+            name = f"{experiment}-{name.partition('-')[2]}"
         if tuning:
             rows[name] = tuning_row(name, kept)
             continue
@@ -96,9 +99,7 @@ def collect(runs: Sequence[Path], folder: Path, tuning: bool = False) -> list[Pa
         provenance.write_json(files[-1], kept)
     if rows:
         path = folder / "tuning.csv"
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = {row["run"]: row for row in csv.DictReader(file)} | rows
+        rows = {row["run"]: row for row in read_csv(path)} | rows
         write_csv(path, [rows[name] for name in sorted(rows)])
         files.append(path)
     return files
@@ -111,9 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", help="run directories")
     parser.add_argument("--into", type=Path, required=True, help="such as results/images")
+    parser.add_argument("--experiment", help="replaces what stands before the first dash")
     parser.add_argument("--tuning", action="store_true", help="as rows of tuning.csv")
     given = parser.parse_args(arguments)
-    for path in collect(given.runs, given.into, given.tuning):
+    for path in collect(given.runs, given.into, given.tuning, given.experiment):
         print(path)
 
 

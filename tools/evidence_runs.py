@@ -195,7 +195,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:  # nine digits: the last ones differ from processor to processor
+            writer.writerow({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def as_factor(change: Difference) -> tuple[float, float | None, float | None]:
