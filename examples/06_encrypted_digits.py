@@ -7,7 +7,8 @@ server runs the network on it without the key, the client decrypts ten numbers.
 A layer z + S z^2 is followed by a linear map W: W z + (W S) z^2. So each layer takes two of the few
 multiplications in a row that a ciphertext allows: the square, and the map.
 
-Expected: PLACE.
+Expected: 96.9 % of the digits right; 20 of 20 encrypted predictions are the plain ones, an output
+differs by at most 0.2; some seconds a picture on one core.
     pip install tenseal
     python examples/06_encrypted_digits.py
 """
