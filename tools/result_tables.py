@@ -201,13 +201,10 @@ def runs_table(part: str, scale: float, digits: str) -> Callable[[Path], str]:
     def made(results: Path) -> str:
         found = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
         if not found:
-            return f"No run is published yet: see [reproduce]({_LINK})."
+            return "No run is published yet."
         return arm_rows(found, scale, digits)
 
     return made
-
-
-_LINK = "reproduce.md"
 
 
 def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> str:
