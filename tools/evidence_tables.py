@@ -206,7 +206,9 @@ class Protocol:
 def make_other(name: str, seed: int) -> Any:
     """A model of scikit-learn or LightGBM with its defaults, behind standardized columns."""
     if name == "LightGBM":
-        model = importlib.import_module("lightgbm").LGBMRegressor(random_state=seed, verbose=-1)
+        # Its threads would wait for each other on a busy machine.
+        kind = importlib.import_module("lightgbm").LGBMRegressor
+        model = kind(random_state=seed, verbose=-1, n_jobs=1)
     else:
         where, kind, options = {
             "HistGradientBoosting": (
