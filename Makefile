@@ -5,6 +5,7 @@
 # make docs       the documentation site into site/
 # make package    wheel and sdist into dist/, installed in an empty environment and tried
 # make notebooks  run the notebooks again, and write their pages for the site
+# make results    every table of README.md and docs/, and report.html, from results/
 # make readme     the demo's numbers and picture into results/, docs/ and README.md
 # make clean      removes the virtual environment, caches and builds (runs/ stays)
 #
@@ -21,7 +22,7 @@ JOBS ?= auto
 KERNEL_TESTS := tests/nn/test_linear.py tests/nn/test_conv.py tests/nn/test_layers.py tests/zoo/test_shared.py \
 	tests/test_functional.py
 
-.PHONY: demo test test-slow lint docs notebooks package readme clean
+.PHONY: demo test test-slow lint docs notebooks package results readme clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed-demo
@@ -52,6 +53,17 @@ package: $(VENV)/.installed-dev
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/python tools/notebooks.py
+
+results: $(VENV)/.installed-dev
+	@for part in laws tables polynomial; do \
+		$(BIN)/python tools/evidence_$$part.py --summary > /dev/null || exit 1; \
+	done
+	$(BIN)/python tools/results_summary.py
+	$(BIN)/python tools/readme_tables.py
+	$(BIN)/python tools/docs_pictures.py
+	@if ls results/images/*.json results/translation/*.json > /dev/null 2>&1; then \
+		$(BIN)/quadric report $(wildcard results/images results/translation) -o report.html --title 'Published runs'; \
+	fi
 
 readme: demo
 	mkdir -p results docs/images

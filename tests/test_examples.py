@@ -21,6 +21,7 @@ SHORT = {
     "03_finetune_vit": ["--epochs", "0.1"],
     "04_helmholtz": ["--steps", "3"],
     "05_compare_neurons": ["1"],
+    "06_encrypted_digits": ["--pictures", "1"],
 }
 # What its output must hold even then.
 SAYS = {
@@ -32,15 +33,20 @@ SAYS = {
         r"(eigen, 1,248 parameters, seed \d: relative error \d\.\d+\n){3}",
     ],
     "05_compare_neurons": [r"\neigen +14528\.0 +0\.0", r"\nshared", r"\nlinear", r"wrote neurons"],
+    "06_encrypted_digits": [r"9\d\.\d% of 359 digits right", "1 of 1 predictions are the plain"],
 }
-NEEDS = {"02_convert_gpt2": ["transformers"], "03_finetune_vit": ["transformers", "accelerate"]}
+NEEDS = {
+    "02_convert_gpt2": ["transformers"],
+    "03_finetune_vit": ["transformers", "accelerate"],
+    "06_encrypted_digits": ["tenseal"],
+}
 # What it leaves behind.
 LEAVES = {"05_compare_neurons": {"neurons.png", "runs"}}
 
 
 def run(path: Path, arguments: list[str], folder: Path) -> str:
     for module in NEEDS.get(path.stem, []):
-        pytest.importorskip(module, reason="needs the Hugging Face extras")
+        pytest.importorskip(module, reason=f"needs {module}")
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
         capture_output=True,

@@ -119,6 +119,7 @@ ORDER: dict[str, list[str]] = {
         "transformer",
         "beam_search",
         "registry",
+        "trained",
         "building",
         "fitting",
         "__init__",

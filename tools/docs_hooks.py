@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tempfile
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mkdocs.structure.files import File, Files
 from typer.testing import CliRunner
 
 import quadric
+from quadric.analysis.page import report
 from quadric.cli.app import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +62,16 @@ def public_names() -> dict[str, object]:
     return {name: value for name, value in found.items() if not inspect.ismodule(value)}
 
 
+def report_page() -> bytes | None:
+    """The report of the published runs, if there are any."""
+    folders = [ROOT / "results" / part for part in ("images", "translation")]
+    found = [folder for folder in folders if any(folder.glob("*.json"))]
+    if not found:
+        return None
+    with tempfile.TemporaryDirectory() as place:
+        return report(found, Path(place) / "report.html", title="Published runs").read_bytes()
+
+
 def missing_names() -> list[str]:
     """Public names that the page of the Python reference does not have, or that say nothing."""
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
@@ -85,4 +97,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {"reference/cli.md": commands_page(), "contributing.md": contributing_page()}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
+    runs = report_page()
+    if runs is not None:
+        files.append(File.generated(config, "report.html", content=runs))
     return files

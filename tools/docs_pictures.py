@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/neuron.md into docs/images/.
+"""Draw the pictures of docs/neuron.md and docs/evidence.md into docs/images/.
 
 python tools/docs_pictures.py
 """
@@ -12,12 +12,15 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
+from evidence_laws import CURVE_ARMS, CURVE_LAWS
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from result_tables import law_curves
 
 import quadric
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
 # Okabe and Ito's colors, which color-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
@@ -130,8 +133,27 @@ def matrices() -> None:
     plt.close(figure)
 
 
+def curves() -> None:
+    """The laws: error against parameters, from results/laws/curve."""
+    found = law_curves(ROOT / "results")
+    figure, grid = plt.subplots(2, 3, figsize=(9.6, 5.4), layout="constrained", sharex=True)
+    looks = zip(CURVE_ARMS, (GRAY, "#CC79A7", BLUE, ORANGE), ("o", "s", "^", "D"), strict=True)
+    for arm, color, marker in looks:
+        for axes, law in zip(grid.flat, CURVE_LAWS, strict=True):
+            params, errors = zip(*found[law, arm.name], strict=True)
+            axes.loglog(params, errors, marker + "-", color=color, label=arm.name, ms=4, lw=1.5)
+            axes.set_title(law, fontsize=10)
+            axes.grid(visible=True, which="major", alpha=0.3)
+    figure.supxlabel("parameters")
+    figure.supylabel("error, as a share of the target's deviation (median of 5 seeds)", fontsize=10)
+    grid.flat[0].legend(fontsize=9)
+    figure.savefig(IMAGES / "law_curves.png", dpi=110)
+    plt.close(figure)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(parents=True, exist_ok=True)
     surfaces()
     diagram()
     matrices()
+    curves()

@@ -17,73 +17,45 @@ target's standard deviation. A seed draws data, start and order; arms are paired
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import functools
 import itertools
-import json
 import math
 import statistics
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from evidence_runs import (
+    Arm,
+    Task,
+    as_factor,
+    best_trial,
+    fitted,
+    make_network,
+    make_rows,
+    read_piece,
+    scaled,
+    train_tasks,
+    write_csv,
+    write_piece,
+)
 
-from quadric import models, provenance, quadratic_share
 from quadric.data import laws
 from quadric.data.intervals import mean_difference
-from quadric.models.fitting import Fit
-from quadric.nn import QuadraticLayer
 from quadric.sklearn.losses import SQUARED
-from quadric.sklearn.training import Job, Outcome, Rows, Settings, train
+from quadric.sklearn.training import Job, Settings
 from quadric.texttable import markdown_table
 from quadric.train.schedule import make_schedule
 
 WIDTH, BATCH, ROWS, HELD_OUT = 32, 256, 10_000, 2_000
-RATES, FACTORS = (1e-2, 3e-2, 1e-1), (1.0, 0.1)
+RATES = (1e-2, 3e-2, 1e-1)
 LINEAR_RATES = (1e-2, 3e-2, 5e-2, 7e-2, 1e-1, 1.4e-1)  # as many trials as the other neurons have
 TUNING_SEEDS, TEST_SEEDS, CURVE_SEEDS = range(3), range(10, 20), range(10, 15)
 TUNING_LAWS = ("lorentz", "distance", "barometer", "two-waves", "planck")
 CURVE_LAWS = ("lorentz", "two-waves", "gravitation", "barometer", "planck", "anharmonic")
 WIDTHS = (8, 16, 32, 64, 128, 256)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A neuron with its rank."""
-
-    neuron: str
-    rank: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.neuron if self.rank is None else f"{self.neuron}-k{self.rank}"
-
-    def trials(self) -> list[tuple[float, float]]:
-        """Learning rates, each with the factor of the quadratic parameters."""
-        if self.neuron == "linear":
-            return [(rate, 1.0) for rate in LINEAR_RATES]
-        return list(itertools.product(RATES, FACTORS))
-
-
-@functools.cache
-def fitted(arm: Arm, columns: int, width: int) -> Fit:
-    """The widest perceptron with no more parameters than the linear one of this width."""
-    plain: dict[str, Any] = {
-        "in_features": columns,
-        "hidden": (width, width),
-        "activation": "silu",
-    }
-    with torch.device("meta"):
-        budget = sum(p.numel() for p in models.build("mlp", **plain).parameters())
-    if arm.neuron != "linear":
-        plain |= {"neuron": arm.neuron, "rank": arm.rank}
-    return models.fit("mlp", params=budget, **plain)
 
 
 ARMS = [
@@ -104,35 +76,6 @@ class Run:
     factor: float
 
 
-@dataclass
-class Task:
-    """A run made ready: its job, its network's cost, and the rows it is judged by."""
-
-    run: Run
-    job: Job
-    fit: Fit
-    judged: tuple[Tensor, Tensor]
-    outcome: Outcome | None = None
-
-    def result(self) -> dict[str, Any]:
-        """What is kept of it; the error of a network that diverged is null."""
-        assert self.outcome is not None
-        error, share = None, None
-        if self.outcome.usable:
-            inputs, targets = self.judged
-            with torch.no_grad():
-                residual = self.job.network(inputs).double() - targets
-            error = float(residual.square().mean().sqrt() / targets.std(correction=0))
-            if any(isinstance(m, QuadraticLayer) for m in self.job.network.modules()):
-                share = quadratic_share(self.job.network, [inputs[:1000]]).mean
-        return {
-            **dataclasses.asdict(self.run),
-            "error": error if error is None or math.isfinite(error) else None,
-            "quadratic_share": share,
-            "seconds": self.outcome.seconds,
-        }
-
-
 def make_task(arm: Arm, run: Run, width: int, validated: bool, settings: Settings) -> Task:
     """A network with its data, inputs and target standardized by the rows that it learns from."""
     data = laws.table(run.law, ROWS, ROWS, seed=run.seed, dtype=torch.float64)
@@ -141,18 +84,19 @@ def make_task(arm: Arm, run: Run, width: int, validated: bool, settings: Setting
     if validated:
         judged = inputs[-HELD_OUT:], targets[-HELD_OUT:]
         inputs, targets = inputs[:-HELD_OUT], targets[:-HELD_OUT]
-
-    def scaled(values: Tensor, by: Tensor) -> Tensor:
-        return (values - by.mean(0)) / by.std(0, correction=0)
-
-    fit = fitted(arm, inputs.shape[1], width)
-    network = models.create(fit.name, **fit.options, seed=run.seed)
-    assert isinstance(network, nn.Sequential)
-    rows = Rows(
-        scaled(inputs, inputs).float(), scaled(targets, targets).float(), torch.ones(len(inputs))
-    )
-    job = Job(network, rows, None, SQUARED, settings, run.lr, run.lr * run.factor, run.seed)
-    return Task(run, job, fit, (scaled(judged[0], inputs).float(), scaled(judged[1], targets)))
+    found = fitted(arm, inputs.shape[1], width)
+    goal = scaled(judged[1], targets)
+    return Task(
+        facts=dataclasses.asdict(run),
+        job=Job(
+            make_network(found, run.seed),
+            make_rows(scaled(inputs, inputs), scaled(targets, targets)),
+            None, SQUARED, settings, run.lr, run.lr * run.factor, run.seed,
+        ),
+        shape=found,
+        judged=(scaled(judged[0], inputs).float(), goal),
+        unit=float(goal.std(correction=0)),
+    )  # fmt: skip
 
 
 def train_runs(
@@ -165,27 +109,9 @@ def train_runs(
     rate = make_schedule("onecycle", per_epoch, epochs)
     settings = Settings(BATCH, epochs, tol=0.0, patience=epochs, alpha=0.0, rate=rate)
     tasks = [make_task(arm, run, width, validated, settings) for run in runs]
-    begin, done = time.monotonic(), 0
-
-    def finish(position: int, outcome: Outcome) -> None:
-        nonlocal done
-        tasks[position].outcome = outcome
-        done += 1
-        if sys.stderr.isatty():
-            left = (time.monotonic() - begin) / done * (len(tasks) - done)
-            line = f"\r{what}: {done}/{len(tasks)} networks, {left:.0f} s left "
-            print(line, end="", flush=True, file=sys.stderr)
-
-    train([task.job for task in tasks], on_finish=finish, max_stack=32)
-    print(
-        f"\r{what}: {len(tasks)} networks in {time.monotonic() - begin:.0f} s   ", file=sys.stderr
-    )
-    fits = {str(len(laws.get(t.run.law).variables)): t.fit for t in tasks}
-    cost = {
-        columns: {"hidden": fit.options["hidden"], "params": fit.params, "macs": fit.macs}
-        for columns, fit in sorted(fits.items())
-    }
-    return [task.result() for task in tasks], cost
+    shapes = {len(laws.get(run.law).variables): t.shape for run, t in zip(runs, tasks, strict=True)}
+    cost = {str(columns): shapes[columns].cost() for columns in sorted(shapes)}
+    return train_tasks(tasks, what), cost
 
 
 def write(
@@ -196,19 +122,8 @@ def write(
         "activation": "silu", "optimizer": "adam", "schedule": "onecycle", "steps": steps,
         "batch_size": BATCH, "rows": ROWS, "width_of_linear": width,
     }  # fmt: skip
-    origin = {
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "command": "python tools/" + provenance.command(),
-    }
     facts = {"neuron": arm.neuron, "rank": arm.rank, "settings": settings}
-    provenance.write_json(path, {**facts, **more, "runs": runs, **origin})
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The file of an arm."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    write_piece(path, {**facts, **more, "runs": runs})
 
 
 def tune(out: Path, arm: Arm, steps: int, width: int = WIDTH) -> tuple[float, float]:
@@ -219,21 +134,15 @@ def tune(out: Path, arm: Arm, steps: int, width: int = WIDTH) -> tuple[float, fl
     first = width == WIDTH
     path = out / "tuning" / (f"{arm.name}.json" if first else f"{arm.name}-{width}.json")
     if not path.exists():
-        trials, seeds = arm.trials(), TUNING_SEEDS
+        trials, seeds = arm.trials(RATES, LINEAR_RATES), TUNING_SEEDS
         if not first:
             _, factor = tune(out, arm, steps)
             trials, seeds = [(rate, factor) for rate in RATES], TUNING_SEEDS[:1]
         runs = [Run(law, seed, *trial) for trial in trials for law in TUNING_LAWS for seed in seeds]
         found, cost = train_runs(arm, runs, width, steps, True, f"tuning {path.stem}")
-
-        def mean_log(trial: tuple[float, float]) -> float:
-            own = [run["error"] for run in found if (run["lr"], run["factor"]) == trial]
-            return math.inf if None in own else statistics.fmean(math.log(e) for e in own)
-
-        best = min(trials, key=mean_log)
-        chosen = {"lr": best[0], "factor": best[1]}
+        chosen = best_trial(trials, found)
         write(path, arm, width, steps, found, held_out=HELD_OUT, cost=cost, chosen=chosen)
-    chosen = read(path)["chosen"]
+    chosen = read_piece(path)["chosen"]
     return chosen["lr"], chosen["factor"]
 
 
@@ -248,9 +157,9 @@ def measure(
 ) -> None:
     """Trains an arm on laws with fresh seeds and writes the errors on the test set."""
     path = out / part / (f"{arm.name}.json" if part == "test" else f"{arm.name}-{width}.json")
+    lr, factor = tune(out, arm, steps, width)
     if path.exists():
         return
-    lr, factor = tune(out, arm, steps, width)
     runs = [Run(law, seed, lr, factor) for law in names for seed in seeds]
     found, cost = train_runs(arm, runs, width, steps, False, f"{part} {path.stem}")
     write(path, arm, width, steps, found, cost=cost)
@@ -258,7 +167,7 @@ def measure(
 
 def files(out: Path, part: str) -> Iterator[dict[str, Any]]:
     """The files of a part, linear first."""
-    found = [read(path) for path in (out / part).glob("*.json")]
+    found = [read_piece(path) for path in (out / part).glob("*.json")]
     order = [arm.name for arm in ARMS]
     name = {id(f): Arm(f["neuron"], f["rank"]).name for f in found}
     return iter(
@@ -302,33 +211,17 @@ def law_rows(data: dict[str, Any], linear: dict[str, Any]) -> Iterator[dict[str,
         # The change of the logarithm: a factor on the error, the same for easy and hard laws.
         both = sorted(set(own) & set(other))
         gap = mean_difference([math.log(own[seed] / other[seed]) for seed in both])
+        ratio, low, high = as_factor(gap)
         cost = data["cost"][str(len(laws.get(law).variables))]
         yield {
             "arm": data["arm"], "law": law, "params": cost["params"], "macs": cost["macs"],
             "seeds": len(runs), "diverged": len(runs) - len(own),
             "error_mean": statistics.fmean(own.values()),
             "error_std": statistics.stdev(own.values()) if len(own) > 1 else None,
-            "ratio": math.exp(gap.mean), "ratio_low": _ratio(gap.mean, gap.half_width, -1),
-            "ratio_high": _ratio(gap.mean, gap.half_width, 1), "is_clear": gap.is_clear,
+            "ratio": ratio, "ratio_low": low, "ratio_high": high, "is_clear": gap.is_clear,
             "quadratic_share": statistics.fmean(shares) if shares else None,
             "seconds": statistics.fmean(run["seconds"] for run in runs),
         }  # fmt: skip
-
-
-def _ratio(mean: float, half_width: float | None, side: int) -> float | None:
-    return None if half_width is None else math.exp(mean + side * half_width)
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows as CSV, whole or not at all."""
-    if not rows:
-        return
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
 
 
 def arm_table(tested: list[dict[str, Any]], rows: list[dict[str, Any]]) -> str:

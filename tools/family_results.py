@@ -29,7 +29,8 @@ def main() -> None:
         families[name] = {column: run(name, column) for column in CELLS}
         print(name, *families[name].values(), sep=", ", flush=True)
     versions = {package: version(package) for package in ("torch", "transformers")}
-    data = {"versions": versions, "families": families}
+    command = "python tools/family_results.py"
+    data = {"versions": versions, "families": families, "command": command}
     text = json.dumps(data, indent=2, ensure_ascii=False)
     (ROOT / "results" / "families.json").write_text(text + "\n", encoding="utf-8")
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from result_tables import TABLES_OF_EVIDENCE
 
 from quadric import cost, models
 from quadric.bench.cases import NEURONS, PATHS, RECOMPUTED
@@ -326,6 +327,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,
     "families": _families,
+    **TABLES_OF_EVIDENCE,
 }
 PAGES = (
     ROOT / "README.md",
@@ -336,6 +338,8 @@ PAGES = (
     ROOT / "docs" / "laws.md",
     ROOT / "docs" / "when.md",
     ROOT / "docs" / "neurons.md",
+    ROOT / "docs" / "evidence.md",
+    ROOT / "docs" / "reproduce.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "tables.md",
     ROOT / "docs" / "verified.md",

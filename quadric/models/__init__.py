@@ -6,9 +6,11 @@ know nothing of quadratic neurons.
 
 from quadric.models.building import build, create, example_inputs, input_shape, names, options
 from quadric.models.fitting import Fit, fit
+from quadric.models.trained import Weights, pretrained
 
 __all__ = [
     "Fit",
+    "Weights",
     "build",
     "create",
     "example_inputs",
@@ -16,4 +18,5 @@ __all__ = [
     "input_shape",
     "names",
     "options",
+    "pretrained",
 ]

@@ -18,6 +18,7 @@ from quadric.conversion.selection import Rank, Selection
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
 from quadric.models.registry import ENTRIES, Entry, entry
+from quadric.models.trained import fill_, find
 from quadric.nn import QuadraticLayer
 from quadric.zoo import brings_activation, get_neuron, layer_kind, make_layer
 
@@ -117,6 +118,7 @@ def create(
     init: str | None = None,
     head: bool = False,
     seed: int | None = None,
+    pretrained: str | None = None,
     **options: Any,
 ) -> nn.Module:
     """Builds a network and converts its layers to a neuron.
@@ -143,6 +145,9 @@ def create(
         head: converts the classifier too.
         seed: draws the weights from this seed and leaves torch's global generator as it was; None
             draws them from the global generator.
+        pretrained: trained weights that come with the package, such as "digits"; an unknown name
+            is told those there are. The weights decide which layers are converted, and the rank
+            where none is given.
         **options: the network's own options, listed by `options(name)`, and the neuron's.
 
     Returns:
@@ -161,6 +166,12 @@ def create(
     own = {key: options.pop(key) for key in list(options) if key in found.options}
     with contextlib.nullcontext() if seed is None else drawing(seed):
         model = found.factory(**own)
+        if pretrained is not None:
+            chosen = {"include": include, "exclude": exclude, "layers": layers, "init": init}
+            chosen |= {"head": head or None, **options}
+            _refuse_choices(pretrained, [k for k, value in chosen.items() if value is not None])
+            fill_(model, find(pretrained, name, neuron, rank))
+            return model
         make_quadratic_(
             model,
             neuron,
@@ -175,6 +186,14 @@ def create(
         if init != "linear" and any(map(brings_activation, model.modules())):
             _drop_activations_(model, found.example_inputs(own))
     return model
+
+
+def _refuse_choices(pretrained: str, names: Sequence[str]) -> None:
+    if names:
+        raise InputError(
+            f"pretrained={pretrained!r} decides which layers are quadratic, and how, got "
+            f"{', '.join(names)}: leave out one or the other"
+        )
 
 
 def make_quadratic_(

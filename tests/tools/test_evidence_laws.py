@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
 import sys
@@ -14,19 +13,14 @@ from typing import Any
 import pytest
 
 from quadric.data import laws
-
-TOOL = Path(__file__).parents[2] / "tools" / "evidence_laws.py"
+from tests.tools.loading import load_tool
 
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The tool on two laws of three variables, few rows and seeds."""
-    spec = importlib.util.spec_from_file_location("evidence_laws", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "evidence_laws", module)
-    spec.loader.exec_module(module)
+    load_tool("evidence_runs", monkeypatch)
+    module: Any = load_tool("evidence_laws", monkeypatch)
     monkeypatch.setattr(laws, "names", lambda: ["torque", "sound"])
     module.ROWS, module.HELD_OUT = 600, 200
     module.TUNING_LAWS, module.CURVE_LAWS = ("torque",), ("sound",)
@@ -96,9 +90,9 @@ def test_it_goes_on_where_it_was(
     lost = tmp_path / "test" / "linear.json"
     lost.unlink()
     trained: list[int] = []
-    train = tool.train
+    train = tool.train_tasks
     monkeypatch.setattr(
-        tool, "train", lambda jobs, **o: trained.append(len(jobs)) or train(jobs, **o)
+        tool, "train_tasks", lambda tasks, what: trained.append(len(tasks)) or train(tasks, what)
     )
     run(tool, monkeypatch, tmp_path)
     assert trained == [4]  # two laws, two seeds: nothing else was trained again
@@ -113,7 +107,7 @@ def test_an_interrupt_leaves_no_half_file(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tool, "train", interrupted)
+    monkeypatch.setattr(tool, "train_tasks", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(tool, monkeypatch, tmp_path)
     assert list(tmp_path.rglob("*.json")) == []
@@ -122,7 +116,7 @@ def test_an_interrupt_leaves_no_half_file(
 def test_a_network_that_diverges_is_counted_and_has_no_error(
     tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tool.Arm, "trials", lambda self: [(1e-2, 1.0), (1e30, 1.0)])
+    monkeypatch.setattr(tool.Arm, "trials", lambda self, *_: [(1e-2, 1.0), (1e30, 1.0)])
     tool.tune(tmp_path, tool.Arm("shared", 4), 30)
     data = json.loads((tmp_path / "tuning" / "shared-k4.json").read_text())
     assert [r["error"] is None for r in data["runs"]] == [False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +9,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "readme_tables.py"
+from tests.tools.loading import ROOT, load_tool
+
 ROW = {
     "scene": "plane",
     "task": "rings",
@@ -27,14 +26,9 @@ ROW = {
 }
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("readme_tables", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return load_tool("readme_tables", monkeypatch)
 
 
 def test_readme_is_up_to_date(tool: ModuleType) -> None:

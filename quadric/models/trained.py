@@ -1,0 +1,108 @@
+"""Trained weights that come with the package.
+
+They lie in `weights/NAME/MODEL-NEURON[-kRANK].safetensors`, each with a card beside it (`.md`): the
+data, how it was trained, what it scores, and what it is not good for. Nothing is unpickled, nothing
+is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from quadric.conversion.description import describe_layers
+from quadric.errors import InputError
+from quadric.saving import load_
+
+FOLDER = Path(__file__).parent / "weights"
+_FILE = re.compile(r"(?P<model>\w+)-(?P<neuron>[a-z]+)(?:-k(?P<rank>\d+))?")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One file of weights.
+
+    Attributes:
+        name: what `quadric.models.create` takes as `pretrained`.
+        model: the network's name.
+        neuron: its neuron.
+        rank: its rank; None for a neuron without one.
+        file: where the weights are.
+    """
+
+    name: str
+    model: str
+    neuron: str
+    rank: int | None
+    file: Path
+
+    @property
+    def card(self) -> Path:
+        """The file that tells data, recipe, accuracy and limits."""
+        return self.file.with_suffix(".md")
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f", rank={self.rank}"
+        return f'pretrained="{self.name}" of {self.model} with neuron="{self.neuron}"{rank}'
+
+
+def pretrained() -> list[Weights]:
+    """Lists the weights that come with the package.
+
+    Examples:
+        >>> [str(w) for w in pretrained() if w.name == "digits" and w.neuron == "linear"]
+        ['pretrained="digits" of digits_cnn with neuron="linear"']
+    """
+    found = []
+    for file in sorted(FOLDER.glob("*/*.safetensors")):
+        match = _FILE.fullmatch(file.stem)
+        if match is not None:
+            rank = None if match["rank"] is None else int(match["rank"])
+            found.append(Weights(file.parent.name, match["model"], match["neuron"], rank, file))
+    return found
+
+
+def find(name: str, model: str, neuron: str, rank: object = None) -> Weights:
+    """The weights of a network.
+
+    Args:
+        name: of the weights.
+        model: of the network.
+        neuron: its neuron.
+        rank: its rank; None for that of the weights.
+
+    Raises:
+        InputError: if there are none, with those that there are.
+    """
+    known = pretrained()
+    for weights in known:
+        same = (weights.name, weights.model, weights.neuron) == (name, model, neuron)
+        if same and rank in (None, weights.rank):
+            return weights
+    wanted = f"pretrained={name!r} of {model} with neuron={neuron!r}"
+    if rank is not None:
+        wanted += f", rank={rank!r}"
+    # Those of the name, else of the network, else all.
+    near = [w for w in known if w.name == name] or [w for w in known if w.model == model] or known
+    raise InputError(
+        f"no trained weights {wanted}: choose {', or '.join(map(str, near))}, or leave pretrained "
+        "out"
+    )
+
+
+def fill_(network: nn.Module, weights: Weights) -> None:
+    """Fills a plain network, and makes its layers those of the weights.
+
+    Raises:
+        InputError: if the file is damaged, or the network has other shapes (such as `num_classes`).
+    """
+    load_(network, weights.file)
+    layers = {(layer.neuron, layer.rank) for _, layer, _ in describe_layers(network)}
+    if (layers or {("linear", None)}) != {(weights.neuron, weights.rank)}:
+        raise InputError(
+            f"{weights.file} must hold {weights}, got {sorted(map(str, layers))}: install quadric "
+            "again"
+        )

@@ -1,0 +1,79 @@
+"""Tables of the evidence: what is read between measured points, and what is called clear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.loading import load_tool
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("runs", "laws", "tables", "polynomial"):
+        load_tool("evidence_" + name, monkeypatch)
+    load_tool("results_summary", monkeypatch)
+    return load_tool("result_tables", monkeypatch)
+
+
+def test_parameters_are_read_between_the_points(tool: Any) -> None:
+    curve = [(100, 0.8), (400, 0.2), (1600, 0.3), (6400, 0.05)]
+    assert tool.parameters_for(curve, 0.9) == 100  # the smallest one is good enough
+    assert tool.parameters_for(curve, 0.4) == pytest.approx(200)  # half the way, in logarithms
+    assert tool.parameters_for(curve, 0.1) == pytest.approx(1600)  # from 400, past the bad one
+    assert tool.parameters_for(curve, 0.01) is None
+
+
+def test_what_is_clear_is_bold_and_no_interval_is_invented(tool: Any) -> None:
+    row = {"difference": "-5.04", "low": "-7.0", "high": "-2.9", "is_clear": "True"}
+    assert tool.changed(row) == "**−5.0 (−7.0 … −2.9)**"
+    assert tool.changed(row | {"is_clear": "False"}) == "−5.0 (−7.0 … −2.9)"
+    assert tool.changed(row | {"low": "", "high": "", "is_clear": False}) == "−5.0"
+    assert tool.changed(row | {"difference": ""}) == ""
+    assert tool.spread({"mean": "0.5", "std": ""}, 100, ".1f") == "50.0"
+    assert tool.spread({"mean": "", "std": ""}) == "diverged"
+
+
+def test_a_part_without_runs_says_so(tool: Any, tmp_path: Path) -> None:
+    assert tool.runs_table("images", 100, ".2f")(tmp_path).startswith("No run is published yet")
+
+
+def test_polynomials(monkeypatch: pytest.MonkeyPatch, tool: Any, tmp_path: Path) -> None:
+    """Two arms, two seeds, one epoch: files, summary, and the squares that make the difference."""
+    import evidence_polynomial as polynomial  # the copy that the fixture loaded
+
+    monkeypatch.setattr(polynomial, "SEEDS", range(10, 12))
+    chosen = [n for n in polynomial.NETWORKS if n.name in ("linear", "shared-k4-norm")]
+    for network in chosen:
+        polynomial.measure(tmp_path / "polynomial", network, 1)
+        polynomial.measure(tmp_path / "polynomial", network, 1)  # is there: nothing happens
+    text = polynomial.summarize(tmp_path / "polynomial")
+    assert text.count("0 of 2") == 2
+    rows = list(polynomial.rows(tmp_path / "polynomial"))
+    assert rows[0]["quadratic_share"] is None
+    assert rows[1]["quadratic_share"] >= 0
+    assert rows[1]["params"] <= rows[0]["params"]
+    shown = tool.polynomial_table(tmp_path)
+    assert "| shared-k4 | none | norm |" in shown
+    assert shown.splitlines()[2:4] == text.splitlines()[2:4]  # as it is read back from the CSV
+
+
+def test_a_card_says_what_one_must_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_tool("evidence_runs", monkeypatch)
+    load_tool("collect_results", monkeypatch)
+    tool = load_tool("publish_weights", monkeypatch)
+    result = {
+        "model": "resnet20", "neuron": "eigen", "rank": 9, "dataset": "cifar10", "recipe": "quick",
+        "seed": 0, "seconds": 120.0, "params": 270330, "macs": 1000, "test_accuracy": 0.8123,
+        "test_loss": 0.5, "quadratic_share": {"a": 0.1, "b": 0.3}, "settings": {"epochs": 6},
+        "versions": {"torch": "2"}, "machine": {"cpu": "x"}, "command": "quadric train quick",
+    }  # fmt: skip
+    text = tool.card("cifar10-quick", result, "Short training.")
+    for words in (
+        'create("resnet20", neuron="eigen", rank=9, pretrained="cifar10-quick")',
+        "6 epochs, seed 0, 2.0 minutes", "accuracy 81.23 %", "270,330 parameters",
+        "0.200 (mean of 2 layers)", "Limits: Short training.",
+    ):  # fmt: skip
+        assert words in text

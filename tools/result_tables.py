@@ -1,0 +1,281 @@
+"""Tables of README.md and docs/ that are made from the evidence in results/."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from evidence_laws import CURVE_ARMS, CURVE_LAWS, errors, files
+from evidence_polynomial import table as polynomial_rows
+from evidence_runs import read_csv
+from evidence_tables import ARMS, OTHERS, PUBLISHED, TABLES
+from results_summary import rows as summary_rows
+
+from quadric import cost, models
+from quadric.data import laws
+from quadric.models.registry import SENTENCE
+from quadric.texttable import markdown_table
+from quadric.train import catalog
+
+MINUS = "\N{MINUS SIGN}"
+FAILED = 0.3
+"""An error, as a share of the target's deviation, above which a network has learned little."""
+
+Curve = list[tuple[float, float]]
+"""Parameters and median errors, from the smallest network to the largest."""
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A number with its sign, the minus as long as the plus."""
+    return f"{value:+.{digits}f}".replace("-", MINUS)
+
+
+def changed(row: Mapping[str, Any]) -> str:
+    """How a row differs from linear, with its interval; bold where the interval leaves 0 out."""
+    if row["difference"] == "":
+        return ""
+    text = signed(float(row["difference"]))
+    if row["low"] != "":
+        ends = [signed(float(row[end])) for end in ("low", "high")]
+        text += f" ({ends[0]} … {ends[1]})"
+    return f"**{text}**" if str(row["is_clear"]) == "True" else text
+
+
+def spread(row: Mapping[str, Any], scale: float = 1, digits: str = "#.3g") -> str:
+    """Mean ± standard deviation."""
+    if row["mean"] == "":
+        return "diverged"
+    text = f"{scale * float(row['mean']):{digits}}"
+    return f"{text} ± {scale * float(row['std']):{digits}}" if row["std"] != "" else text
+
+
+# ------------------------------------------------------------------------------------------------
+# Laws: error against parameters
+# ------------------------------------------------------------------------------------------------
+
+
+def law_curves(results: Path) -> dict[tuple[str, str], Curve]:
+    """The curve of each law and neuron."""
+    found: dict[tuple[str, str], Curve] = {}
+    for data in files(results / "laws", "curve"):
+        for law in CURVE_LAWS:
+            own = errors(data, law)
+            cost = data["cost"][str(len(laws.get(law).variables))]
+            point = (cost["params"], statistics.median(own.values()) if own else math.inf)
+            found.setdefault((law, data["arm"]), []).append(point)
+    return found
+
+
+def parameters_for(curve: Curve, error: float) -> float | None:
+    """The parameters at which a curve comes down to an error; None if it does not.
+
+    Between two networks the curve is a line on logarithmic axes.
+    """
+    (before, high), *rest = curve
+    if high <= error:
+        return before
+    for params, low in rest:
+        if low <= error:
+            way = math.log(high / error) / math.log(high / low)
+            return math.exp(math.log(before) + way * math.log(params / before))
+        if low < high:
+            before, high = params, low
+    return None
+
+
+def curve_table(results: Path) -> str:
+    """How many times smaller a quadratic network may be for the error of a linear one."""
+    curves = law_curves(results)
+    names = [arm.name for arm in CURVE_ARMS[1:]]
+    rows = []
+    for law in CURVE_LAWS:
+        linear = curves[law, "linear"]
+        cells = [law, f"{linear[-1][0]:,}", f"{linear[-1][1]:.4f}"]
+        for name in names:
+            needed = parameters_for(curves[law, name], linear[-1][1])
+            cells.append("not reached" if needed is None else f"{linear[-1][0] / needed:.1f} times")
+        rows.append(cells)
+    header = ["law", "parameters of the largest linear network", "its error", *names]
+    counts = []
+    for name in ("linear", *names):
+        runs = [r for d in files(results / "laws", "curve") if d["arm"] == name for r in d["runs"]]
+        failed = sum(run["error"] is None or run["error"] > FAILED for run in runs)
+        counts.append(f"{name} {failed} of {len(runs)}")
+    return (
+        markdown_table(header, rows, "lrr" + "r" * len(names))
+        + "\n\nHow many times fewer parameters reach the same error, read between the measured "
+        "widths; medians over 5 seeds, learning rates chosen for each width. Networks that failed "
+        f"(error above {FAILED} of the target's deviation): {', '.join(counts)}. Made by "
+        "`python tools/evidence_laws.py`."
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables
+# ------------------------------------------------------------------------------------------------
+
+
+def _of(results: Path, experiment: str) -> dict[str, dict[str, Any]]:
+    """The arms of an experiment, from the summary of all."""
+    found = summary_rows(results)
+    return {row["arm"]: row for row in found if row["experiment"] == experiment}
+
+
+def equal_table(results: Path) -> str:
+    """UCI tables at equal parameters, and the best of what people use instead."""
+    arms = [arm.name for arm in ARMS["equal"]]
+    cells, sizes = [], []
+    for table in TABLES:
+        found = _of(results, f"tables/equal/{table}")
+        if "linear" not in found:
+            continue
+        others = {name: found[name] for name in OTHERS if name in found}
+        best = min(others, key=lambda name: float(others[name]["mean"]), default=None)
+        cells.append([
+            table, str(found["linear"]["seeds"]), spread(found["linear"]),
+            *(changed(found[arm]) if arm in found else "" for arm in arms[1:]),
+            "" if best is None else f"{best}, {changed(others[best])}",
+        ])  # fmt: skip
+        sizes += [int(found[arm]["params"]) for arm in arms if arm in found]
+    header = ["table", "splits", "linear, RMSE", *(f"{a}, %" for a in arms[1:]), "best other, %"]
+    return (
+        markdown_table(header, cells, "lrr" + "r" * (len(arms) - 1) + "l")
+        + "\n\nChange of the test error against linear, paired by split, with its 95 % interval "
+        "(corrected for overlapping splits); **bold** where it leaves 0 out; less is better. Two "
+        f"hidden layers, {min(sizes):,} to {max(sizes):,} parameters, SiLU. Other models have "
+        "their defaults. Made by `python tools/evidence_tables.py --data-dir UCI_Datasets`."
+    )
+
+
+def literature_table(results: Path) -> str:
+    """One hidden layer, as in the literature, beside published numbers."""
+    arms = [arm.name for arm in ARMS["literature"]]
+    cells = []
+    for place, table in enumerate(TABLES):
+        found = _of(results, f"tables/literature/{table}")
+        if found:
+            own = [spread(found[arm]) if arm in found else "" for arm in arms]
+            cells.append([table, *(f"{c[place]:.2f}" for c in PUBLISHED.values()), *own])
+    return (
+        markdown_table(["table", *PUBLISHED, *arms], cells, "l" + "r" * 7)
+        + "\n\nTest RMSE. Published, as printed: the first three from Lakshminarayanan et al. "
+        "2017, Table 1 (one hidden layer of 50, 100 for protein, ReLU, 40 epochs; 20 splits, 5 "
+        "for protein); the grid from github.com/yaringal/DropoutUncertaintyExps (ten times the "
+        "epochs). Ours: the same network and epochs, one network, learning rate tuned; 20 splits, "
+        "5 for tables of more than 2,000 rows. Made by `python tools/evidence_tables.py "
+        "--data-dir UCI_Datasets`."
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Without activation; runs of `quadric train`
+# ------------------------------------------------------------------------------------------------
+
+
+def polynomial_table(results: Path) -> str:
+    """Digits without activation functions."""
+    found: list[dict[str, Any]] = []
+    for row in read_csv(results / "polynomial" / "summary.csv"):
+        words = ("arm", "neuron", "activation", "cure", "command")
+        found.append({k: v if k in words else _number(v) for k, v in row.items()})
+    return (
+        polynomial_rows(found)
+        + "\n\nDigits of 8x8 pixels, three hidden layers, mean ± standard deviation over "
+        f"{found[0]['seeds']:.0f} seeds. Made by `{found[0]['command']}`."
+    )
+
+
+def _number(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return None if text == "" else text == "True"
+    return int(text) if text.isdecimal() else float(text)
+
+
+def runs_table(part: str, scale: float, digits: str) -> Callable[[Path], str]:
+    """Runs of `quadric train`: one row an arm."""
+
+    def made(results: Path) -> str:
+        found = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
+        if not found:
+            return "No run is published yet."
+        return arm_rows(found, scale, digits)
+
+    return made
+
+
+def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> str:
+    """Rows of the summary as a table."""
+    cells = [
+        [
+            row["experiment"].partition("/")[2], row["arm"], f"{int(row['params']):,}",
+            f"{int(row['macs']):,}", spread(row, scale, digits), str(row["seeds"]),
+            "" if row["arm"] == "linear" else changed(row),
+            f"{float(row['quadratic_share']):.3f}" if row["quadratic_share"] != "" else "",
+            f"`{row['command']}`",
+        ]
+        for row in found
+    ]  # fmt: skip
+    header = [
+        "experiment", "arm", "parameters", "MACs", found[0]["metric"], "seeds", "to linear, points",
+        "quadratic share", "command of the first seed",
+    ]  # fmt: skip
+    return markdown_table(header, cells, "llrrrrrrl")
+
+
+# ------------------------------------------------------------------------------------------------
+# What the full-size experiments cost
+# ------------------------------------------------------------------------------------------------
+
+# Training pictures of the data sets; a Transformer learns from steps of target tokens.
+PICTURES = {"cifar10": 50_000, "cifar100": 50_000, "folders": 1_281_167}
+FULL_SIZE = (
+    *(f"cifar10-resnet{depth}" for depth in (20, 32, 44, 56, 110)), "cifar10-wide-resnet20",
+    "cifar100-resnet20", "imagenet-resnet18", "wmt14-transformer",
+)  # fmt: skip
+
+
+def full_size_table(_: Path) -> str:
+    """The paper's experiments: what a run computes, counted and not timed."""
+    cells = []
+    for name in FULL_SIZE:
+        for neuron in ("linear", "eigen"):
+            recipe = catalog.load(name).with_overrides({"neuron": neuron}).resolved()
+            options: dict[str, Any] = {"channels": recipe.channels} if recipe.channels else {}
+            if recipe.dataset == "cifar100":
+                options["num_classes"] = 100
+            with torch.device("meta"):
+                network = models.create(recipe.model, neuron, recipe.rank, **options)
+                examples = [x.to("meta") for x in models.example_inputs(recipe.model, **options)]
+            found = cost(network, *examples)
+            if recipe.epoch_steps:  # sentence pairs of 32 tokens
+                inputs = recipe.epochs * recipe.epoch_steps * recipe.batch_size / SENTENCE
+            else:
+                inputs = recipe.epochs * PICTURES[recipe.dataset]
+            where = " --data-dir imagenet" if recipe.dataset == "folders" else ""
+            cells.append([
+                f"`quadric train {name} --neuron {neuron}{where}`", f"{found.params:,}",
+                f"{found.macs:,}", str(recipe.epochs), f"{3 * found.macs * inputs:.2g}",
+            ])  # fmt: skip
+    header = ["command", "parameters", "MACs for one input", "epochs", "MACs of the training"]
+    return (
+        markdown_table(header, cells, "lrrrr")
+        + "\n\nMACs of the training: three times the forward pass, for every "
+        "picture of every epoch; for translation, sentence pairs of 32 tokens. A GPU does two "
+        "floating-point operations for a MAC, and reaches a part of its peak: divide, then time "
+        "one epoch yourself."
+    )
+
+
+TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
+    "law-curves": curve_table,
+    "uci": equal_table,
+    "uci-literature": literature_table,
+    "polynomial": polynomial_table,
+    "images": runs_table("images", 100, ".2f"),
+    "full-size": full_size_table,
+    "translation-runs": runs_table("translation", 1, ".2f"),
+}
