@@ -16,7 +16,7 @@ from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.inputs import Arrays
 from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
-from quadric.sklearn.modules import Scaled, TableClassifier, mean_and_scale
+from quadric.sklearn.modules import Scaled, TableClassifier, input_scaling
 from quadric.sklearn.parameters import Rule, is_finite
 
 
@@ -35,6 +35,8 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             ordinary network.
         rank: its rank; None for the neuron's own default.
         neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         class_weight: weights of the classes, which multiply those of the rows: a mapping from
             labels to numbers (1 where a class is not in it), or "balanced": all classes weigh the
@@ -91,6 +93,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         neuron: str = "eigen",
         rank: int | None = None,
         neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
         activation: str = "silu",
         class_weight: Mapping[Any, float] | str | None = None,
         alpha: float = 1e-4,
@@ -168,7 +171,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
 
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, _, weights = rows
-        inputs = mean_and_scale(X, weights, bool(self.standardize))
+        inputs = input_scaling(X, weights, bool(self.standardize))
         return TableClassifier(network, inputs, len(self.classes_))
 
     def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:

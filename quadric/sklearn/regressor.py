@@ -15,7 +15,7 @@ from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.inputs import Arrays, refuse_large
 from quadric.sklearn.losses import SQUARED, Loss, pinball
-from quadric.sklearn.modules import Scaled, TableRegressor, mean_and_scale
+from quadric.sklearn.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.sklearn.parameters import Rule, is_finite
 from quadric.sklearn.targets import TRANSFORMS, TransformedRegressor, make_transform
 
@@ -36,6 +36,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             ordinary network.
         rank: its rank; None for the neuron's own default.
         neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         loss: what is minimized: "squared_error" predicts the mean, "absolute_error" the median,
             "quantile" a quantile.
@@ -100,6 +102,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         neuron: str = "eigen",
         rank: int | None = None,
         neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
         activation: str = "silu",
         loss: str = "squared_error",
         quantile: float | None = None,
@@ -160,7 +163,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, targets, weights = rows
         wanted = bool(self.standardize)
-        inputs = mean_and_scale(X, weights, wanted)
+        inputs = input_scaling(X, weights, wanted)
         transform = make_transform(self.target_transform, targets, weights)
         if transform is None:
             return TableRegressor(

@@ -66,9 +66,8 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
 
 def test_a_schedule_sees_every_step() -> None:
     X, y = table(100)
-    job = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3).prepare_fit(
-        X, y
-    )
+    model = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3)
+    (job,) = model.prepare_fit(X, y)
     before = [parameter.detach().clone() for parameter in job.network.parameters()]
     seen: list[int] = []
     job.settings = dataclasses.replace(
@@ -202,7 +201,7 @@ def test_a_diverged_network_does_not_stop_the_others() -> None:
 def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     X, y = table(150, "float32")
     model = QuadraticRegressor((8,), max_iter=20, random_state=0)
-    job = model.prepare_fit(X, y)
+    (job,) = model.prepare_fit(X, y)
     assert job.validation is not None
     calls = 0
 
@@ -216,7 +215,7 @@ def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     assert outcome.diverged_at == 3
     assert outcome.usable
     with pytest.warns(ConvergenceWarning, match="not finite"):
-        model.end_fit(outcome)
+        model.end_fit([outcome])
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -241,7 +240,7 @@ def test_wrong_numbers_of_tables_are_refused() -> None:
 def test_seconds_add_up_to_the_stacks() -> None:
     X, y = table(200)
     models = [QuadraticRegressor((4,), max_iter=5, random_state=i) for i in range(3)]
-    outcomes = train([model.prepare_fit(X, y) for model in models])
+    outcomes = train([job for model in models for job in model.prepare_fit(X, y)])
     assert all(0 < outcome.seconds < 10 for outcome in outcomes)
 
 
@@ -289,7 +288,7 @@ def test_an_error_in_one_thread_ends_all() -> None:
 
 def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table(60)
-    job = QuadraticRegressor((4,)).prepare_fit(X, y)
+    (job,) = QuadraticRegressor((4,)).prepare_fit(X, y)
     assert job.is_small()
     monkeypatch.setattr(jobs, "SMALL_MACS", 60 * 16 - 1)
     assert not job.is_small()
