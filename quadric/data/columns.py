@@ -197,7 +197,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             "numbers, or name another column"
         )
     if kind == CATEGORY:
-        bad = _first_text(values)
+        bad = first_text(values)
         raise InputError(
             f"the target {target!r} must hold numbers for a regression, but row {bad[0]} is "
             f"{bad[1]!r}: use --task classification, or name another column"
@@ -384,7 +384,7 @@ def why_useless(
     return None
 
 
-def _first_text(values: pd.Series) -> tuple[int, Any]:
+def first_text(values: pd.Series) -> tuple[int, Any]:
     """Row and content of the first cell that is not a number."""
     place = int(np.flatnonzero(_parse(values).isna().to_numpy())[0])
     return int(values.index[place]) + 1, str(values.iloc[place])

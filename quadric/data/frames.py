@@ -7,6 +7,7 @@ network can be exported with it.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from quadric.data.columns import (
     as_dates,
     as_labels,
     classify_column,
+    first_text,
     is_day_first,
     why_useless,
 )
@@ -117,11 +119,11 @@ class FramePreparation:
             self.transformer = make_transformer(inputs, self.kinds, fill_all=True).fit(inputs)
             self.names = _names(self.transformer)
 
-    @property
-    def changes_numbers(self) -> bool:
-        """Whether columns that are all numbers are more than taken as they come."""
-        numbers = self.numbers
-        return numbers is not None and bool(self.dropped or len(numbers.marked))
+    def exported(self) -> NumberColumns | None:
+        """What stands in front of an exported network; None if it takes the columns as they are."""
+        if self.numbers is None or not (self.dropped or len(self.numbers.marked)):
+            return None
+        return copy.deepcopy(self.numbers)
 
     def transform(self, X: Any) -> np.ndarray:
         """The numbers of a frame, or of an array with the same columns.
@@ -167,15 +169,19 @@ class FramePreparation:
             dates = as_dates(present, self.day_first[column])
             if dates is not None:
                 return dates.reindex(given.index)
+        if isinstance(given.dtype, pd.CategoricalDtype):
+            given = given.astype(given.cat.categories.dtype)
         kind, series = _classified(given, column)
         if series.isna().all():
-            kind = wanted
-            series = series.astype("datetime64[ns]" if wanted == DATE else np.float64)
+            return series.astype("datetime64[ns]" if wanted == DATE else np.float64)
         if kind != wanted:
-            cell = given.dropna().iloc[0]
+            present = given.dropna()
+            row, cell = present.index[0] + 1, present.iloc[0]
+            if wanted == NUMBER:
+                row, cell = first_text(present)
             raise InputError(
-                f"column {column!r} must hold {wanted}s as in fit, got {cell!r}: correct it, or "
-                "leave the cell empty"
+                f"column {column!r} must hold {wanted}s as in fit, but row {row} is "
+                f"{str(cell)!r}: correct it, or leave the cell empty"
             )
         return series
 

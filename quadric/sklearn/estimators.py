@@ -327,7 +327,7 @@ class QuadraticNetwork(TableInput):
             X, y = validate_data(self, X, y, reset=first, **options)
         else:
             X, y = check_X_y(numbers, y, estimator=self, **options)
-        refuse_large("X", X)
+        refuse_large(X, self._prepared_names())
         weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
         X, y, weights = without_zeros(X, y, weights)
         if dtype is not None:
@@ -420,9 +420,8 @@ class QuadraticNetwork(TableInput):
         """
         check_is_fitted(self)
         module: nn.Module = copy.deepcopy(self.module_).requires_grad_()
-        if self._preparation is not None and self._preparation.changes_numbers:
-            module = nn.Sequential(copy.deepcopy(self._preparation.numbers), module)
-        return module.eval()
+        front = None if self._preparation is None else self._preparation.exported()
+        return (module if front is None else nn.Sequential(front, module)).eval()
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,22 +32,21 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         """The numbers of a frame; None for what is no frame and needs no preparation."""
         frame = is_frame(X)
         if first:
-            self._preparation = None
-        if not frame and self._preparation is None:
+            self._preparation = self._learn(X) if frame else None
+        if self._preparation is None:
             return None
-        if frame and first:
-            from quadric.data.frames import FramePreparation, check_frame
-
-            check_frame(X)
-            validate_data(self, X, skip_check_array=True)  # notes the names
-            self._preparation = FramePreparation(X)
-        elif frame:
-            validate_data(self, X, skip_check_array=True, reset=False)
-            if self._preparation is None:
-                return None
-        else:
+        if frame and not first:
+            validate_data(self, X, skip_check_array=True, reset=False)  # checks the names
+        elif not frame:
             X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
         return self._preparation.transform(X)
+
+    def _learn(self, X: Any) -> FramePreparation:
+        from quadric.data.frames import FramePreparation, check_frame
+
+        check_frame(X)
+        validate_data(self, X, skip_check_array=True)  # notes the names
+        return FramePreparation(X)
 
     def prepare(self, X: Any) -> np.ndarray:
         """The rows as the network takes them, in their own units.
@@ -71,6 +71,9 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
     def prepared_names_(self) -> list[str]:
         """The names of the columns that `prepare` gives."""
         check_is_fitted(self)
+        return self._prepared_names()
+
+    def _prepared_names(self) -> list[str]:
         if self._preparation is not None:
             return list(self._preparation.names)
         return [f"x{i}" for i in range(self.n_features_in_)]
@@ -104,13 +107,14 @@ def weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
     return X, targets, (weights * class_weights[targets]).astype(weights.dtype)
 
 
-def refuse_large(name: str, values: np.ndarray) -> None:
-    """Refuses numbers whose squares overflow."""
-    low, high = float(values.min()), float(values.max())
-    if max(-low, high) > LARGEST:
+def refuse_large(values: np.ndarray, names: Sequence[str]) -> None:
+    """Refuses numbers whose squares overflow; the names are those of the columns."""
+    if max(-float(values.min()), float(values.max())) > LARGEST:
+        largest = np.abs(values).max(0)
+        column = int(largest.argmax())
         raise InputError(
-            f"{name} must hold numbers whose squares are finite, below {LARGEST:g}, got "
-            f"{low if -low > high else high:g}: correct it, or give it in another unit"
+            f"{names[column]!r} must hold numbers below {LARGEST:g}, got {largest[column]:g}: "
+            "correct it, or give it in another unit"
         )
 
 

@@ -131,7 +131,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
-        refuse_large("y", targets)
+        refuse_large(targets, [f"y[{i}]" for i in range(targets.shape[1])])
         if first:
             self._flat = y.ndim == 1
             self.n_outputs_ = targets.shape[1]

@@ -128,7 +128,9 @@ def test_new_categories_holes_and_types_at_prediction() -> None:
     assert np.isfinite(model.predict(new)).all()
     assert model.predict(new.head(1)).shape == (1,)
     new["size"] = ["small", "large", "large", "tiny"]
-    with pytest.raises(ValueError, match="column 'size' must hold numbers as in fit, got 'small'"):
+    with pytest.raises(
+        ValueError, match="column 'size' must hold numbers as in fit, but row 1 is 'small'"
+    ):
         model.predict(new)
     with pytest.raises(ValueError, match=r"(?s)feature names should match.*same order"):
         model.predict(X[X.columns[::-1]])
@@ -214,7 +216,7 @@ COUNT = np.arange(30)
         (GOOD.assign(a=[np.inf, *range(29)]), COUNT, "'a' must hold finite numbers, but row 1"),
         (GOOD.assign(a=[1j] * 30), COUNT, "column 'a' must hold real numbers, got complex ones"),
         (GOOD.assign(a=1.0, b="x"), COUNT, "no column to learn from: 'a' (constant), 'b' (con"),
-        (GOOD.assign(a=COUNT * 1e200), COUNT, "X must hold numbers whose squares are finite"),
+        (GOOD.assign(a=COUNT * 1e200), COUNT, "'a' must hold numbers below 1e+150, got 2.9e+201"),
         (GOOD.set_axis(["a", "a"], axis=1), COUNT, "two columns of X have the name 'a'"),
         (GOOD.set_axis(["a", 1], axis=1), COUNT, "names that are all text, or all numbers"),
         (GOOD, [*range(29), np.nan], "Input y contains NaN"),
@@ -274,7 +276,7 @@ def column(draw: Any, rows: int, seed: int) -> Any:
 
 @st.composite
 def frames(draw: Any, columns: int | None = None) -> pd.DataFrame:
-    rows = draw(st.integers(0, 30))
+    rows = draw(st.sampled_from([0, 1, 2, 3, 10, 25, 30, 40]))
     number = columns or draw(st.integers(1, 4))
     made = {f"c{i}": column(draw, rows, draw(st.integers(0, 99))) for i in range(number)}
     return pd.DataFrame(made)
