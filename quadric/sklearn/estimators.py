@@ -64,6 +64,7 @@ class QuadraticNetwork(TableInput):
     members: int = 1  # pickles from before it have none
     activation: str
     alpha: float
+    shrinkage: float = 0.0  # pickles from before it have none
     batch_size: int | str
     learning_rate: str
     learning_rate_init: float
@@ -255,7 +256,7 @@ class QuadraticNetwork(TableInput):
             module.others.extend(networks[1:])
         module.to(self.device)
         jobs = [
-            self._job(module, network, *part, seed)
+            self._job(module, network, *part, seed, not continued)
             for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
         ]
         self.module_ = module
@@ -264,7 +265,13 @@ class QuadraticNetwork(TableInput):
         return jobs
 
     def _job(
-        self, module: Scaled, network: nn.Sequential, rows: Arrays, held: Arrays | None, seed: int
+        self,
+        module: Scaled,
+        network: nn.Sequential,
+        rows: Arrays,
+        held: Arrays | None,
+        seed: int,
+        first: bool,
     ) -> Job:
         """What one member learns."""
         batch: Any = 200 if self.batch_size == "auto" else self.batch_size
@@ -283,6 +290,7 @@ class QuadraticNetwork(TableInput):
                 adaptive=self.learning_rate == "adaptive",
                 verbose=bool(self.verbose),
                 max_time=None if self.max_time is None else float(self.max_time),
+                shrinkage=float(self.shrinkage) if first else 0.0,
             ),
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),

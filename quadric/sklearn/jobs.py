@@ -49,6 +49,8 @@ class Settings:
         adaptive: instead of stopping, lower the learning rate to a fifth, three times.
         verbose: print the loss of each epoch.
         rate: what the learning rate is multiplied with at each step, counted from 0; None: by 1.
+        shrinkage: how strongly the columns of the first layer are pulled to zero at first; with
+            each step less.
         max_time: seconds after which the epoch is the last one; None: no limit.
     """
 
@@ -61,6 +63,7 @@ class Settings:
     verbose: bool = False
     rate: Callable[[int], float] | None = None
     max_time: float | None = None
+    shrinkage: float = 0.0
 
 
 @dataclass

@@ -35,6 +35,7 @@ def shared_rules(model: Any) -> list[Rule]:
         ("learning_rate", model.learning_rate in rates, "'constant' or 'adaptive'"),
         ("learning_rate_init", is_finite(lr) and lr > 0, "a finite number > 0"),
         ("alpha", is_finite(model.alpha), "a finite number >= 0"),
+        ("shrinkage", is_finite(model.shrinkage), "a finite number >= 0"),
         ("tol", is_finite(model.tol), "a finite number >= 0"),
         (
             "validation_fraction",

@@ -120,7 +120,7 @@ def test_networks_from_before_the_limits_stay_as_they_were(tmp_path: Path) -> No
     assert isinstance(module, TableRegressor)
     del module.input_low, module.input_high, module.others
     quadric.save(module, tmp_path / "old.safetensors")
-    network = {"inputs": 5, "outputs": 1, "hidden": [4], "dtype": "float64"}
+    network = {"inputs": 5, "outputs": 1, "hidden": [4], "neuron": "shared", "dtype": "float64"}
     facts = {"network": network, "classes": None}
     (tmp_path / "old.json").write_text(json.dumps(facts), encoding="utf-8")
     rows = torch.tensor(X)
