@@ -97,7 +97,7 @@ def test_they_go_on_learning_each_by_itself() -> None:
     assert [state.steps for state in model._optimizer] == [3, 3]
     assert model.n_iter_ == 3
     model.set_params(members=3)
-    with pytest.raises(ValueError, match=r"3-6-1 \(2 members\) of eigen"):
+    with pytest.raises(ValueError, match=r"3-6-1 \(2 members\) of shared"):
         model.partial_fit(X, y)
 
 
