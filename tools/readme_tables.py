@@ -308,6 +308,33 @@ def _laws(results: Path) -> str:
     )
 
 
+def _defaults(part: str) -> Callable[[Path], str]:
+    """Errors of the estimators with earlier and present defaults, beside scikit-learn's models."""
+
+    def table(results: Path) -> str:
+        data = json.loads((results / "defaults.json").read_text(encoding="utf-8"))[part]
+        models = ("before", "after", "MLP", "HistGradientBoosting")
+        rows, ratios = [], []
+        for name, entry in data.items():
+            runs = [entry["models"].get(model, {}) for model in models]
+            shared = sorted(set.intersection(*(set(run) for run in runs)))
+            if not shared:
+                continue
+            errors = [statistics.fmean(run[seed]["error"] for seed in shared) for run in runs]
+            best = errors.index(min(errors))
+            cells = [f"**{e:.3f}**" if i == best else f"{e:.3f}" for i, e in enumerate(errors)]
+            rows.append([name, f"{entry['rows']:,} x {entry['columns']}", *cells, str(len(shared))])
+            ratios.append([math.log(error / errors[0]) for error in errors])
+        means = [
+            f"{math.exp(statistics.fmean(column)):.2f}" for column in zip(*ratios, strict=True)
+        ]
+        rows.append(["geometric mean, before = 1", "", *means, ""])
+        header = ["table", "rows learned x columns", *models, "runs"]
+        return markdown_table(header, rows, "lrrrrrr")
+
+    return table
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
@@ -327,11 +354,14 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,
     "families": _families,
+    "defaults-development": _defaults("development"),
+    "defaults-uci": _defaults("uci"),
     **TABLES_OF_EVIDENCE,
 }
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "compared.md",
+    ROOT / "docs" / "defaults.md",
     ROOT / "docs" / "families.md",
     ROOT / "docs" / "deployment.md",
     ROOT / "docs" / "estimators.md",

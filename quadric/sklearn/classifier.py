@@ -16,7 +16,7 @@ from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.inputs import Arrays
 from quadric.sklearn.losses import LOGISTIC, SOFTMAX, Loss
-from quadric.sklearn.modules import Scaled, TableClassifier, mean_and_scale
+from quadric.sklearn.modules import Scaled, TableClassifier, input_scaling
 from quadric.sklearn.parameters import Rule, is_finite
 
 
@@ -35,12 +35,17 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             ordinary network.
         rank: its rank; None for the neuron's own default.
         neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         class_weight: weights of the classes, which multiply those of the rows: a mapping from
             labels to numbers (1 where a class is not in it), or "balanced": all classes weigh the
             same together. None: all rows count the same. Probabilities are then those of the
             weighted rows.
         alpha: L2 penalty of the weights, divided by the rows of a minibatch.
+        shrinkage: how strongly the weights of each column are pulled to zero at the start of `fit`,
+            as a share of what Adam can move them. The pull fades within some hundred steps. It
+            keeps useless columns out; 0 for none.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
         learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
             does, to a fifth, three times, before the fit stops.
@@ -94,23 +99,25 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         self,
         hidden_layer_sizes: int | Sequence[int] = (100,),
         *,
-        neuron: str = "eigen",
+        neuron: str = "shared",
         rank: int | None = None,
         neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
         activation: str = "silu",
         class_weight: Mapping[Any, float] | str | None = None,
         alpha: float = 1e-4,
+        shrinkage: float = 0.4,
         batch_size: int | str = "auto",
         learning_rate: str = "constant",
         learning_rate_init: float = 3e-3,
         quadratic_lr: float | None = None,
-        max_iter: int = 200,
+        max_iter: int = 500,
         max_time: float | None = None,
         tol: float = 1e-4,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         scoring: str | None = None,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 30,
         standardize: bool = True,
         random_state: Any = None,
         warm_start: bool = False,
@@ -174,7 +181,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
 
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, _, weights = rows
-        inputs = mean_and_scale(X, weights, bool(self.standardize))
+        inputs = input_scaling(X, weights, bool(self.standardize))
         return TableClassifier(network, inputs, len(self.classes_))
 
     def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.sklearn.inputs import Arrays, TableInput, pair, refuse_large, weighted, without_zeros
-from quadric.sklearn.jobs import AdamState, Job, Outcome, Rows, Settings
+from quadric.sklearn.jobs import AdamState, Job, Outcome, Rows, Settings, merge
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.modules import Scaled
-from quadric.sklearn.networks import ACTIVATIONS, build_network
+from quadric.sklearn.networks import build_network, form
 from quadric.sklearn.parameters import Rule, check_device, check_rules, shared_rules
 from quadric.sklearn.scoring import Judge
 from quadric.sklearn.training import train
@@ -53,7 +53,7 @@ class QuadraticNetwork(TableInput):
 
     neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
     module_: Scaled
-    _optimizer: AdamState | None
+    _optimizer: list[AdamState | None] | None
     n_iter_: int
     loss_curve_: list[float]
 
@@ -61,8 +61,10 @@ class QuadraticNetwork(TableInput):
     hidden_layer_sizes: int | Sequence[int]
     neuron: str
     rank: int | None
+    members: int = 1  # pickles from before it have none
     activation: str
     alpha: float
+    shrinkage: float = 0.0  # pickles from before it have none
     batch_size: int | str
     learning_rate: str
     learning_rate_init: float
@@ -147,14 +149,13 @@ class QuadraticNetwork(TableInput):
         Raises:
             InputError: if a parameter does not fit, or the training does not stay finite.
         """
-        job = self.prepare_fit(X, y, sample_weight, eval_set)
-        self.end_fit(train([job])[0])
+        self.end_fit(train(self.prepare_fit(X, y, sample_weight, eval_set)))
         return self
 
     def prepare_fit(
         self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None
-    ) -> Job:
-        """The first half of `fit`: checks, splits, scales, builds. Then train the job."""
+    ) -> list[Job]:
+        """The first half of `fit`: checks, splits, scales, builds. Then train a job per member."""
         self._check_parameters()
         if self.early_stopping is False and (eval_set is not None or self.scoring is not None):
             given = "an eval_set" if eval_set is not None else f"scoring={self.scoring!r}"
@@ -166,9 +167,9 @@ class QuadraticNetwork(TableInput):
             X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
         )
 
-    def end_fit(self, outcome: Outcome) -> None:
-        """The second half of `fit`: notes how the training went."""
-        settings_max = int(self.max_iter)
+    def end_fit(self, outcomes: Sequence[Outcome]) -> None:
+        """The second half of `fit`: notes how the training of the members went."""
+        settings_max, outcome = int(self.max_iter), merge(outcomes)
         self._note(outcome, [])
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
@@ -183,13 +184,17 @@ class QuadraticNetwork(TableInput):
     def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check_parameters()
         continued = hasattr(self, "module_")
-        job = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
-        job.optimizer = getattr(self, "_optimizer", None) if continued else None
-        job.settings = dataclasses.replace(job.settings, max_iter=1)
-        outcome = train([job])[0]
-        self._note(outcome, self.loss_curve_ if continued else [])
-        # The optimizer goes on where it stopped; `fit` starts a new one.
-        self._optimizer = outcome.optimizer
+        jobs = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
+        earlier = getattr(self, "_optimizer", None) if continued else None
+        if isinstance(earlier, AdamState):  # a pickle from before members
+            earlier = [earlier]
+        for job, optimizer in zip(jobs, earlier or [None] * len(jobs), strict=True):
+            job.optimizer = optimizer
+            job.settings = dataclasses.replace(job.settings, max_iter=1)
+        outcomes = train(jobs)
+        self._note(merge(outcomes), self.loss_curve_ if continued else [])
+        # The optimizers go on where they stopped; `fit` starts new ones.
+        self._optimizer = [outcome.optimizer for outcome in outcomes]
         return self
 
     def _note(self, outcome: Outcome, earlier: list[float]) -> None:
@@ -225,37 +230,56 @@ class QuadraticNetwork(TableInput):
         eval_set: tuple[Any, Any] | None = None,
         continued: bool,
         stopping: bool,
-    ) -> Job:
-        random_state = check_random_state(self.random_state)
-        split_seed, network_seed, order_seed = random_state.randint(2**31 - 1, size=3).tolist()
+    ) -> list[Job]:
+        # For each member: of the part that is held out, of the start, of the order of the rows.
+        draw = check_random_state(self.random_state).randint
+        seeds = draw(2**31 - 1, size=(int(self.members), 3)).tolist()
         # The first fit decides in which dtype the network computes.
         dtype = self._dtype() if continued else None
         rows, held = self._read(X, y, sample_weight, first=not continued, dtype=dtype), None
         # A scorer needs rows to judge by, however few there are.
         enough = len(rows[0]) >= AUTO_STOPPING_ROWS or self.scoring is not None
+        stopping &= enough if self.early_stopping == "auto" else bool(self.early_stopping)
         if eval_set is not None:
-            held = self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype)
-        elif stopping and (enough if self.early_stopping == "auto" else self.early_stopping):
-            rows, held = self._split(rows, split_seed)
-        own_weights = None if held is None else held[2]
-        each = self._class_weights(*rows[1:])
-        if each is not None:
-            rows = weighted(rows, each)
-            held = None if held is None else weighted(held, each)
+            held, stopping = (
+                self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype),
+                False,
+            )
+        parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
         if continued:
             self._check_network(rows[0].shape[1])
             module = self.module_
         else:
             computing = getattr(torch, rows[0].dtype.name)
-            network = self._build(rows[0].shape[1], dtype=computing, seed=network_seed)
-            module = self._make_module(network, rows)
+            networks = [self._build(rows[0].shape[1], dtype=computing, seed=s) for _, s, _ in seeds]
+            module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
+            module.others.extend(networks[1:])
         module.to(self.device)
+        jobs = [
+            self._job(module, network, *part, seed, not continued)
+            for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
+        ]
+        self.module_ = module
+        self.n_layers_ = len(self.widths()) + 2
+        self.n_parameters_ = sum(p.numel() for p in module.parameters())
+        return jobs
+
+    def _job(
+        self,
+        module: Scaled,
+        network: nn.Sequential,
+        rows: Arrays,
+        held: Arrays | None,
+        seed: int,
+        first: bool,
+    ) -> Job:
+        """What one member learns."""
         batch: Any = 200 if self.batch_size == "auto" else self.batch_size
         quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
         job = Job(
-            network=module.network,
-            train=self._rows(rows, module),
-            validation=None if held is None else self._rows(held, module),
+            network=network,
+            train=self._rows(self._by_class(rows, rows), module),
+            validation=None if held is None else self._rows(self._by_class(held, rows), module),
             loss=self._loss(),
             settings=Settings(
                 batch_size=min(int(batch), len(rows[0])),
@@ -266,17 +290,20 @@ class QuadraticNetwork(TableInput):
                 adaptive=self.learning_rate == "adaptive",
                 verbose=bool(self.verbose),
                 max_time=None if self.max_time is None else float(self.max_time),
+                shrinkage=float(self.shrinkage) if first else 0.0,
             ),
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),
-            seed=order_seed,
+            seed=seed,
         )
-        if held is not None and own_weights is not None and self.scoring is not None:
-            job.judge = self._judge((held[0], held[1], own_weights), job, module)
-        self.module_ = module
-        self.n_layers_ = len(self.widths()) + 2
-        self.n_parameters_ = sum(p.numel() for p in module.network.parameters())
+        if held is not None and self.scoring is not None:
+            job.judge = self._judge(held, job, module)
         return job
+
+    def _by_class(self, rows: Arrays, learned: Arrays) -> Arrays:
+        """Rows weighted by the classes of those that are learned."""
+        each = self._class_weights(*learned[1:])
+        return rows if each is None else weighted(rows, each)
 
     def _judge(
         self, held: Arrays, job: Job, module: Scaled
@@ -291,7 +318,7 @@ class QuadraticNetwork(TableInput):
 
         assert job.validation is not None
         with torch.no_grad():
-            judge.check(module.answer(module.network(job.validation.inputs)).cpu().numpy())
+            judge.check(module.answer(job.network(job.validation.inputs)).cpu().numpy())
         return judged
 
     def _read(
@@ -355,8 +382,8 @@ class QuadraticNetwork(TableInput):
 
     def _check_network(self, columns: int) -> None:
         """Refuses to go on with a network of another form (warm_start, partial_fit)."""
-        wanted = _form(self._build(columns, device="meta"))
-        have = _form(self.module_.network)
+        wanted = form([self._build(columns, device="meta")] * int(self.members))
+        have = form(self.module_.networks)
         if wanted != have:
             raise InputError(
                 f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
@@ -418,16 +445,3 @@ class QuadraticNetwork(TableInput):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
-
-
-def _form(network: nn.Sequential) -> str:
-    """Widths, neurons and activations of a network, in words."""
-    layers = [layer for layer in network if hasattr(layer, "out_features")]
-    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-    text = "-".join(map(str, widths))
-    if len(layers) == 1:
-        return text
-    names = {kind: name for name, make in ACTIVATIONS.items() for kind in [type(make())]}
-    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
-    label = neuron if rank is None else f"{neuron}[{rank}]"
-    return f"{text} of {label} neurons with {names[type(network[1])]}"

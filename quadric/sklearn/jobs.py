@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from statistics import fmean
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -47,6 +49,8 @@ class Settings:
         adaptive: instead of stopping, lower the learning rate to a fifth, three times.
         verbose: print the loss of each epoch.
         rate: what the learning rate is multiplied with at each step, counted from 0; None: by 1.
+        shrinkage: how strongly the columns of the first layer are pulled to zero at first; with
+            each step less.
         max_time: seconds after which the epoch is the last one; None: no limit.
     """
 
@@ -59,6 +63,7 @@ class Settings:
     verbose: bool = False
     rate: Callable[[int], float] | None = None
     max_time: float | None = None
+    shrinkage: float = 0.0
 
 
 @dataclass
@@ -152,3 +157,34 @@ class Outcome:
     usable: bool = True
     seconds: float = 0.0
     optimizer: AdamState | None = None
+
+
+def merge(outcomes: Sequence[Outcome]) -> Outcome:
+    """How the training of the members of one estimator went, as if they were one network.
+
+    Args:
+        outcomes: of the members.
+
+    Returns:
+        Losses and scores are means over the members that were still learning in an epoch.
+    """
+    if len(outcomes) == 1:
+        return outcomes[0]
+
+    def means(curves: Iterable[list[float]]) -> list[float]:
+        epochs = zip_longest(*curves)
+        return [fmean(value for value in epoch if value is not None) for epoch in epochs]
+
+    losses = means(outcome.losses for outcome in outcomes)
+    best = [outcome.best_score for outcome in outcomes if outcome.best_score is not None]
+    failed = [outcome.diverged_at for outcome in outcomes if outcome.diverged_at is not None]
+    return Outcome(
+        losses=losses,
+        scores=means(outcome.scores for outcome in outcomes),
+        best_score=fmean(best) if best else None,
+        best_loss=min(losses),
+        stopped=all(outcome.stopped for outcome in outcomes),
+        diverged_at=min(failed, default=None),
+        usable=all(outcome.usable for outcome in outcomes),
+        seconds=sum(outcome.seconds for outcome in outcomes),
+    )

@@ -28,12 +28,14 @@ def shared_rules(model: Any) -> list[Rule]:
     scorer = model.scoring is None or model.scoring in get_scorer_names()
     return [
         ("hidden_layer_sizes", whole, "whole numbers >= 1, as in (64, 64)"),
+        ("members", counts(model.members), "a whole number >= 1"),
         ("activation", model.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
         ("batch_size", batch == "auto" or counts(batch), "'auto' or a whole number >= 1"),
         ("early_stopping", model.early_stopping in stops, "True, False or 'auto'"),
         ("learning_rate", model.learning_rate in rates, "'constant' or 'adaptive'"),
         ("learning_rate_init", is_finite(lr) and lr > 0, "a finite number > 0"),
         ("alpha", is_finite(model.alpha), "a finite number >= 0"),
+        ("shrinkage", is_finite(model.shrinkage), "a finite number >= 0"),
         ("tol", is_finite(model.tol), "a finite number >= 0"),
         (
             "validation_fraction",

@@ -15,7 +15,7 @@ from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
 from quadric.sklearn.inputs import Arrays, refuse_large
 from quadric.sklearn.losses import SQUARED, Loss, pinball
-from quadric.sklearn.modules import Scaled, TableRegressor, mean_and_scale
+from quadric.sklearn.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.sklearn.parameters import Rule, is_finite
 from quadric.sklearn.targets import TRANSFORMS, TransformedRegressor, make_transform
 
@@ -36,6 +36,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             ordinary network.
         rank: its rank; None for the neuron's own default.
         neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
         loss: what is minimized: "squared_error" predicts the mean, "absolute_error" the median,
             "quantile" a quantile.
@@ -47,6 +49,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             target itself.
         alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
             and biases have none.
+        shrinkage: how strongly the weights of each column are pulled to zero at the start of `fit`,
+            as a share of what Adam can move them. The pull fades within some hundred steps. It
+            keeps useless columns out; 0 for none.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
         learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
             does, to a fifth, three times, before the fit stops. Costs two to three times the
@@ -104,25 +109,27 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         self,
         hidden_layer_sizes: int | Sequence[int] = (100,),
         *,
-        neuron: str = "eigen",
+        neuron: str = "shared",
         rank: int | None = None,
         neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
         activation: str = "silu",
         loss: str = "squared_error",
         quantile: float | None = None,
         target_transform: str | None = None,
         alpha: float = 1e-4,
+        shrinkage: float = 0.4,
         batch_size: int | str = "auto",
         learning_rate: str = "constant",
         learning_rate_init: float = 3e-3,
         quadratic_lr: float | None = None,
-        max_iter: int = 200,
+        max_iter: int = 500,
         max_time: float | None = None,
         tol: float = 1e-4,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         scoring: str | None = None,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 30,
         standardize: bool = True,
         random_state: Any = None,
         warm_start: bool = False,
@@ -167,7 +174,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, targets, weights = rows
         wanted = bool(self.standardize)
-        inputs = mean_and_scale(X, weights, wanted)
+        inputs = input_scaling(X, weights, wanted)
         transform = make_transform(self.target_transform, targets, weights)
         if transform is None:
             return TableRegressor(

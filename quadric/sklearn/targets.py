@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.modules import TableRegressor
+from quadric.sklearn.modules import InputScaling, TableRegressor
 
 TRANSFORMS = (None, "auto", "log", "quantile")
 
@@ -112,7 +112,7 @@ class TransformedRegressor(TableRegressor):
     def __init__(
         self,
         network: nn.Sequential,
-        inputs: tuple[Tensor, Tensor],
+        inputs: InputScaling,
         targets: tuple[Tensor, Tensor],
         flat: bool,
         transform: Transform,
