@@ -296,6 +296,14 @@ class Comparison:
         """What was dropped, assumed, warned of, or made shorter, a line each."""
         notes = [*self.table.notes, *self.plan.notes(len(self.table.target))]
         split = self.plan.split
+        most = self.plan.epochs(self.plan.training_rows(len(self.table.target)))
+        for row in self.rows if split.kind != "time" else ():  # by time folds differ in epochs
+            ended = sum((fit.epochs or 0) >= most for fit in row.fits)
+            if row.contender is not None and self.plan.large and ended:
+                notes.append(
+                    f"{row.model} used up its epochs in {ended} of {len(row.fits)} fits: with more "
+                    "--epochs its error may be lower"
+                )
         if split.kind == "time":
             notes.append(f"{self.plan.folds} folds by time: each is tested on what comes after it")
         elif split.kind == "group":
