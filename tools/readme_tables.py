@@ -110,6 +110,23 @@ def _table_fits(results: Path) -> str:
     return markdown_table(header, rows, "lrrrr")
 
 
+def _calibration(results: Path) -> str:
+    """How far the classifiers' probabilities are from shares that come true."""
+    data = json.loads((results / "calibration.json").read_text(encoding="utf-8"))
+    rows = []
+    for row in data["rows"]:
+        cells = [f"{row[k]:.3f} ± {row[f'{k}_std']:.3f}" for k in ("calibration_error", "log_loss")]
+        about = [row["table"], f"{row['rows']:,}", row["classes"], row["model"]]
+        rows.append([*about, *cells])
+    header = ["table", "rows", "classes", "model", "calibration error", "log loss"]
+    return (
+        markdown_table(header, rows, "lrrlrr")
+        + f"\n\nDefaults of both, {data['folds']} folds, {data['bins']} bins, mean and standard "
+        f"deviation of {data['seeds']} seeds; churn is a generated table: "
+        f"`{data['command']}`."
+    )
+
+
 def _bench(
     file: str, table: Callable[..., str], times: str = "times are the best"
 ) -> Callable[[Path], str]:
@@ -283,6 +300,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "laws": _laws,
     "compared": _compared,
     "table-fits": _table_fits,
+    "calibration": _calibration,
     "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _networks, RATIOS),
     "networks-before": _bench("suite_before.json", _networks, RATIOS),
@@ -300,6 +318,7 @@ PAGES = (
     ROOT / "docs" / "conversion.md",
     ROOT / "docs" / "defaults.md",
     ROOT / "docs" / "deployment.md",
+    ROOT / "docs" / "estimators.md",
     ROOT / "docs" / "laws.md",
     ROOT / "docs" / "when.md",
     ROOT / "docs" / "neurons.md",

@@ -52,10 +52,13 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         learning_rate_init: learning rate of Adam.
         quadratic_lr: learning rate of the quadratic parameters; None for the same.
         max_iter: epochs at most.
+        max_time: seconds of training, after which the epoch is the last one; None: no limit.
         tol: the fraction by which the loss must fall to count as an improvement.
         early_stopping: hold a part of the rows out and stop when its loss no longer falls. "auto":
             from 100 rows on.
         validation_fraction: the part that is held out, the same share of every class.
+        scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps; None:
+            the log loss.
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`.
         random_state: of the start, the order of the rows and the part that is held out.
@@ -68,11 +71,14 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         module_: the fitted network with its scaling; `to_torch()` gives a copy.
         loss_curve_: training loss of each epoch, without the penalty.
         best_loss_: the lowest of them.
-        validation_scores_: accuracy on the part that was held out, each epoch; None without.
+        validation_scores_: accuracy, or `scoring`, on the part that was held out, each epoch;
+            None without.
         best_validation_score_: of the epoch that was kept.
         n_iter_: epochs.
         n_features_in_: columns.
         feature_names_in_: their names, where X had any.
+        prepared_names_: the columns that the network takes, made of those by `prepare`.
+        dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
         n_outputs_: outputs of the network.
         n_layers_: layers, input and output included.
         n_parameters_: parameters of the network.

@@ -28,7 +28,8 @@ def fit_many(
 
     Args:
         estimators: fitted in place.
-        data: (X, y) or (X, y, sample_weight) for each of them.
+        data: what `fit` takes for each of them: (X, y), (X, y, sample_weight) or all four with
+            the eval_set.
         on_fit: called with an estimator's position and outcome as soon as it is fitted; an
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.

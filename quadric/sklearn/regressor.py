@@ -60,10 +60,13 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         quadratic_lr: learning rate of the quadratic parameters; None for the same. A tenth of it
             nearly removes the gain.
         max_iter: epochs at most.
+        max_time: seconds of training, after which the epoch is the last one; None: no limit.
         tol: the fraction by which the loss must fall to count as an improvement.
         early_stopping: hold a part of the rows out, stop when its loss no longer falls and keep
             the best epoch. "auto": from 100 rows on.
         validation_fraction: the part that is held out.
+        scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps, measured
+            in the unit of the target; None: the loss.
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`.
         random_state: of the start, the order of the rows and the part that is held out.
@@ -75,11 +78,15 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         module_: the fitted network with its scaling; `to_torch()` gives a copy.
         loss_curve_: training loss of each epoch, on standardized targets, without the penalty.
         best_loss_: the lowest of them.
-        validation_scores_: R^2 on the part that was held out, each epoch; None without.
+        validation_scores_: R^2 on the part that was held out, each epoch (of the transformed
+            target; for losses that are no squares minus the loss; with `scoring` that score); None
+            without.
         best_validation_score_: of the epoch that was kept.
         n_iter_: epochs.
         n_features_in_: columns.
         feature_names_in_: their names, where X had any.
+        prepared_names_: the columns that the network takes, made of those by `prepare`.
+        dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
         n_outputs_: targets.
         n_layers_: layers, input and output included.
         n_parameters_: parameters of the network.

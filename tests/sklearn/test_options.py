@@ -161,7 +161,7 @@ def test_skewed_targets_are_straightened_and_restored(
         far = module(torch.tensor(X) * 1e6)
     assert torch.isfinite(far).all()
     assert model.predict(X).dtype == dtype
-    if dtype == "float32":
+    if (dtype, name) == ("float32", "quantile"):
         onnxruntime = pytest.importorskip("onnxruntime")
         quadric.export_onnx(module, tmp_path / "model.onnx", torch.tensor(X[:4]))
         session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
