@@ -27,8 +27,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
 
     Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`, the optimizer is
     Adam. What differs: `activation`, `learning_rate_init`, `max_iter` and `n_iter_no_change` have
-    other defaults, chosen on many tables (docs/defaults.md), `early_stopping` is "auto", inputs and target are standardized, and `tol` is a fraction of the loss (on smooth
-    data the error keeps falling long after an absolute tolerance would have stopped).
+    other defaults, chosen on many tables (docs/defaults.md); `early_stopping` is "auto"; inputs and
+    target are standardized; and `tol` is a fraction of the loss (on smooth data the error keeps
+    falling long after an absolute tolerance would have stopped).
 
     Args:
         hidden_layer_sizes: width of each hidden layer.
