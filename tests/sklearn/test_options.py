@@ -32,7 +32,7 @@ def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
 
 def test_losses_predict_the_mean_the_median_and_quantiles() -> None:
     X, y = table(2000)
-    options = [
+    options: list[dict[str, Any]] = [
         {},
         {"loss": "absolute_error"},
         {"loss": "quantile", "quantile": 0.9},
