@@ -81,7 +81,8 @@ def shape(arm: Arm, **options: Any) -> Shape:
 @functools.cache
 def fitted(arm: Arm, columns: int, width: int) -> Shape:
     """The widest one of two hidden layers with no more parameters than the linear one."""
-    plain = {"in_features": columns, "hidden": (width, width), "activation": "silu"}
+    plain: dict[str, Any] = {"in_features": columns, "hidden": (width, width)}
+    plain["activation"] = "silu"
     budget = shape(Arm("linear"), **plain).params
     found = models.fit("mlp", params=budget, **plain, **arm.options())
     return Shape(found.options, found.params, found.macs)
