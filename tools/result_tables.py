@@ -202,7 +202,8 @@ def runs_table(part: str, scale: float, digits: str) -> Callable[[Path], str]:
         found = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
         if not found:
             return "No run is published yet."
-        return arm_rows(found, scale, digits)
+        page = "[These runs on one page](report.html): curves, settings, commands."
+        return f"{arm_rows(found, scale, digits)}\n\n{page}"
 
     return made
 
