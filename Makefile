@@ -3,6 +3,7 @@
 # make test-slow  the slow ones
 # make lint       ruff and mypy
 # make docs       the documentation site into site/
+# make package    wheel and sdist into dist/, installed in an empty environment and tried
 # make notebooks  run the notebooks again, and write their pages for the site
 # make results    every table of README.md and docs/, and report.html, from results/
 # make readme     the demo's numbers and picture into results/, docs/ and README.md
@@ -21,7 +22,7 @@ JOBS ?= auto
 KERNEL_TESTS := tests/nn/test_linear.py tests/nn/test_conv.py tests/nn/test_layers.py tests/zoo/test_shared.py \
 	tests/test_functional.py
 
-.PHONY: demo test test-slow lint docs notebooks results readme clean
+.PHONY: demo test test-slow lint docs notebooks package results readme clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed-demo
@@ -44,8 +45,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo 'the site is in site/: open site/index.html'
+
+package: $(VENV)/.installed-dev
+	$(BIN)/python tools/package.py
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/python tools/notebooks.py

@@ -11,6 +11,7 @@ from quadric.errors import MissingExtraError
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
     "tables": ("sklearn", "pandas", "pyarrow"),
+    "rivals": ("lightgbm",),
     "plots": ("matplotlib", "sympy"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
@@ -24,6 +25,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 TITLES = {
     "train": "training",
     "tables": "table",
+    "rivals": "rivals",
     "plots": "plotting",
     "onnx": "ONNX",
     "hf": "Hugging Face",

@@ -96,7 +96,9 @@ class QuadraticShare(dict[str, LayerShare]):
         return f"{type(self).__name__}({super().__repr__()}, unmeasured={self.unmeasured!r})"
 
 
-def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
+def quadratic_share(
+    model: nn.Module, batches: Iterable[Any] | Tensor | Mapping[str, Any]
+) -> QuadraticShare:
     """Measures, layer by layer, how much of the neurons' output is quadratic.
 
     Each neuron's output is split into its linear part y1 and its quadratic part y2. Its share is
@@ -107,18 +109,19 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
 
     Args:
         model: a model with quadratic layers.
-        batches: any iterable of batches, for example a DataLoader or a list of tensors. A batch is
-            a tensor, a tuple of several arguments, or a mapping of keyword arguments. Where the
-            model takes the first entry of a tuple or list alone, the rest are labels; that entry
-            may again be a tuple, a list or a mapping. Tensors are moved to the device of the model.
-            Everything is read in one pass and nothing is kept, so that any number of batches fits.
+        batches: any iterable of batches, for example a DataLoader or a list of tensors; a single
+            tensor or mapping is one batch. A batch is a tensor, a tuple of several arguments, or a
+            mapping of keyword arguments. Where the model takes the first entry of a tuple or list
+            alone, the rest are labels; that entry may again be a tuple, a list or a mapping.
+            Tensors are moved to the device of the model. Everything is read in one pass and
+            nothing is kept, so that any number of batches fits.
 
     Returns:
         The share and the correlation of every layer.
 
     Raises:
         InputError: if the model has no quadratic layers, or there is no batch.
-        InputTypeError: if `model` is not a module, or `batches` is a single batch.
+        InputTypeError: if `model` is not a module, or `batches` is no iterable.
 
     Examples:
         >>> from quadric.nn import QuadraticLinear
@@ -132,10 +135,12 @@ def quadratic_share(model: nn.Module, batches: Iterable[Any]) -> QuadraticShare:
         mean over layers                   0.0000
     """
     check_model(model)
-    if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Iterable):
+    if isinstance(batches, (Tensor, Mapping)):
+        batches = [batches]
+    if isinstance(batches, str) or not isinstance(batches, Iterable):
         raise InputTypeError(
             f"batches must be an iterable of batches, got one {type(batches).__name__}: "
-            "put a single batch into a list."
+            "give a list of tensors or a DataLoader."
         )
     # Hooks added to an already compiled module may never be called: run what it was compiled from.
     model = unwrapped(model)

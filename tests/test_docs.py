@@ -17,19 +17,18 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # The pages of notebooks are made by running them.
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "notebooks")
-# These have tests of their own, with the names that their code needs.
-ELSEWHERE = {
-    "tables.md",
-    "conversion.md",
-    "deployment.md",
-    "neurons.md",
-    "training.md",
-    "own_parts.md",
-    "analysis.md",
-}
+# These have tests of their own, with the names that their code needs (test_docs_*.py).
+ELSEWHERE = {"tables.md", "compare.md", "neurons.md", "training.md", "own_parts.md"}
+SLOW = {"analysis.md", "deployment.md"}
+# What a page needs beyond all extras.
+NEEDS = {"integrations.md": ("peft", "optuna")}
 RUN = [
-    page for page in PAGES if page.name not in ELSEWHERE and "```python" in page.read_text("utf-8")
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.name in SLOW else [])
+    for page in PAGES
+    if page.name not in ELSEWHERE and "```python\n" in page.read_text("utf-8")
 ]
+# Pages to look things up in, and two that are longer than the others.
+LONG = {"neurons.md", "recipes.md", "tables.md", "translation.md"}
 
 
 def python_blocks(page: Path) -> list[str]:
@@ -47,13 +46,16 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")  # of others
+@pytest.mark.parametrize("page", RUN)
 def test_code_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The blocks of a page run one after the other; `print(…)  # value` promises a value."""
+    for package in NEEDS.get(page.name, ()):
+        pytest.importorskip(package, reason=f"{page.name} shows it")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "page"}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), names)
         printed = capsys.readouterr().out
@@ -87,3 +89,16 @@ def test_the_site_builds(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "reference" / "cli.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if p.parent.name != "reference" and p.name not in LONG],
+    ids=lambda page: page.stem,
+)
+def test_pages_are_short(page: Path) -> None:
+    """At most 1,200 words beside code and generated tables; the reference may be longer."""
+    text = re.sub(
+        r"```.*?```|<!-- table:.*?/table -->", "", page.read_text("utf-8"), flags=re.DOTALL
+    )
+    assert len(text.split()) <= 1200

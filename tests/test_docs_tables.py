@@ -1,4 +1,4 @@
-"""What docs/tables.md shows is there."""
+"""What the pages on tables show is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from typer.main import get_command
 from quadric.cli.app import app
 from quadric.sklearn import QuadraticRegressor
 
-TEXT = (Path(__file__).parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = [
+    (DOCS / name).read_text(encoding="utf-8") for name in ("tables.md", "compare.md", "compared.md")
+]
+TEXT = "".join(PAGES)
+
+
+def test_pages_stay_short() -> None:
+    assert all(len(page.split()) <= 1200 for page in PAGES)
 
 
 def test_defaults_in_the_table_are_those_of_the_estimator() -> None:

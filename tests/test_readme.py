@@ -31,3 +31,11 @@ def test_pictures_and_pages_exist() -> None:
     for link in links:
         assert (ROOT / link).is_file(), link
         assert (ROOT / link).stat().st_size < 200_000, link
+
+
+def test_it_is_short_and_begins_with_what_sells() -> None:
+    assert len(README.split()) < 1400
+    fold = README.partition("\n## ")[0]
+    for part in ("![", "](#results)", "pip install -e '.[", "```python"):
+        assert part in fold, part
+    assert len(fold.splitlines()) <= 32

@@ -351,8 +351,7 @@ def test_report_prints_and_serializes():
 @pytest.mark.parametrize(
     ("batches", "error", "message"),
     [
-        (torch.ones(2, 3), TypeError, "iterable of batches, got one Tensor: put a single batch"),
-        ({"x": torch.ones(2, 3)}, TypeError, "iterable of batches, got one dict"),
+        ("ab", TypeError, "iterable of batches, got one str: give a list"),
         (3, TypeError, "iterable of batches, got one int"),
         ([], ValueError, "at least one batch, got none"),
         ([()], ValueError, "a batch must hold an input, got an empty one"),
@@ -361,6 +360,13 @@ def test_report_prints_and_serializes():
 def test_bad_batches_are_refused(batches, error, message):
     with pytest.raises(error, match=message):
         quadratic_share(QuadraticLinear(3, 4), batches)
+
+
+@pytest.mark.parametrize("single", [lambda x: x, lambda x: {"input": x}], ids=["tensor", "mapping"])
+def test_a_single_batch_needs_no_list(single):
+    layer = QuadraticLinear(3, 4, rank=3, eigenvalue_init="random_sign")
+    x = torch.randn(8, 3)
+    assert quadratic_share(layer, single(x)) == quadratic_share(layer, [x])
 
 
 def test_models_without_quadratic_layers_are_refused():

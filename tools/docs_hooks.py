@@ -5,8 +5,10 @@ mkdocs calls `on_files` (see `hooks` in mkdocs.yml).
 
 from __future__ import annotations
 
+import inspect
 import re
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,6 +21,10 @@ from quadric.analysis.page import report
 from quadric.cli.app import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    *("quadric.analysis", "quadric.analysis.figures", "quadric.data", "quadric.exporting"),
+    *("quadric.functional", "quadric.models", "quadric.sklearn", "quadric.train", "quadric.zoo"),
+)
 
 
 def commands_page() -> str:
@@ -43,6 +49,19 @@ def contributing_page() -> str:
     )
 
 
+def public_names() -> dict[str, object]:
+    """Every public class and function by its full name: those of `quadric` and of its packages."""
+    found = {f"quadric.{name}": getattr(quadric, name) for name in vars(quadric)["__all__"]}
+    for module in map(import_module, PACKAGES):
+        for name in dir(module):
+            value = getattr(module, name)
+            if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            if value.__module__.startswith(module.__name__):  # not what it only uses
+                found[f"{module.__name__}.{name}"] = value
+    return {name: value for name, value in found.items() if not inspect.ismodule(value)}
+
+
 def report_page() -> bytes | None:
     """The report of the published runs, if there are any."""
     folders = [ROOT / "results" / part for part in ("images", "translation")]
@@ -54,18 +73,27 @@ def report_page() -> bytes | None:
 
 
 def missing_names() -> list[str]:
-    """Public names of `quadric` that the page of the Python reference does not have."""
+    """Public names that the page of the Python reference does not have, or that say nothing."""
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^::: quadric\.([\w.]+)", page, re.MULTILINE))
-    modules = {"functional", "models", "zoo"}
-    return sorted(set(vars(quadric)["__all__"]) - modules - documented)
+    shown = set(re.findall(r"^::: ([\w.]+)", page, re.MULTILINE))
+    # One that the top level has, too, is shown there.
+    known = {id(value) for name, value in public_names().items() if name in shown}
+    return sorted(
+        name
+        for name, value in public_names().items()
+        if not inspect.getdoc(value)
+        or not (name in shown or name.rpartition(".")[0] in shown or id(value) in known)
+    )
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made here."""
     missing = missing_names()
     if missing:
-        raise PluginError(f"docs/reference/api.md lacks public names: {', '.join(missing)}")
+        raise PluginError(
+            f"public names without a docstring or a line in docs/reference/api.md: "
+            f"{', '.join(missing)}"
+        )
     pages = {"reference/cli.md": commands_page(), "contributing.md": contributing_page()}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))

@@ -2,7 +2,7 @@
 
     python tools/family_results.py && python tools/readme_tables.py
 
-The table in docs/conversion.md is made from this file; `pytest -m slow tests/conversion` runs
+The table in docs/families.md is made from this file; `pytest -m slow tests/conversion` runs
 every cell again and compares.
 """
 

@@ -17,7 +17,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ def _compared(results: Path) -> str:
     rows = []
     for file in sorted((results / "compare").glob("*.json")):
         data = json.loads(file.read_text(encoding="utf-8"))
+        if ".csv" in data["command"]:  # in a table of their own
+            continue
         regression = data["task"] == "regression"
         measure = "test_rmse" if regression else "test_accuracy"
         errors = {r["neuron"] or r["model"]: r[measure] for r in data["results"]}
@@ -92,6 +94,47 @@ def _compared(results: Path) -> str:
     return markdown_table(header, rows, "lrrrrll")
 
 
+EXAMPLES = ("houses", "churn", "beans", "sensors", "sensors-time")
+# Models that have another name for classes.
+BOTH = {
+    "MLPRegressor": "MLPRegressor / -Classifier", "MLPClassifier": "MLPRegressor / -Classifier",
+    "SVR (RBF)": "SVR / SVC (RBF)", "SVC (RBF)": "SVR / SVC (RBF)",
+    "ridge": "ridge / logistic regression", "logistic regression": "ridge / logistic regression",
+}  # fmt: skip
+
+
+def _examples(results: Path) -> Iterator[dict[str, Any]]:
+    """What `quadric compare` found on the files of tools/example_tables.py."""
+    for name in EXAMPLES:
+        file = results / "compare" / f"{name}.json"
+        if file.is_file():
+            yield json.loads(file.read_text(encoding="utf-8"))
+
+
+def _compared_files(results: Path) -> str:
+    """Every model on the example files: the measure it is judged by, and the seconds of a fit."""
+    header, columns = ["model"], []
+    for data in _examples(results):
+        header.append(f"`{data['command'].split()[2]}`, {data['split']}: {data['judged_by']}")
+        measure = "test_rmse" if data["task"] == "regression" else "test_loss"
+        cells = {}
+        for result in data["results"]:
+            model = result["neuron"] or BOTH.get(result["model"], result["model"])
+            value = result[measure]
+            shown = "-" if value is None else f"{value:,.0f}" if value > 1e4 else f"{value:#.4g}"
+            cells[model] = f"{shown} ({result['seconds']:.2f} s)"
+        columns.append(cells)
+    models = dict.fromkeys(model for cells in columns for model in cells)
+    rows = [[model, *(cells.get(model, "") for cells in columns)] for model in models]
+    return markdown_table(header, rows, "l" + "r" * len(columns))
+
+
+def _compared_verdicts(results: Path) -> str:
+    """What was said about each of the example files."""
+    rows = [[f"`{d['command']}`", f"{d['rows']:,}", d["verdict"]] for d in _examples(results)]
+    return markdown_table(["command", "rows", "verdict"], rows, "lrl")
+
+
 def _table_fits(results: Path) -> str:
     """`quadric bench --tables`: fits against MLPRegressor, stacks against fits one by one."""
     data = json.loads((results / "bench" / "tables.json").read_text(encoding="utf-8"))
@@ -109,6 +152,23 @@ def _table_fits(results: Path) -> str:
     together = f"{data['settings']['networks']} together, to one by one"
     header = ["fit", "seconds", "of MLPRegressor's", "wanted at most", together]
     return markdown_table(header, rows, "lrrrr")
+
+
+def _calibration(results: Path) -> str:
+    """How far the classifiers' probabilities are from shares that come true."""
+    data = json.loads((results / "calibration.json").read_text(encoding="utf-8"))
+    rows = []
+    for row in data["rows"]:
+        cells = [f"{row[k]:.3f} ± {row[f'{k}_std']:.3f}" for k in ("calibration_error", "log_loss")]
+        about = [row["table"], f"{row['rows']:,}", row["classes"], row["model"]]
+        rows.append([*about, *cells])
+    header = ["table", "rows", "classes", "model", "calibration error", "log loss"]
+    return (
+        markdown_table(header, rows, "lrrlrr")
+        + f"\n\nDefaults of both, {data['folds']} folds, {data['bins']} bins, mean and standard "
+        f"deviation of {data['seeds']} seeds; churn is a generated table: "
+        f"`{data['command']}`."
+    )
 
 
 def _bench(
@@ -248,13 +308,43 @@ def _laws(results: Path) -> str:
     )
 
 
+def _defaults(part: str) -> Callable[[Path], str]:
+    """Errors of the estimators with earlier and present defaults, beside scikit-learn's models."""
+
+    def table(results: Path) -> str:
+        data = json.loads((results / "defaults.json").read_text(encoding="utf-8"))[part]
+        models = ("before", "after", "MLP", "HistGradientBoosting")
+        rows, ratios = [], []
+        for name, entry in data.items():
+            runs = [entry["models"].get(model, {}) for model in models]
+            shared = sorted(set.intersection(*(set(run) for run in runs)))
+            if not shared:
+                continue
+            errors = [statistics.fmean(run[seed]["error"] for seed in shared) for run in runs]
+            best = errors.index(min(errors))
+            cells = [f"**{e:.3f}**" if i == best else f"{e:.3f}" for i, e in enumerate(errors)]
+            rows.append([name, f"{entry['rows']:,} x {entry['columns']}", *cells, str(len(shared))])
+            ratios.append([math.log(error / errors[0]) for error in errors])
+        means = [
+            f"{math.exp(statistics.fmean(column)):.2f}" for column in zip(*ratios, strict=True)
+        ]
+        rows.append(["geometric mean, before = 1", "", *means, ""])
+        header = ["table", "rows learned x columns", *models, "runs"]
+        return markdown_table(header, rows, "lrrrrrr")
+
+    return table
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
     "savings": _savings,
     "laws": _laws,
     "compared": _compared,
+    "compared-files": _compared_files,
+    "compared-verdicts": _compared_verdicts,
     "table-fits": _table_fits,
+    "calibration": _calibration,
     "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _networks, RATIOS),
     "networks-before": _bench("suite_before.json", _networks, RATIOS),
@@ -264,12 +354,17 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,
     "families": _families,
+    "defaults-development": _defaults("development"),
+    "defaults-uci": _defaults("uci"),
     **TABLES_OF_EVIDENCE,
 }
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "conversion.md",
+    ROOT / "docs" / "compared.md",
+    ROOT / "docs" / "defaults.md",
+    ROOT / "docs" / "families.md",
     ROOT / "docs" / "deployment.md",
+    ROOT / "docs" / "estimators.md",
     ROOT / "docs" / "laws.md",
     ROOT / "docs" / "when.md",
     ROOT / "docs" / "neurons.md",
@@ -277,6 +372,7 @@ PAGES = (
     ROOT / "docs" / "reproduce.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "tables.md",
+    ROOT / "docs" / "verified.md",
 )
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)

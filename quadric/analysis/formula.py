@@ -134,9 +134,10 @@ def _without_scaling(
 ) -> tuple[nn.Module, Standardization | None]:
     """An estimator's module as the network in it and its scaling."""
     fields = ("input_mean", "input_scale", "target_mean", "target_scale")
-    if not isinstance(getattr(model, "network", None), nn.Module) or not all(
-        isinstance(getattr(model, name, None), Tensor) for name in fields
-    ):
+    alone = isinstance(getattr(model, "network", None), nn.Module) and not getattr(
+        model, "others", 0
+    )
+    if not alone or not all(isinstance(getattr(model, name, None), Tensor) for name in fields):
         return model, scale
     return model.network, Standardization(*(getattr(model, name) for name in fields))  # type: ignore[return-value]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from typer import Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.extras import require
+from quadric.progress import duration, say
 from quadric.writing import check_writable
 
 _TIMING = {"paths", "repeats", "rounds", "threads", "memory"}
@@ -76,6 +76,7 @@ def bench(
         require("tables", "quadric bench --tables")
         from quadric.bench.tables import bench_tables
 
+        say("fits of tables against MLPRegressor: a minute or a few")
         fits = bench_tables(rows=rows, repeats=min(repeats or 5, 5))
         return options.show(fits, fits.to_dict(), json_file)
     if onnx:
@@ -134,10 +135,9 @@ def bench(
         cases = known.layer_cases(compared, sizes, ways, layouts, types)
     repeats = repeats or REPEATS[suite]
     keeps = keep_freed_memory()
-    minutes = expected_seconds(cases, repeats, rounds) / 60
-    about = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{60 * minutes:.0f} seconds"
+    about = duration(expected_seconds(cases, repeats, rounds))
     for note in [*notes, *more, f"this takes about {about}"]:
-        print(note, file=sys.stderr)
+        say(note)
     with options.progress_bar(timed_runs(cases, repeats, rounds), "timing") as tick:
         report = run(cases, repeats, memory, tick, rounds, AT_LEAST)
     report = replace(report, keeps_memory=keeps)

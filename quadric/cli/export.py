@@ -9,6 +9,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import FileError, InputError
 from quadric.extras import require
+from quadric.progress import say
 from quadric.writing import check_writable
 
 
@@ -80,5 +81,6 @@ def export(
         max_drop=max_drop,
         opset=opset,
         threads=threads,
+        tell=say,
     )
     options.show(deployment_table(result), result, json_file)

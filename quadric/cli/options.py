@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ import typer
 from typer import Option
 
 from quadric.errors import InputError
+from quadric.progress import progress_bar as progress_bar
 from quadric.writing import check_writable, write_text
 
 
@@ -115,27 +114,3 @@ def show(text: object, data: Any, json_file: str | None) -> None:
     if json_file not in (None, "-"):
         write_text(str(json_file), content + "\n")
     print(content if json_file == "-" else text)
-
-
-@contextmanager
-def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, where that is a terminal.
-
-    Args:
-        total: the number of steps, or None if the first step says it.
-        what: what is being done.
-
-    Yields:
-        A function of the steps that were done, by default 1, what is done next, and the total.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    hidden = not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task(what, total=total)
-
-        def advance(done: int = 1, now: str = "", total: int | None = total) -> None:
-            bar.update(task, advance=done, description=now or what, total=total)
-
-        yield advance

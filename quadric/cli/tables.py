@@ -27,8 +27,13 @@ def compare(
     hidden: str = Option("64,64", help="Hidden layers of the linear network."),
     activation: str = Option("silu", help="silu, relu, tanh, logistic or identity."),
     folds: int = Option(5, help="Folds of the cross-validation."),
-    seeds: int = Option(3, help="Starts of each network on each fold.", min=1),
+    seeds: int | None = Option(
+        None, help="Starts of each network on each fold: 3, or 1 on large tables.", min=1
+    ),
     seed: int = Option(0, help="Of the split and the first start.", min=0),
+    split: str = Option(
+        "random", help="Test on random rows, on later ones (time) or on new groups (group:COLUMN)."
+    ),
     epochs: int | None = Option(None, help="Epochs at most; else enough to converge.", min=1),
     rows: int | None = Option(None, help="First rows of a file, or samples of a law.", min=1),
     delimiter: str | None = Option(None, help="Of a file; else found."),
@@ -36,7 +41,8 @@ def compare(
     categories: str = Option("", help="Columns to take as categories: a,b."),
     data_dir: Path | None = Option(None, help="Where the UCI tables are."),
     run_dir: Path | None = Option(None, help="Where fits are kept; else under runs/compare."),
-    baselines: bool = Option(True, help="Fit scikit-learn's models too."),
+    baselines: bool = Option(True, help="Fit scikit-learn's models and LightGBM too."),
+    opponents: str = Option("", help="More models: xgboost,catboost,tabm,realmlp."),
     save: Path | None = Option(
         None, help="Refit the best quadratic network: model.onnx or model.safetensors."
     ),
@@ -45,8 +51,8 @@ def compare(
 ) -> None:
     """Say whether a quadratic network is better on a table, and by how much.
 
-    Networks of equal size and scikit-learn's models are cross-validated. Every fit is kept: the
-    same command goes on where it was stopped.
+    Networks of equal size and other models are cross-validated. Every fit is kept: the same command
+    goes on where it was stopped.
 
     Example: quadric compare houses.csv --target price
     """
@@ -68,7 +74,7 @@ def compare(
         if save.suffix == ".onnx":
             require("onnx", "quadric compare --save model.onnx")
     try:
-        with options.progress_bar(None, "comparing") as advance:
+        with options.progress_bar(None, "comparing", own_estimate=True) as advance:
             found = compare_table(
                 source,
                 target=target,
@@ -79,6 +85,7 @@ def compare(
                 folds=folds,
                 seeds=seeds,
                 seed=seed,
+                split=split,
                 epochs=epochs,
                 rows=rows,
                 delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
@@ -87,8 +94,10 @@ def compare(
                 data_dir=data_dir,
                 run_dir=run_dir,
                 baselines=baselines,
+                opponents=options.words(opponents),
                 save=save,
                 progress=advance,
+                on_result=lambda line: advance(0, line=line),
             )
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)

@@ -146,7 +146,11 @@ def evaluate(
     place: dict[str, Any] = {"imports": imports or [], "trust": trust, **options.place(data_dir)}
     if test is not None:
         place["test"] = test
-    found = [evaluate(run, **place) for run in runs]
+    found = []
+    with options.progress_bar(len(runs), "testing") as advance:
+        for run in runs:
+            found.append(evaluate(run, **place))
+            advance()
     text = "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
     options.show(text, found if len(found) > 1 else found[0], json_file)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quadric.data.units import strip_unit
 from quadric.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _FEW_ROWS = 20
 # classes.
 _FEW_CLASSES = 10
 _ROWS_A_CLASS = 5
+# Up to this many whole numbers could be meant as classes, too: a line says how they were taken.
+_SEVERAL_CLASSES = 30
 _LISTED = 50
 _IDENTIFIER = re.compile(
     r"(?i:(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$)|[a-z](Id|ID)$"
@@ -49,6 +52,7 @@ class UserTable:
         kinds: "number", "category" or "date", for each column of `inputs`.
         task: "regression" or "classification".
         notes: what was dropped, counted or assumed, a line each.
+        groups: the group of each row, where rows are to be split by groups; not learned from.
     """
 
     name: str
@@ -57,6 +61,7 @@ class UserTable:
     kinds: dict[str, str]
     task: str
     notes: list[str] = field(default_factory=list)
+    groups: pd.Series | None = None
 
 
 def make_table(
@@ -67,6 +72,7 @@ def make_table(
     task: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    group: str | None = None,
 ) -> UserTable:
     """Decides what the columns of a frame are.
 
@@ -77,12 +83,16 @@ def make_table(
         task: "regression" or "classification"; None finds it from the target.
         drop: columns to leave out.
         categories: columns to take as categories, whatever they look like.
+        group: a column that names groups of rows, which is not learned from.
     """
-    for what, wanted in (("target", [target]), ("drop", drop), ("categories", categories)):
+    asked = {"target": [target], "drop": drop, "categories": categories}
+    for what, wanted in (asked | {"split group": [] if group is None else [group]}).items():
         for column in wanted:
             if column not in frame.columns:
                 listed = list_columns(frame)
                 raise InputError(f"no column {column!r} for --{what}: the columns are {listed}")
+    if target == group:
+        raise InputError(f"the target {target!r} cannot be the group, too: name another column")
     if target in drop:
         raise InputError(f"the target {target!r} cannot be dropped: name another target")
     if task is not None and task not in TASKS:
@@ -96,7 +106,8 @@ def make_table(
         notes.append(f"{missing:,} rows without {target!r} are left out")
         frame = frame[values.notna()]
         values = frame[target]
-    y, task, note = _target(values, target, task)
+    units: list[str] = []
+    y, task, note = _target(_unitless(values, target, units), target, task)
     notes += note
     inputs: dict[str, pd.Series] = {}
     kinds: dict[str, str] = {}
@@ -108,8 +119,13 @@ def make_table(
         if column in drop:
             dropped.append(f"{column!r} (as asked)")
             continue
-        kind, series = _classify(frame[column], column, column in categories)
-        reason = _useless(series, column, kind)
+        if column == group:
+            dropped.append(f"{column!r} (the groups)")
+            continue
+        as_category = column in categories
+        series = frame[column] if as_category else _unitless(frame[column], column, units)
+        kind, series = classify_column(series, column, as_category)
+        reason = why_useless(series, column, kind)
         if reason is not None:
             dropped.append(f"{column!r} ({reason})")
             continue
@@ -117,6 +133,8 @@ def make_table(
         count = int(series.isna().sum())
         if count:
             holes.append(f"{column!r} {count:,}")
+    if units:
+        notes.append("read as numbers, without their unit: " + ", ".join(units))
     if dropped:
         notes.append("dropped: " + ", ".join(dropped))
     if holes:
@@ -134,7 +152,18 @@ def make_table(
     import pandas as pd
 
     learned = pd.DataFrame(inputs).reset_index(drop=True)
-    return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes)
+    groups = None if group is None else frame[group].reset_index(drop=True)
+    return UserTable(name, learned, y.reset_index(drop=True), kinds, task, notes, groups)
+
+
+def _unitless(values: pd.Series, column: str, units: list[str]) -> pd.Series:
+    """The column without its unit, if it has one; what was read is added to `units`."""
+    values = _plain(values)
+    found = strip_unit(values) if _is_text(values) else None
+    if found is None:
+        return values
+    units.append(f"{column!r} (such as {found[1]!r})")
+    return found[0]
 
 
 def list_columns(frame: pd.DataFrame) -> str:
@@ -170,7 +199,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
     mixed = (task == "classification" or (task is None and few)) and _is_text(values)
     if mixed:
         mixed = 0 < _parse(values).isna().sum()
-    kind, numbers = _classify(values, target, mixed, is_target=True)
+    kind, numbers = classify_column(values, target, mixed, is_target=True)
     whole = kind == NUMBER and bool((numbers == numbers.round()).all())
     if task is None:
         classes = kind == CATEGORY or distinct == 2 or (whole and few)
@@ -179,6 +208,11 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             notes.append(
                 f"the target {target!r} has {distinct} values and is taken for classes: "
                 "--task regression predicts it as a number"
+            )
+        elif whole and distinct <= _SEVERAL_CLASSES:
+            notes.append(
+                f"the target {target!r} has {distinct} whole numbers and is taken for a number: "
+                "--task classification predicts them as classes"
             )
     if task == "classification":
         if distinct > max(_FEW_CLASSES, len(values) // 2):
@@ -197,7 +231,7 @@ def _target(values: pd.Series, target: str, task: str | None) -> tuple[pd.Series
             "numbers, or name another column"
         )
     if kind == CATEGORY:
-        bad = _first_text(values)
+        bad = first_text(values)
         raise InputError(
             f"the target {target!r} must hold numbers for a regression, but row {bad[0]} is "
             f"{bad[1]!r}: use --task classification, or name another column"
@@ -228,16 +262,28 @@ def _parse(values: pd.Series) -> pd.Series:
     return parsed
 
 
-def _classify(
-    values: pd.Series, column: str, as_category: bool, is_target: bool = False
+def classify_column(
+    values: pd.Series,
+    column: str,
+    as_category: bool = False,
+    is_target: bool = False,
+    remedy: str | None = None,
 ) -> tuple[str, pd.Series]:
-    """The kind of a column, and the column in the type of its kind."""
+    """The kind of a column, and the column in the type of its kind.
+
+    Args:
+        values: with an index that counts the rows from 0, which messages name.
+        column: its name.
+        as_category: take it for a category, whatever it looks like.
+        is_target: for the message.
+        remedy: what to do about text among numbers; None names the options of the command.
+    """
     import pandas as pd
     from pandas.api import types
 
     values = _plain(values)
     if as_category:
-        return CATEGORY, _labels(values)
+        return CATEGORY, as_labels(values)
     if types.is_complex_dtype(values):
         raise InputError(
             f"column {column!r} must hold real numbers, got complex ones: split them into two "
@@ -254,7 +300,7 @@ def _classify(
         _refuse_infinite(numbers, column)
         return NUMBER, numbers
     if isinstance(values.dtype, pd.CategoricalDtype):
-        return CATEGORY, _labels(values)
+        return CATEGORY, as_labels(values)
     present = values.dropna()
     if not len(present):
         return NUMBER, pd.Series(np.full(len(values), np.nan), index=values.index)
@@ -271,34 +317,55 @@ def _classify(
         place = parsed.index[parsed.isna()][0]
         others = int(parsed.isna().sum()) - 1
         more = f" (and {others:,} more)" if others else ""
-        remedy = f"--categories {column!r} or --drop {column!r}"
+        if remedy is None:
+            options = f"--categories {column!r} or --drop {column!r}"
+            remedy = "add " + ("--task classification" if is_target else options)
         raise InputError(
             f"column {column!r} must hold numbers, but row {int(place) + 1} is "
-            f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or add "
-            + ("--task classification" if is_target else remedy)
+            f"{text.loc[place]!r}{more}: correct it, leave the cell empty, or {remedy}"
         )
-    dates = _dates(text)
+    dates = as_dates(text)
     if dates is not None:
         return DATE, dates.reindex(values.index)
-    return CATEGORY, _labels(values)
+    return CATEGORY, as_labels(values)
 
 
-def _labels(values: pd.Series) -> pd.Series:
-    """Labels as text, holes kept."""
+def as_labels(values: pd.Series) -> pd.Series:
+    """Labels as text, holes kept; whole numbers have no point, however they are stored."""
     # One kind of hole: scikit-learn cannot compare with pandas' own NA.
     labels = values.astype(object).where(values.notna(), np.nan)
     present = labels.notna()
-    labels[present] = labels[present].map(lambda cell: str(cell).strip())
+    labels[present] = labels[present].map(_label)
     return labels
 
 
-def _dates(text: pd.Series) -> pd.Series | None:
+def _label(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return str(cell).strip()
+
+
+def is_day_first(text: pd.Series) -> bool:
+    """Whether dates are written with the day before the month, as far as the text tells."""
+    return any(
+        int(re.split(r"[-/.]", cell.strip())[0]) > 12
+        for cell in text.head(1000)
+        if _DATE.fullmatch(cell) and not re.match(r"\s*\d{4}", cell)
+    )
+
+
+def as_dates(text: pd.Series, day_first: bool | None = None) -> pd.Series | None:
+    """Text as dates; None if it holds something else.
+
+    Args:
+        text: without holes.
+        day_first: whether the day stands before the month; None finds it from the text.
+    """
     import pandas as pd
 
     if not all(_DATE.fullmatch(cell) for cell in text.head(100)):
         return None
-    day_first = any(int(re.split(r"[-/.]", cell.strip())[0]) > 12 for cell in text.head(1000)
-                    if not re.match(r"\s*\d{4}", cell))  # fmt: skip
+    day_first = is_day_first(text) if day_first is None else day_first
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # By universal time, as zones may differ from cell to cell.
@@ -320,8 +387,17 @@ def _refuse_infinite(numbers: pd.Series, column: str) -> None:
         )
 
 
-def _useless(series: pd.Series, column: str, kind: str) -> str | None:
-    """Why nothing can be learned from a column; None if something can."""
+def why_useless(
+    series: pd.Series, column: str, kind: str, keep_numbers: bool = False
+) -> str | None:
+    """Why nothing can be learned from a column; None if something can.
+
+    Args:
+        series: of the type of its kind.
+        column: its name.
+        kind: of the column.
+        keep_numbers: take no number for an identifier.
+    """
     present = series.dropna()
     if not len(present):
         return "empty"
@@ -333,7 +409,7 @@ def _useless(series: pd.Series, column: str, kind: str) -> str | None:
         return None
     if kind == CATEGORY and distinct >= _MOSTLY_DISTINCT * len(present):
         return "an identifier: nearly every value differs"
-    if kind == NUMBER and distinct == len(series):
+    if kind == NUMBER and not keep_numbers and distinct == len(series):
         steps = np.diff(present.to_numpy())
         counted = bool((steps == 1).all())
         whole = bool((present == present.round()).all())
@@ -342,7 +418,7 @@ def _useless(series: pd.Series, column: str, kind: str) -> str | None:
     return None
 
 
-def _first_text(values: pd.Series) -> tuple[int, Any]:
+def first_text(values: pd.Series) -> tuple[int, Any]:
     """Row and content of the first cell that is not a number."""
     place = int(np.flatnonzero(_parse(values).isna().to_numpy())[0])
     return int(values.index[place]) + 1, str(values.iloc[place])

@@ -53,11 +53,23 @@ class DateNumbers(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 def make_preparation(table: UserTable) -> ColumnTransformer:
     """The transformer of a table, not fitted; which columns have holes is all it takes from it."""
-    frame = table.inputs
-    holes = {column for column in table.kinds if frame[column].isna().any()}
+    return make_transformer(table.inputs, table.kinds)
+
+
+def make_transformer(
+    frame: pd.DataFrame, kinds: dict[str, str], fill_all: bool = False
+) -> ColumnTransformer:
+    """The transformer of columns whose kinds are known, not fitted.
+
+    Args:
+        frame: only where it has holes is looked at.
+        kinds: of the columns.
+        fill_all: also fill holes of columns that have none here.
+    """
+    holes = {column for column in kinds if frame[column].isna().any()}
 
     def of(kind: str) -> list[str]:
-        return [column for column, found in table.kinds.items() if found == kind]
+        return [column for column, found in kinds.items() if found == kind]
 
     numbers = of(NUMBER)
     marked = [column for column in numbers if column in holes]
@@ -65,7 +77,7 @@ def make_preparation(table: UserTable) -> ColumnTransformer:
     median = SimpleImputer(strategy="median", keep_empty_features=True)
     parts: list[tuple[str, Any, list[str]]] = []
     if numbers:
-        parts.append(("numbers", median if marked else "passthrough", numbers))
+        parts.append(("numbers", median if marked or fill_all else "passthrough", numbers))
     if marked:
         parts.append(("holes", MissingIndicator(features="all"), marked))
     if of(CATEGORY):
@@ -79,7 +91,8 @@ def make_preparation(table: UserTable) -> ColumnTransformer:
     if of(DATE):
         dates = Pipeline([("numbers", DateNumbers()), ("fill", median)])
         parts.append(("dates", dates, of(DATE)))
-    return ColumnTransformer(parts, verbose_feature_names_out=False)
+    transformer = ColumnTransformer(parts, verbose_feature_names_out=False)
+    return transformer.set_output(transform="default")  # whatever the user's own setting is
 
 
 def prepare(table: UserTable, train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

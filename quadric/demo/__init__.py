@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
 
 from quadric import provenance
 from quadric.demo.pictures import draw_all
@@ -22,6 +20,7 @@ from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_ta
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
 from quadric.process import one_thread
+from quadric.progress import progress_bar, say
 from quadric.writing import write_text
 
 
@@ -50,6 +49,7 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     if quick:
         tasks = [dataclasses.replace(task, steps=12) for task in tasks]
         seeds = 2
+    say(f"three scenes, in {'a few seconds' if quick else 'under two minutes'}")
     started = time.perf_counter()
     with one_thread():
         # The first optimizer step of a process loads half of torch: not the first network's time.
@@ -78,14 +78,10 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
 def _run_all(tasks: list[Task], seed: int, seeds: int) -> list[Outcome]:
     total = sum(task.steps for task in tasks) * seeds * len(NEURONS)
     outcomes = []
-    # On stderr, so that what is piped or kept holds only the results.
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("", total=total)
+    with progress_bar(total, "training") as advance:
         for task in tasks:
             for neuron in NEURONS:
-                progress.update(bar, description=f"{task.name}, {neuron} ({task.activation})")
-                outcomes.append(
-                    run_task(task, neuron, seed, seeds, lambda steps: progress.advance(bar, steps))
-                )
+                now = f"{task.name}, {neuron} ({task.activation})"
+                told = partial(advance, now=now)
+                outcomes.append(run_task(task, neuron, seed, seeds, told))
     return outcomes

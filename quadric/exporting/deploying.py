@@ -20,6 +20,7 @@ from quadric.exporting.onnx_file import OPSET, export_onnx
 from quadric.exporting.program import export_torch
 from quadric.exporting.report import ExportReport
 from quadric.exporting.timing import latencies
+from quadric.progress import duration
 from quadric.texttable import text_table
 
 FORMATS = (".onnx", ".pt2")
@@ -96,6 +97,7 @@ def deploy(
     opset: int = OPSET,
     threads: int = 1,
     seconds: float = 2.0,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Writes a network and measures it beside the linear one.
 
@@ -108,6 +110,7 @@ def deploy(
         opset: of an ONNX file.
         threads: used while latency is measured.
         seconds: how long latency is measured, for each batch size.
+        tell: takes a line when the file is written, on what is left to wait for.
 
     Returns:
         The report, and under "networks" a row for each file: its size in bytes and its latencies in
@@ -137,6 +140,9 @@ def deploy(
                 reports[f"{name}, int8"] = made
             else:
                 reports[name] = write_network(what, file, networks[name], opset)
+            if len(reports) == 1:
+                about = duration(len(LATENCY_BATCHES) * seconds)
+                tell(f"{out} is written and compared; timing it beside linear takes {about} more")
         files = {name: report.path for name, report in reports.items()}
         times = {}
         for size in LATENCY_BATCHES:

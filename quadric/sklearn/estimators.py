@@ -10,32 +10,36 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-import numbers
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_regressor
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.sklearn.inputs import Arrays, TableInput, pair, refuse_large, weighted, without_zeros
+from quadric.sklearn.jobs import AdamState, Job, Outcome, Rows, Settings, merge
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.modules import Scaled
-from quadric.sklearn.networks import ACTIVATIONS, build_network
-from quadric.sklearn.training import AdamState, Job, Outcome, Rows, Settings, train
+from quadric.sklearn.networks import build_network, form
+from quadric.sklearn.parameters import Rule, check_device, check_rules, shared_rules
+from quadric.sklearn.scoring import Judge
+from quadric.sklearn.training import train
 from quadric.zoo import get_neuron
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Inputs, encoded targets and weights of rows, before they are standardized."""
 
 AUTO_STOPPING_ROWS = 100
 """With early_stopping="auto" a fit stops early from this number of rows on."""
@@ -44,59 +48,45 @@ PREDICT_ROWS = 2**16
 """Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
 
 
-class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class QuadraticNetwork(TableInput):
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
     neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
     module_: Scaled
-    _optimizer: AdamState | None
+    _optimizer: list[AdamState | None] | None
     n_iter_: int
     loss_curve_: list[float]
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        *,
-        neuron: str = "eigen",
-        rank: int | None = None,
-        neuron_options: Mapping[str, Any] | None = None,
-        activation: str = "silu",
-        alpha: float = 1e-4,
-        batch_size: int | str = "auto",
-        learning_rate: str = "constant",
-        learning_rate_init: float = 3e-3,
-        quadratic_lr: float | None = None,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        standardize: bool = True,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.neuron = neuron
-        self.rank = rank
-        self.neuron_options = neuron_options
-        self.activation = activation
-        self.alpha = alpha
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.learning_rate_init = learning_rate_init
-        self.quadratic_lr = quadratic_lr
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.standardize = standardize
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.device = device
+    # The parameters; each class has a signature of its own, as scikit-learn reads it.
+    hidden_layer_sizes: int | Sequence[int]
+    neuron: str
+    rank: int | None
+    members: int = 1  # pickles from before it have none
+    activation: str
+    alpha: float
+    shrinkage: float = 0.0  # pickles from before it have none
+    batch_size: int | str
+    learning_rate: str
+    learning_rate_init: float
+    quadratic_lr: float | None
+    max_iter: int
+    max_time: float | None = None  # pickles from before it have none, nor the next one
+    tol: float
+    early_stopping: bool | str
+    validation_fraction: float
+    scoring: str | None = None
+    n_iter_no_change: int
+    standardize: bool
+    random_state: Any
+    warm_start: bool
+    verbose: bool
+    device: str
+
+    def _take(self, parameters: dict[str, Any]) -> None:
+        """Sets the parameters of a constructor, given as its `locals()`."""
+        for name, value in parameters.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
 
     # What the two classes add.
 
@@ -119,9 +109,17 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         """The network with the scaling of these rows."""
         raise NotImplementedError
 
-    def _targets(self, targets: np.ndarray) -> Tensor:
+    def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
         """Encoded targets as the network sees them."""
         raise NotImplementedError
+
+    def _truth(self, targets: np.ndarray) -> np.ndarray:
+        """Encoded targets as `y` has them."""
+        raise NotImplementedError
+
+    def _class_weights(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        """What the weights of rows are multiplied with, for each encoded target."""
+        return None
 
     def _stratify(self, targets: np.ndarray) -> np.ndarray | None:
         """What must have the same shares in the rows that are held out."""
@@ -129,13 +127,21 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     # Fitting.
 
-    def fit(self: Self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self: Self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+    ) -> Self:
         """Fits the network to a table.
 
         Args:
-            X: (rows, columns) numbers, an array or a data frame.
+            X: (rows, columns): an array of numbers, or a DataFrame, which may hold categories,
+                text, booleans, dates and holes as well.
             y: the targets.
             sample_weight: of the rows; a row of weight 0 is as if it were not there.
+            eval_set: (X, y) of rows to stop early by; no others are held out.
 
         Returns:
             The estimator.
@@ -143,19 +149,27 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         Raises:
             InputError: if a parameter does not fit, or the training does not stay finite.
         """
-        job = self.prepare_fit(X, y, sample_weight)
-        self.end_fit(train([job])[0])
+        self.end_fit(train(self.prepare_fit(X, y, sample_weight, eval_set)))
         return self
 
-    def prepare_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Job:
-        """The first half of `fit`: checks, splits, scales, builds. Then train the job."""
+    def prepare_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None
+    ) -> list[Job]:
+        """The first half of `fit`: checks, splits, scales, builds. Then train a job per member."""
         self._check_parameters()
+        if self.early_stopping is False and (eval_set is not None or self.scoring is not None):
+            given = "an eval_set" if eval_set is not None else f"scoring={self.scoring!r}"
+            raise InputError(
+                f"{given} needs early stopping, got early_stopping=False: leave it 'auto'"
+            )
         continued = bool(self.warm_start) and hasattr(self, "module_")
-        return self._prepare(X, y, sample_weight, continued=continued, stopping=True)
+        return self._prepare(
+            X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
+        )
 
-    def end_fit(self, outcome: Outcome) -> None:
-        """The second half of `fit`: notes how the training went."""
-        settings_max = int(self.max_iter)
+    def end_fit(self, outcomes: Sequence[Outcome]) -> None:
+        """The second half of `fit`: notes how the training of the members went."""
+        settings_max, outcome = int(self.max_iter), merge(outcomes)
         self._note(outcome, [])
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
@@ -170,13 +184,17 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check_parameters()
         continued = hasattr(self, "module_")
-        job = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
-        job.optimizer = getattr(self, "_optimizer", None) if continued else None
-        job.settings = dataclasses.replace(job.settings, max_iter=1)
-        outcome = train([job])[0]
-        self._note(outcome, self.loss_curve_ if continued else [])
-        # The optimizer goes on where it stopped; `fit` starts a new one.
-        self._optimizer = outcome.optimizer
+        jobs = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
+        earlier = getattr(self, "_optimizer", None) if continued else None
+        if isinstance(earlier, AdamState):  # a pickle from before members
+            earlier = [earlier]
+        for job, optimizer in zip(jobs, earlier or [None] * len(jobs), strict=True):
+            job.optimizer = optimizer
+            job.settings = dataclasses.replace(job.settings, max_iter=1)
+        outcomes = train(jobs)
+        self._note(merge(outcomes), self.loss_curve_ if continued else [])
+        # The optimizers go on where they stopped; `fit` starts new ones.
+        self._optimizer = [outcome.optimizer for outcome in outcomes]
         return self
 
     def _note(self, outcome: Outcome, earlier: list[float]) -> None:
@@ -204,43 +222,64 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         self.module_.eval()
 
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, *, continued: bool, stopping: bool
-    ) -> Job:
-        random_state = check_random_state(self.random_state)
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=is_regressor(self),
-            reset=not continued,
-        )
-        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
-        X, y, weights = _without_zeros(X, y, weights)
-        if continued:  # the first fit decided in which dtype the network computes
-            dtype = str(self.module_.input_mean.dtype).removeprefix("torch.")
-            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
-        targets = self._encode(y, X.dtype, first=not continued)
-        split_seed, network_seed, order_seed = random_state.randint(2**31 - 1, size=3).tolist()
-        rows, held = (X, targets, weights), None
-        automatic = self.early_stopping == "auto"
-        if stopping and (len(X) >= AUTO_STOPPING_ROWS if automatic else self.early_stopping):
-            rows, held = self._split(rows, split_seed)
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        eval_set: tuple[Any, Any] | None = None,
+        continued: bool,
+        stopping: bool,
+    ) -> list[Job]:
+        # For each member: of the part that is held out, of the start, of the order of the rows.
+        draw = check_random_state(self.random_state).randint
+        seeds = draw(2**31 - 1, size=(int(self.members), 3)).tolist()
+        # The first fit decides in which dtype the network computes.
+        dtype = self._dtype() if continued else None
+        rows, held = self._read(X, y, sample_weight, first=not continued, dtype=dtype), None
+        # A scorer needs rows to judge by, however few there are.
+        enough = len(rows[0]) >= AUTO_STOPPING_ROWS or self.scoring is not None
+        stopping &= enough if self.early_stopping == "auto" else bool(self.early_stopping)
+        if eval_set is not None:
+            held, stopping = (
+                self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype),
+                False,
+            )
+        parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
         if continued:
-            self._check_network(X.shape[1])
+            self._check_network(rows[0].shape[1])
+            module = self.module_
         else:
-            network = self._build(X.shape[1], dtype=getattr(torch, X.dtype.name), seed=network_seed)
-            self.module_ = self._make_module(network, rows)
-            self.n_layers_ = len(self.widths()) + 2
-            self.n_parameters_ = sum(p.numel() for p in network.parameters())
-        self.module_.to(self.device)
+            computing = getattr(torch, rows[0].dtype.name)
+            networks = [self._build(rows[0].shape[1], dtype=computing, seed=s) for _, s, _ in seeds]
+            module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
+            module.others.extend(networks[1:])
+        module.to(self.device)
+        jobs = [
+            self._job(module, network, *part, seed, not continued)
+            for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
+        ]
+        self.module_ = module
+        self.n_layers_ = len(self.widths()) + 2
+        self.n_parameters_ = sum(p.numel() for p in module.parameters())
+        return jobs
+
+    def _job(
+        self,
+        module: Scaled,
+        network: nn.Sequential,
+        rows: Arrays,
+        held: Arrays | None,
+        seed: int,
+        first: bool,
+    ) -> Job:
+        """What one member learns."""
         batch: Any = 200 if self.batch_size == "auto" else self.batch_size
         quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
-        return Job(
-            network=self.module_.network,
-            train=self._rows(rows),
-            validation=None if held is None else self._rows(held),
+        job = Job(
+            network=network,
+            train=self._rows(self._by_class(rows, rows), module),
+            validation=None if held is None else self._rows(self._by_class(held, rows), module),
             loss=self._loss(),
             settings=Settings(
                 batch_size=min(int(batch), len(rows[0])),
@@ -250,18 +289,65 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
                 alpha=float(self.alpha),
                 adaptive=self.learning_rate == "adaptive",
                 verbose=bool(self.verbose),
+                max_time=None if self.max_time is None else float(self.max_time),
+                shrinkage=float(self.shrinkage) if first else 0.0,
             ),
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),
-            seed=order_seed,
+            seed=seed,
         )
+        if held is not None and self.scoring is not None:
+            job.judge = self._judge(held, job, module)
+        return job
 
-    def _rows(self, rows: Arrays) -> Rows:
+    def _by_class(self, rows: Arrays, learned: Arrays) -> Arrays:
+        """Rows weighted by the classes of those that are learned."""
+        each = self._class_weights(*learned[1:])
+        return rows if each is None else weighted(rows, each)
+
+    def _judge(
+        self, held: Arrays, job: Job, module: Scaled
+    ) -> Callable[[Tensor], tuple[float, float]]:
+        """The scorer as the judge of early stopping; it measures predictions in the unit of y."""
+        _, targets, weights = held
+        classes = getattr(self, "classes_", None)
+        judge = Judge(str(self.scoring), self._truth(targets), weights, classes)
+
+        def judged(outputs: Tensor) -> tuple[float, float]:
+            return judge(module.answer(outputs).detach().cpu().numpy())
+
+        assert job.validation is not None
+        with torch.no_grad():
+            judge.check(module.answer(job.network(job.validation.inputs)).cpu().numpy())
+        return judged
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, dtype: np.dtype | None
+    ) -> Arrays:
+        """Rows as numbers, those of weight zero left out, and targets encoded."""
+        options = {
+            "dtype": [np.float64, np.float32],
+            "multi_output": True,
+            "y_numeric": is_regressor(self),
+        }
+        numbers = self._read_frame(X, first)
+        if numbers is None:
+            X, y = validate_data(self, X, y, reset=first, **options)
+        else:
+            X, y = check_X_y(numbers, y, estimator=self, **options)
+        refuse_large(X, self._prepared_names())
+        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        X, y, weights = without_zeros(X, y, weights)
+        if dtype is not None:
+            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
+        return X, self._encode(y, X.dtype, first=first), weights
+
+    def _rows(self, rows: Arrays, module: Scaled) -> Rows:
         X, targets, weights = rows
-        device = self.module_.input_mean.device
-        inputs = self.module_.standardized(torch.tensor(X, device=device))
+        device = module.input_mean.device
+        inputs = module.standardized(torch.tensor(X, device=device))
         weight = torch.tensor(weights, device=device)
-        return Rows(inputs, self._targets(targets).to(device), weight)
+        return Rows(inputs, self._targets(targets, module).to(device), weight)
 
     def _split(self, rows: Arrays, seed: int) -> tuple[Arrays, Arrays]:
         """The rows to learn from and those that are held out."""
@@ -296,57 +382,31 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     def _check_network(self, columns: int) -> None:
         """Refuses to go on with a network of another form (warm_start, partial_fit)."""
-        wanted = _form(self._build(columns, device="meta"))
-        have = _form(self.module_.network)
+        wanted = form([self._build(columns, device="meta")] * int(self.members))
+        have = form(self.module_.networks)
         if wanted != have:
             raise InputError(
                 f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
                 "new estimator, or set warm_start=False"
             )
 
+    def _rules(self) -> list[Rule]:
+        """What the parameters must be."""
+        return shared_rules(self)
+
     def _check_parameters(self) -> None:
         get_neuron(self.neuron)
-        _check_device(self.device)
-        sizes, batch, waits = self.hidden_layer_sizes, self.batch_size, self.n_iter_no_change
-        lr, fraction = self.learning_rate_init, self.validation_fraction
-        listed = isinstance(sizes, (numbers.Integral, Sequence, np.ndarray))
-        whole = listed and not isinstance(sizes, str) and all(map(_counts, np.atleast_1d(sizes)))
-        rates, stops = ("constant", "adaptive"), (True, False, "auto")
-        rules = [
-            ("hidden_layer_sizes", whole, "whole numbers >= 1, as in (64, 64)"),
-            ("activation", self.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
-            ("batch_size", batch == "auto" or _counts(batch), "'auto' or a whole number >= 1"),
-            ("early_stopping", self.early_stopping in stops, "True, False or 'auto'"),
-            ("learning_rate", self.learning_rate in rates, "'constant' or 'adaptive'"),
-            ("learning_rate_init", _is_finite(lr) and lr > 0, "a finite number > 0"),
-            ("alpha", _is_finite(self.alpha), "a finite number >= 0"),
-            ("tol", _is_finite(self.tol), "a finite number >= 0"),
-            (
-                "validation_fraction",
-                _is_finite(fraction) and 0 < fraction < 1,
-                "a finite number > 0 and < 1",
-            ),
-            ("max_iter", _counts(self.max_iter), "a whole number >= 1"),
-            (
-                "quadratic_lr",
-                self.quadratic_lr is None or _is_finite(self.quadratic_lr),
-                "a finite number >= 0 or None",
-            ),
-            (
-                "n_iter_no_change",
-                waits == math.inf or _counts(waits),
-                "a whole number >= 1 or infinite",
-            ),
-        ]
-        for name, is_valid, rule in rules:
-            if not is_valid:
-                raise InputError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+        check_device(self.device)
+        check_rules(self, self._rules())
+
+    def _dtype(self) -> np.dtype:
+        return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
 
     # Predicting.
 
     def _forward(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        X = self.prepare(X)
         mean = self.module_.input_mean
         pieces = []
         with torch.no_grad():
@@ -358,15 +418,18 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
     def to_torch(self) -> nn.Module:
         """The fitted network as a module of its own, with the scaling inside.
 
-        It takes raw rows as a tensor and gives what `predict` gives (a classifier: what
-        `predict_proba` gives). Its dtype is that of the table it was fitted to; `.float()` converts
-        it.
+        It takes rows as a tensor and gives what `predict` gives (a classifier: what `predict_proba`
+        gives). The columns are those of `fit` if all of them are numbers, holes as NaN; of a frame
+        with categories, text or dates they are those of `prepare`. Its dtype is that of the table
+        it was fitted to; `.float()` converts it.
 
         Returns:
             A copy; training it leaves the estimator as it is.
         """
         check_is_fitted(self)
-        return copy.deepcopy(self.module_).requires_grad_().eval()
+        module: nn.Module = copy.deepcopy(self.module_).requires_grad_()
+        front = None if self._preparation is None else self._preparation.exported()
+        return (module if front is None else nn.Sequential(front, module)).eval()
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -382,53 +445,3 @@ class QuadraticNetwork(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
-
-
-def _form(network: nn.Sequential) -> str:
-    """Widths, neurons and activations of a network, in words."""
-    layers = [layer for layer in network if hasattr(layer, "out_features")]
-    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-    text = "-".join(map(str, widths))
-    if len(layers) == 1:
-        return text
-    names = {kind: name for name, make in ACTIVATIONS.items() for kind in [type(make())]}
-    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
-    label = neuron if rank is None else f"{neuron}[{rank}]"
-    return f"{text} of {label} neurons with {names[type(network[1])]}"
-
-
-def _without_zeros(
-    X: np.ndarray, y: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if (weights < 0).any():
-        raise InputError(f"sample_weight must not be negative, got {weights.min()}: leave rows out")
-    kept = weights > 0
-    if not kept.any():
-        raise InputError("sample_weight must contain a non-zero number, got none: leave it out")
-    if kept.all():
-        return X, y, weights
-    return X[kept], y[kept], weights[kept]
-
-
-def _counts(value: object) -> bool:
-    """Whether a value is a whole number of at least one."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
-
-
-def _is_finite(value: object) -> bool:
-    """Whether a value is a finite number that is not negative."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_number and 0 <= float(value) < math.inf  # type: ignore[arg-type]
-
-
-def _check_device(device: Any) -> None:
-    reason = ""
-    try:
-        if torch.zeros(1, device=device).device.type != "meta":
-            return
-    # torch raises AssertionError if it was built without the device.
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = f" ({str(error).splitlines()[0][:80]})"
-    raise InputError(
-        f"device must be one that torch can use here, such as 'cpu', got {device!r}{reason}"
-    )

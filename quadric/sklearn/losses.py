@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ class Loss:
     Attributes:
         rows: from outputs (B, N, outputs) and targets to the loss of each row, (B, N).
         gradient: from the same to the gradient of each row's loss, (B, N, outputs).
-        score: from outputs, targets and weights (B, N), which sum to 1, to R^2 or accuracy, (B,).
+        score: from outputs, targets and weights (B, N), which sum to 1, to R^2 or accuracy, (B,);
+            for the losses that are no squares, minus the loss.
     """
 
     rows: Callable[[Tensor, Tensor], Tensor]
@@ -43,6 +45,29 @@ def _r2(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     # As scikit-learn: a constant target that is not met exactly scores 0.
     r2 = torch.where(total > 0, 1 - residual / total, torch.where(residual > 0, 0.0, 1.0))
     return r2.mean(-1)
+
+
+@functools.cache  # networks of one loss share a stack: they are compared by this object
+def pinball(quantile: float) -> Loss:
+    """The loss that a quantile minimizes: too low costs q times the gap, too high 1 - q times.
+
+    Args:
+        quantile: 0.5 for half the absolute error, so for the median.
+    """
+
+    def rows(outputs: Tensor, targets: Tensor) -> Tensor:
+        above = targets - outputs
+        return torch.maximum(quantile * above, (quantile - 1) * above).mean(-1)
+
+    def gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+        # Where a target is met exactly the gradient is 0, the mean of its two sides.
+        side = (outputs - targets).sign_().mul_(0.5)
+        return side.add_((0.5 - quantile) * (side != 0)).div_(outputs.shape[-1])
+
+    def score(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return -(weights * rows(outputs, targets)).sum(1)
+
+    return Loss(rows, gradient, score)
 
 
 def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:

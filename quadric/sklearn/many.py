@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from quadric.errors import InputError
 from quadric.sklearn.estimators import QuadraticNetwork
-from quadric.sklearn.training import EpochDone, Outcome, train
+from quadric.sklearn.jobs import Outcome, merge
+from quadric.sklearn.training import EpochDone, train
 
 E = TypeVar("E", bound=QuadraticNetwork)
 
@@ -27,7 +28,8 @@ def fit_many(
 
     Args:
         estimators: fitted in place.
-        data: (X, y) or (X, y, sample_weight) for each of them.
+        data: what `fit` takes for each of them: (X, y), (X, y, sample_weight) or all four with
+            the eval_set.
         on_fit: called with an estimator's position and outcome as soon as it is fitted; an
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.
@@ -56,16 +58,28 @@ def fit_many(
         )
     if len({id(estimator) for estimator in estimators}) < len(estimators):
         raise InputError("each estimator can be fitted once, got one twice: clone it")
-    jobs = [e.prepare_fit(*table) for e, table in zip(estimators, data, strict=True)]
+    made = [e.prepare_fit(*table) for e, table in zip(estimators, data, strict=True)]
+    owners = [i for i, jobs in enumerate(made) for _ in jobs]
+    found: list[dict[int, Outcome]] = [{} for _ in estimators]
 
     def finish(position: int, outcome: Outcome) -> None:
-        if on_fit is not None:
-            if outcome.usable:
-                estimators[position].end_fit(outcome)
-            on_fit(position, outcome)
+        i = owners[position]
+        found[i][position] = outcome
+        if on_fit is not None and len(found[i]) == len(made[i]):
+            outcomes = _in_order(found[i])
+            whole = merge(outcomes)
+            if whole.usable:
+                estimators[i].end_fit(outcomes)
+            on_fit(i, whole)
 
-    outcomes = train(jobs, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
+    every = [job for jobs in made for job in jobs]
+    train(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     if on_fit is None:
-        for estimator, outcome in zip(estimators, outcomes, strict=True):
-            estimator.end_fit(outcome)
+        for estimator, outcomes in zip(estimators, found, strict=True):
+            estimator.end_fit(_in_order(outcomes))
     return list(estimators)
+
+
+def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
+    """The outcomes of members, whichever was ready first."""
+    return [outcomes[position] for position in sorted(outcomes)]

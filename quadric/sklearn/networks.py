@@ -76,6 +76,20 @@ def build_network(
     return nn.Sequential(*layers)
 
 
+def form(networks: Sequence[nn.Sequential]) -> str:
+    """Number, widths, neurons and activations of networks, in words."""
+    network = networks[0]
+    layers = [layer for layer in network if hasattr(layer, "out_features")]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    text = "-".join(map(str, widths)) + (f" ({len(networks)} members)" if networks[1:] else "")
+    if len(layers) == 1:
+        return text
+    names = {kind: name for name, make in ACTIVATIONS.items() for kind in [type(make())]}
+    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
+    label = neuron if rank is None else f"{neuron}[{rank}]"
+    return f"{text} of {label} neurons with {names[type(network[1])]}"
+
+
 def count_parameters(
     inputs: int,
     outputs: int,

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,152 +22,24 @@ from torch import Tensor, nn
 from quadric.nn.layer import QuadraticLayer
 from quadric.process import one_thread
 from quadric.sklearn.adam import FlatAdam, flatten
-from quadric.sklearn.losses import Loss
+from quadric.sklearn.jobs import AdamState as AdamState  # pickles name it by this module
+from quadric.sklearn.jobs import Job, Rows
+from quadric.sklearn.jobs import Outcome as Outcome
 from quadric.sklearn.stacks import make_stack, stack_parameters
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
 STACK_BYTES = 2**28
 
-# If an operation has at most this number of MACs, stacks run side by side on one thread each.
-# Threads within an operation wait for each other, on a busy machine most of the time.
-SMALL_MACS = 2**26
-
 # scikit-learn's adaptive learning rate: divided by 5 at each standstill. It goes down to 1e-6; with
 # Adam nothing is gained after the third time.
 DECAY, DECAYS = 0.2, 3
 
+# A held-out row counts no more than this number of times what a prediction of 0 costs in 19 of 20
+# rows. So one row that is far out neither ends a fit nor chooses its epoch.
+CAP, CAPPED = 9.0, 0.95
 
-class Rows(NamedTuple):
-    """Rows to learn from or to validate on; those of a stack have a first dimension more.
-
-    Attributes:
-        inputs: (N, columns).
-        targets: (N,) or (N, outputs).
-        weights: (N,).
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
-
-    def take(self, index: Tensor) -> Rows:
-        """Some networks of a stack."""
-        return Rows(*(tensor[index] for tensor in self))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What all networks of a stack have in common.
-
-    Attributes:
-        batch_size: rows of a minibatch.
-        max_iter: epochs at most.
-        tol: what counts as an improvement: a loss lower by this fraction of the best one.
-        patience: epochs without improvement after which a network stops.
-        alpha: the L2 penalty of weights, as in scikit-learn divided by the rows of a minibatch.
-        adaptive: instead of stopping, lower the learning rate to a fifth, three times.
-        verbose: print the loss of each epoch.
-        rate: what the learning rate is multiplied with at each step, counted from 0; None: by 1.
-    """
-
-    batch_size: int
-    max_iter: int
-    tol: float
-    patience: int
-    alpha: float
-    adaptive: bool = False
-    verbose: bool = False
-    rate: Callable[[int], float] | None = None
-
-
-@dataclass
-class AdamState:
-    """Where an optimizer stopped: its two averages by parameter, and its number of steps."""
-
-    average: dict[str, Tensor]
-    square: dict[str, Tensor]
-    steps: int
-
-
-@dataclass
-class Job:
-    """One network and what it learns.
-
-    Attributes:
-        network: trained in place.
-        train: the rows to learn from.
-        validation: the rows to stop by; None: by the training loss.
-        loss: what is minimized.
-        settings: how.
-        lr: learning rate.
-        quadratic_lr: learning rate of the quadratic parameters.
-        seed: of the order of the rows.
-        optimizer: where an earlier training stopped; None starts a new one.
-    """
-
-    network: nn.Sequential
-    train: Rows
-    validation: Rows | None
-    loss: Loss
-    settings: Settings
-    lr: float
-    quadratic_lr: float
-    seed: int
-    optimizer: AdamState | None = None
-
-    def steps(self) -> int:
-        """Minibatches of an epoch."""
-        return -(-len(self.train.inputs) // self.settings.batch_size)
-
-    def penalty(self) -> float:
-        """The L2 penalty of a weight: scikit-learn divides alpha by the weight of a minibatch."""
-        weights = self.train.weights
-        rows = min(self.settings.batch_size, len(weights))
-        return self.settings.alpha / (rows * float(weights.mean()))
-
-    def shape_key(self) -> tuple[object, ...]:
-        """Jobs with the same key can share a stack."""
-        first = next(self.network.parameters())
-        earlier = self.optimizer.steps if self.optimizer is not None else 0
-        return (
-            repr(self.network), first.dtype, first.device, self.steps(), self.validation is None,
-            earlier, self.loss, self.settings,
-        )  # fmt: skip
-
-    def is_small(self) -> bool:
-        """Whether threads within an operation would wait longer than they compute."""
-        parameters = list(self.network.parameters())
-        largest = max(parameter.numel() for parameter in parameters)
-        on_cpu = parameters[0].device.type == "cpu"
-        return on_cpu and largest * self.settings.batch_size <= SMALL_MACS
-
-
-@dataclass
-class Outcome:
-    """How the training of one network went.
-
-    Attributes:
-        losses: mean training loss of each epoch.
-        scores: validation score of each epoch, where there is a validation part.
-        best_score: the score of the epoch whose parameters were kept.
-        best_loss: the lowest training loss.
-        stopped: whether it stopped by itself, before the epochs were used up.
-        diverged_at: the epoch whose loss was not finite, counted from 1; None if all were.
-        usable: whether the network's parameters are finite ones of a trained epoch.
-        seconds: of this network alone, on one core: the time of its stack, shared among the
-            networks in it.
-        optimizer: where the optimizer stopped.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    best_score: float | None = None
-    best_loss: float = math.inf
-    stopped: bool = False
-    diverged_at: int | None = None
-    usable: bool = True
-    seconds: float = 0.0
-    optimizer: AdamState | None = None
+# Columns are pulled to zero less and less: by a factor e in this number of steps.
+SHRINKING_STEPS = 200
 
 
 Finished = Callable[[int, Outcome], None]
@@ -294,9 +165,20 @@ class _Stack:
         self.validation = _padded(held) if held else None
         self.optimizer = _make_optimizer(jobs)
         self.best = self.optimizer.flat.clone()
+        self.caps = self.best.new_full((len(members), 1), math.inf)
+        if self.validation is not None:
+            self.caps = self._find_caps(*self.validation)
+        columns = self.data.inputs.shape[-1]
+        self.first = [
+            name
+            for name, parameter in self.optimizer.parameters.items()
+            if name.startswith("0.") and parameter.dim() == 3 and parameter.shape[-1] == columns
+        ]
 
     @torch.no_grad()  # gradients are computed by hand, or switched on where they are not
     def run(self) -> None:
+        limit = self.settings.max_time
+        end = math.inf if limit is None else time.perf_counter() + limit
         for epoch in range(1, self.settings.max_iter + 1):
             start = time.perf_counter()
             losses = self._epoch()
@@ -304,7 +186,8 @@ class _Stack:
             share = (time.perf_counter() - start) / len(self.members)
             for member in self.members:
                 member.outcome.seconds += share
-            ready = self._judge(epoch, losses, scored)
+            last = epoch == self.settings.max_iter or time.perf_counter() >= end
+            ready = self._judge(epoch, losses, scored, last)
             self.on_epoch(epoch, len(self.members) - len(ready))
             if ready:
                 self._release(ready)
@@ -341,7 +224,34 @@ class _Stack:
         self.stack.backward(optimizer.parameters, optimizer.gradients, inputs, output_gradient)
         rate = self.settings.rate
         optimizer.step(1.0 if rate is None else rate(optimizer.steps))
+        self._shrink()
         return summed
+
+    def _shrink(self) -> None:
+        """Pulls the weights of each column to zero; those of a useless column get there.
+
+        This is the proximal step of a group lasso (Yuan and Lin 2006) on the first layer. The pull
+        is a share of what Adam can move a column in one step. It fades, so that it chooses columns
+        at first and does not bias the fit in the end.
+        """
+        optimizer = self.optimizer
+        share = self.settings.shrinkage * math.exp(-optimizer.steps / SHRINKING_STEPS)
+        if share < 1e-4:
+            return
+        for name in self.first:
+            weight = optimizer.parameters[name]
+            rate = optimizer.views(optimizer.lr)[name][:, :1, :1]
+            pull = share * math.sqrt(weight.shape[1]) * rate
+            size = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
+            weight.mul_((1 - pull / size.clamp_min(1e-30)).clamp_(min=0))
+
+    @torch.no_grad()
+    def _find_caps(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """What a held-out row of each network counts at most, (networks, 1)."""
+        nothing = torch.zeros_like(self.stack.forward(self.optimizer.parameters, inputs))
+        costs = self.loss.rows(nothing, targets).masked_fill(weights == 0, math.nan)
+        caps = CAP * costs.nanquantile(CAPPED, dim=1, keepdim=True)
+        return caps.where(caps > 0, math.inf)
 
     def _validate(self) -> list[tuple[float, float]] | None:
         """Loss and score of each network on its validation rows."""
@@ -350,12 +260,21 @@ class _Stack:
         inputs, targets, weights = self.validation
         weights = weights / weights.sum(1, keepdim=True)
         outputs = self.stack.forward(self.optimizer.parameters, inputs)
-        losses = (self.loss.rows(outputs, targets) * weights).sum(1)
+        losses = (self.loss.rows(outputs, targets).minimum(self.caps) * weights).sum(1)
         scores = self.loss.score(outputs, targets, weights)
-        return list(zip(losses.tolist(), scores.tolist(), strict=True))
+        found = list(zip(losses.tolist(), scores.tolist(), strict=True))
+        for i, member in enumerate(self.members):
+            job = member.job
+            if job.judge is not None and job.validation is not None and math.isfinite(found[i][0]):
+                found[i] = job.judge(outputs[i, : len(job.validation.weights)])
+        return found
 
     def _judge(
-        self, epoch: int, losses: list[float], scored: list[tuple[float, float]] | None
+        self,
+        epoch: int,
+        losses: list[float],
+        scored: list[tuple[float, float]] | None,
+        last: bool,
     ) -> list[int]:
         """Notes the epoch, keeps the best parameters, and says which networks are ready."""
         ready: list[int] = []
@@ -389,7 +308,7 @@ class _Stack:
                     member.decays, member.waited = member.decays + 1, 0
                 else:
                     outcome.stopped = True
-            if outcome.stopped or epoch == self.settings.max_iter:
+            if outcome.stopped or last:
                 ready.append(i)
         return ready
 
@@ -414,7 +333,7 @@ class _Stack:
             index = torch.tensor(left, device=self.best.device)
             self.data = self.data.take(index)
             self.validation = None if self.validation is None else self.validation.take(index)
-            self.best = self.best[index]
+            self.best, self.caps = self.best[index], self.caps[index]
             optimizer.keep(index)
 
 

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger
 from quadric.data import FolderBatches
 from quadric.nn import QuadraticLayer
 from quadric.process import in_notebook
+from quadric.progress import duration
 from quadric.share import quadratic_share
 from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
@@ -23,6 +24,9 @@ from quadric.train.module import TrainingModule
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import METRICS, Task
 from quadric.writing import whole_file
+
+TRIAL, BETWEEN = 5.0, 60.0
+"""Seconds of steps before the whole is estimated, and between lines within a long epoch."""
 
 
 class EpochRecords(Callback):
@@ -42,6 +46,10 @@ class EpochRecords(Callback):
         self.rates: dict[str, float] = {}
         self.started = 0.0
         self.judged = False
+        # Batches since the first one of this process, and when that was done.
+        self.batches, self.since = 0, 0.0
+        self.told = False
+        self.next_line = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -65,6 +73,28 @@ class EpochRecords(Callback):
         for group in trainer.optimizers[0].param_groups:
             name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
             self.rates[name] = float(group["lr"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Says how long it will take; where lines are kept, how far a long epoch is."""
+        if self.screen is None or not trainer.is_global_zero:
+            return
+        now, total = time.monotonic(), trainer.num_training_batches
+        if not self.since:  # the first step is slower than the others
+            self.since, self.next_line = now, now + BETWEEN
+            return
+        assert isinstance(pl_module, TrainingModule)
+        self.batches += 1
+        if not self.told and (now - self.since > TRIAL or batch_idx + 1 == total):
+            self.told = True
+            epochs = pl_module.recipe.epochs - trainer.current_epoch
+            left = (now - self.since) / self.batches * total * epochs
+            self._print(trainer, f"{epochs} epochs, about {duration(left)}")
+        elif now > self.next_line and not self.screen.isatty():
+            self.next_line = now + BETWEEN
+            where = f"epoch {trainer.current_epoch + 1}/{pl_module.recipe.epochs}"
+            self._print(trainer, f"{where}: {batch_idx + 1:,} of {total:,} steps")
 
     def seconds_in_epoch(self) -> float:
         """Since the epoch began."""
@@ -99,13 +129,17 @@ class EpochRecords(Callback):
         self.records.append(record)
         write_metrics(self.directory.metrics_file, self.records)
         self._log(trainer.loggers, record, pl_module.recipe, f"{part}_{pl_module.task.metric}")
-        if self.screen is not None:
-            line = epoch_line(record, pl_module.recipe.epochs, pl_module.task)
-            bar = trainer.progress_bar_callback
-            if isinstance(bar, TQDMProgressBar):
-                bar.train_progress_bar.write(line, file=self.screen)
-            else:
-                print(line, file=self.screen, flush=True)
+        self._print(trainer, epoch_line(record, pl_module.recipe.epochs, pl_module.task))
+
+    def _print(self, trainer: Trainer, line: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        if self.screen is None:
+            return
+        bar = trainer.progress_bar_callback
+        if isinstance(bar, TQDMProgressBar):
+            bar.train_progress_bar.write(line, file=self.screen)
+        else:
+            print(line, file=self.screen, flush=True)
 
     def _log(
         self, loggers: list[Logger], record: dict[str, Any], recipe: Recipe, metric: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 
 from quadric.errors import InputError
 from quadric.extras import load_extra
+from quadric.progress import duration
 from quadric.texttable import text_table
 from quadric.train import arms, grid, report, training
 from quadric.train.directory import RUNS, RunDirectory, is_run_directory
@@ -237,11 +239,16 @@ def finish_all(found: Sequence[training.Run], jobs: int = 1, progress: bool = Tr
     """
     failed = []
     screen = training.progress_stream(not progress)
+    started, trained = time.monotonic(), 0
     for i, outcome in enumerate(grid.sweep(found, jobs, screen), start=1):
         line = f"{outcome.run.directory.path.name}: {outcome.text}"
         kind = "" if outcome.kind == "done" else f" ({outcome.kind})"
         if screen is not None:
             print(f"[{i}/{len(found)}] {line}{kind}", file=screen, flush=True)
+            trained += outcome.kind == "done"
+            if trained and i < len(found):
+                left = (time.monotonic() - started) / trained * (len(found) - i)
+                print(f"about {duration(left)} left", file=screen, flush=True)
         if outcome.kind in ("failed", "busy"):
             failed.append(line)
     return failed

@@ -60,7 +60,12 @@ def is_first_process() -> bool:
 
 
 def launch(
-    directory: RunDirectory, devices: int, lock: int | None, progress: bool, profile: bool = False
+    directory: RunDirectory,
+    devices: int,
+    lock: int | None,
+    progress: bool,
+    profile: bool = False,
+    resume_command: str | None = None,
 ) -> None:
     """Trains a run in several processes on this machine and waits for them.
 
@@ -70,6 +75,7 @@ def launch(
         lock: file descriptor of the run's lock: it lasts as long as the processes do.
         progress: print a line an epoch.
         profile: measure the operators of a few steps.
+        resume_command: what continues the run, with the imports of code of the user's own.
     """
     command = [sys.executable, "-m", "quadric.train.launcher", str(devices), str(directory.path)]
     command += [] if progress else ["--quiet"]
@@ -96,5 +102,5 @@ def launch(
             raise InterruptedTraining
         raise QuadricError(
             f"the processes of {directory.path} ended with code {code}, their messages are above: "
-            f"continue with `{directory.resume_command}`"
+            f"continue with `{resume_command or directory.resume_command}`"
         )

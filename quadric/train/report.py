@@ -30,13 +30,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append((TITLES[name], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
     if bleu:
         found.append(("chrF", f"{result['chrf']:.2f}  {result['signatures']['chrf']}"))
-    for metric in METRICS.values():
-        if f"test_{metric.name}" in result and metric.name != "bleu":
-            shown = metric.show(result[f"test_{metric.name}"])
-            found.append((f"test {metric.label}", shown))
-    if "test_top5" in result:
-        found.append(("test top-5 accuracy", METRICS["accuracy"].show(result["test_top5"])))
-    found.append(("test loss", _number(result.get("test_loss"))))
+    found += _tested(result)
     if result.get("largest_activation_layer"):
         largest = _number(result["largest_activation"])
         found.append(("largest activation", f"{largest} in {result['largest_activation_layer']}"))
@@ -51,6 +45,21 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if result.get("best_epoch"):
         found.append(("best epoch", f"{result['best_epoch']}, chosen on the validation part"))
     return found
+
+
+def _tested(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was measured on the test part."""
+    # A translation has no BLEU where it has no test files, or diverged.
+    if result.get("bleu", "") is None and result.get("status") != "diverged":
+        return [("test", "none, as there are no test files")]
+    found = []
+    for metric in METRICS.values():
+        if f"test_{metric.name}" in result and metric.name != "bleu":
+            shown = metric.show(result[f"test_{metric.name}"])
+            found.append((f"test {metric.label}", shown))
+    if "test_top5" in result:
+        found.append(("test top-5 accuracy", METRICS["accuracy"].show(result["test_top5"])))
+    return [*found, ("test loss", _number(result.get("test_loss")))]
 
 
 def final_report(directory: RunDirectory, result: Mapping[str, Any], command: str) -> str:

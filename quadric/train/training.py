@@ -208,7 +208,14 @@ def train(
                 print(f"note: {note}", file=screen)
         if recipe.devices > 1 and launched() is None:
             del prepared, network  # the processes load their own
-            launch(directory, recipe.devices, lock, screen is not None, profile)
+            launch(
+                directory,
+                recipe.devices,
+                lock,
+                screen is not None,
+                profile,
+                resume_command=run.resume_command,
+            )
         else:
             from quadric.train.fitting import fit
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quadric.cli import options
 from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
@@ -127,6 +128,11 @@ NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
         ("a,price\n" + NUMBERS, ["--target", "price", "--rows", "0"], "--rows"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--delimiter", ""], "delimiter must be"),
         ("a,price\n1,2,3\n" + NUMBERS, ["--target", "price"], "row 1 has 3 cells"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--opponents", "forest"], "got 'forest'"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--split", "week"], "split must be random"),
+        ("a,price\n" + NUMBERS, ["--target", "price", "--split", "group:b"], "no column 'b'"),
+        ("a,price\n" + "1,x\n2,x\n" * 12 + "3,once\n", ["--target", "price"],
+         "got 24 of 'x', 1 of 'once'"),
         ("a,a,price\n" + "1,2,3\n" * 30, ["--target", "price"], "two columns named 'a'"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--save", "m.onnx", "--json", "m.json"],
          "name another file with --json"),
@@ -141,6 +147,27 @@ def test_mistakes_are_one_line(
     file = write(tmp_path / "t.csv", content)
     assert_mistake(quadric("compare", file, *args), message)
     assert not Path("runs").exists()
+
+
+def test_a_class_with_one_row_is_left_out_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i % 7},{'pq'[i % 2]}\n" for i in range(40))
+    file = write(tmp_path / "t.csv", "a,kind\n" + rows + "3,once\n")
+    result = quadric("compare", file, "--target", "kind", *FAST, "--no-baselines")
+    assert result.exit_code == 0, result.output
+    assert "1 rows of classes with fewer than 2 rows are left out: 'once'" in result.stdout
+
+
+def test_progress_without_a_terminal(houses: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "LINE_SECONDS", 0.0)
+    result = quadric("compare", "houses.csv", "--target", "price", *FAST, "--no-baselines")
+    lines = result.stderr.splitlines()
+    assert "0 of 6: comparing" in lines
+    assert any(re.fullmatch(r"2 of 6: eigen networks, epoch 3, \d left.*", x) for x in lines)
+    assert any(re.match(r"shared: RMSE [\d.]+ ± [\d.]+, R² ", line) for line in lines)
+    assert "shared: RMSE" not in result.stdout
 
 
 def test_mistakes_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +204,7 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     process.communicate()
     before = fits.read_text()
     done = before.count("\n")
-    total = 2 * 3 + 4 * 3
+    total = 2 * 3 + 5 * 3
     assert 4 <= done < total
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "law:torque: 400 rows" in again.stdout

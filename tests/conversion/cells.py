@@ -1,4 +1,4 @@
-"""What is tried with every family: the columns of the table in docs/conversion.md."""
+"""What is tried with every family: the columns of the table in docs/families.md."""
 
 from __future__ import annotations
 

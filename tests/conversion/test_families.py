@@ -1,4 +1,4 @@
-"""Every cell of the table of families in docs/conversion.md, run again."""
+"""Every cell of the table of families in docs/families.md, run again."""
 
 from __future__ import annotations
 

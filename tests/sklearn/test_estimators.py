@@ -125,7 +125,7 @@ def test_pickles_of_the_first_version_predict_and_go_on_learning(name: str) -> N
         np.testing.assert_allclose(
             model.predict(X[:4]), expected[f"{name}, one more epoch"], rtol=1e-6
         )
-        assert model._optimizer.steps == 3
+        assert [state.steps for state in model._optimizer] == [3]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -338,7 +338,7 @@ def test_partial_fit_after_fit_begins_with_a_new_optimizer() -> None:
     used.partial_fit(X, y)
     fresh.partial_fit(X, y)
     np.testing.assert_array_equal(used.predict(X), fresh.predict(X))
-    assert used._optimizer.steps == 1
+    assert used._optimizer[0].steps == 1
 
 
 def test_partial_fit_is_one_epoch_that_goes_on() -> None:
@@ -350,7 +350,7 @@ def test_partial_fit_is_one_epoch_that_goes_on() -> None:
     assert model.validation_scores_ is None
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     # The optimizer goes on too: five calls are five epochs, not five first epochs.
-    steps = model._optimizer.steps
+    steps = model._optimizer[0].steps
     assert steps == 5 * 6
     scale = model.module_.input_mean.clone()
     model.partial_fit(X * 100, y)

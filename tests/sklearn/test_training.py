@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import warnings
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from torch import Tensor
 
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many, jobs
 from quadric.sklearn import training as training_module
 from quadric.sklearn.losses import SQUARED
 from quadric.sklearn.training import train
@@ -66,9 +68,8 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
 
 def test_a_schedule_sees_every_step() -> None:
     X, y = table(100)
-    job = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3).prepare_fit(
-        X, y
-    )
+    model = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3, shrinkage=0.0)
+    (job,) = model.prepare_fit(X, y)
     before = [parameter.detach().clone() for parameter in job.network.parameters()]
     seen: list[int] = []
     job.settings = dataclasses.replace(
@@ -168,7 +169,7 @@ def test_the_best_epoch_is_kept() -> None:
     assert scores is not None
     assert model.n_iter_ == len(scores) == len(model.loss_curve_) < 150
     best = int(np.argmax(scores))
-    assert model.n_iter_ - 1 - best == 11  # n_iter_no_change epochs without improvement, and one
+    assert model.n_iter_ - 1 - best == 31  # n_iter_no_change epochs without improvement, and one
     assert model.best_validation_score_ == scores[best]
     assert model.best_loss_ == min(model.loss_curve_)
     # The parameters are those of that epoch: training up to it gives the same.
@@ -202,7 +203,7 @@ def test_a_diverged_network_does_not_stop_the_others() -> None:
 def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     X, y = table(150, "float32")
     model = QuadraticRegressor((8,), max_iter=20, random_state=0)
-    job = model.prepare_fit(X, y)
+    (job,) = model.prepare_fit(X, y)
     assert job.validation is not None
     calls = 0
 
@@ -216,7 +217,7 @@ def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     assert outcome.diverged_at == 3
     assert outcome.usable
     with pytest.warns(ConvergenceWarning, match="not finite"):
-        model.end_fit(outcome)
+        model.end_fit([outcome])
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -241,7 +242,7 @@ def test_wrong_numbers_of_tables_are_refused() -> None:
 def test_seconds_add_up_to_the_stacks() -> None:
     X, y = table(200)
     models = [QuadraticRegressor((4,), max_iter=5, random_state=i) for i in range(3)]
-    outcomes = train([model.prepare_fit(X, y) for model in models])
+    outcomes = train([job for model in models for job in model.prepare_fit(X, y)])
     assert all(0 < outcome.seconds < 10 for outcome in outcomes)
 
 
@@ -289,7 +290,66 @@ def test_an_error_in_one_thread_ends_all() -> None:
 
 def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table(60)
-    job = QuadraticRegressor((4,)).prepare_fit(X, y)
+    (job,) = QuadraticRegressor((4,)).prepare_fit(X, y)
     assert job.is_small()
-    monkeypatch.setattr(training_module, "SMALL_MACS", 60 * 16 - 1)
+    monkeypatch.setattr(jobs, "SMALL_MACS", 60 * 16 - 1)
     assert not job.is_small()
+
+
+def test_shrinkage_takes_useless_columns_out_and_fades() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(500, 30))
+    y = X[:, 0] * X[:, 1] + X[:, 2] + 0.1 * draw.normal(size=500)
+    sizes = []
+    for shrinkage in (0.4, 0.0):
+        model = QuadraticRegressor(
+            (20,), shrinkage=shrinkage, max_iter=60, n_iter_no_change=60, random_state=0
+        ).fit(X[:300], y[:300])
+        size = model.module_.network[0].weight.detach().norm(dim=0)
+        sizes.append((size[3:].mean() / size[:3].mean(), model.score(X[300:], y[300:])))
+    (shrunk, better), (plain, worse) = sizes
+    assert shrunk < 0.6 * plain
+    assert better > worse
+    # What goes on learning is not shrunk again.
+    (first,) = clone(model).set_params(shrinkage=0.4, warm_start=True).prepare_fit(X, y)
+    (later,) = model.set_params(shrinkage=0.4, warm_start=True).prepare_fit(X, y)
+    assert (first.settings.shrinkage, later.settings.shrinkage) == (0.4, 0.0)
+
+
+@pytest.mark.parametrize("neuron", ["linear", "shared", "fan", "glu"])
+def test_shrinkage_is_the_step_of_a_group_lasso(neuron: str) -> None:
+    X, y = table(60)
+    options = {"early_stopping": False, "max_iter": 1, "random_state": 0}
+    plain, shrunk = (
+        QuadraticRegressor((6,), neuron=neuron, shrinkage=share, **options).fit(X, y).module_
+        for share in (0.0, 1.0)
+    )
+    share = math.exp(-1 / 200)  # after one step
+    count = 0
+    for before, after in zip(
+        plain.network[0].parameters(), shrunk.network[0].parameters(), strict=True
+    ):
+        if before.dim() == 2 and before.shape[1] == X.shape[1]:
+            count += 1
+            size = before.norm(dim=0)
+            pull = share * math.sqrt(len(before)) * 3e-3
+            torch.testing.assert_close(after, before * (1 - pull / size).clamp(min=0))
+        else:
+            torch.testing.assert_close(after, before)
+    assert count >= 1
+
+
+def test_one_held_out_row_does_not_end_a_fit() -> None:
+    X, y = table(300)
+    model = QuadraticRegressor((8,), max_iter=100, random_state=0)
+    (clean,) = model.prepare_fit(X, y)
+    (spoiled,) = model.prepare_fit(X, y)
+    assert spoiled.validation is not None
+    spoiled.validation.targets[0] = 1e6  # the loss of all other rows is lost in its digits
+    expected, found = train([clean])[0], train([spoiled])[0]
+    assert len(found.losses) == len(expected.losses)
+    np.testing.assert_allclose(found.losses, expected.losses)
+    assert found.best_score is not None
+    kept = [p.detach() for p in spoiled.network.parameters()]
+    for a, b in zip(kept, clean.network.parameters(), strict=True):
+        assert (a - b).abs().max() < 0.5

@@ -42,6 +42,7 @@ def test_train_evaluate_and_results(here: Path) -> None:
     (run,) = (here / "runs").iterdir()
     assert re.fullmatch(r"law-lorentz-linear-[0-9a-f]{8}-s1", run.name)
     assert linear.stderr.count("epoch ") == 2
+    assert re.search(r"^2 epochs, about .+$", linear.stderr, re.MULTILINE)
     assert "test RMSE" in linear.stdout
     assert "--neuron eigen" in linear.stdout.splitlines()[-1]
     shared = quadric(f"{LAW} --seed 1 --neuron shared --rank 4 --quiet")

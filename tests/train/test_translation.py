@@ -18,6 +18,7 @@ from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
 from quadric.train.module import TrainingModule
 from quadric.train.network import load_run
+from quadric.train.report import rows
 from quadric.train.training import Run, find_run, train
 from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
@@ -232,6 +233,9 @@ def test_without_test_files_there_is_no_bleu(tmp_path: Path) -> None:
     assert result["test_loss"] is None
     assert result["test_perplexity"] is None
     assert result["epochs"][0]["val_loss"] > 0
+    shown = dict(rows(result))
+    assert shown["test"] == "none, as there are no test files"
+    assert "test loss" not in shown
 
 
 def test_a_limit_does_not_hold_for_test_files_that_are_named(tmp_path: Path) -> None:

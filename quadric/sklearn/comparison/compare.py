@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from quadric.errors import FileError, InputError
-from quadric.sklearn.comparison.models import Plan, parse_neurons
+from quadric.sklearn.comparison.models import LARGE_ROWS, SEEDS, Plan, parse_neurons
+from quadric.sklearn.comparison.opponents import choose_rivals
+from quadric.sklearn.comparison.records import Records
 from quadric.sklearn.comparison.report import Comparison
 from quadric.sklearn.comparison.run import Progress, check_table, run_fits
 from quadric.sklearn.comparison.saving import check_path, save_best
 from quadric.sklearn.comparison.sources import load_source
+from quadric.sklearn.comparison.splitting import parse_split
 from quadric.sklearn.networks import ACTIVATIONS
 
 Place = str | os.PathLike[str] | None
@@ -27,8 +30,9 @@ def compare(
     hidden: Sequence[int] = (64, 64),
     activation: str = "silu",
     folds: int = 5,
-    seeds: int = 3,
+    seeds: int | None = None,
     seed: int = 0,
+    split: str = "random",
     epochs: int | None = None,
     rows: int | None = None,
     delimiter: str | None = None,
@@ -37,8 +41,10 @@ def compare(
     data_dir: Place = None,
     run_dir: Place = None,
     baselines: bool = True,
+    opponents: Sequence[str] = (),
     save: Place = None,
     progress: Progress | None = None,
+    on_result: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Says whether a quadratic network is better on a table, and by how much.
 
@@ -53,8 +59,10 @@ def compare(
         hidden: widths of the linear network; the others have no more parameters.
         activation: between the layers: silu, relu, tanh, logistic or identity.
         folds: of the cross-validation.
-        seeds: starts of each network on each fold.
+        seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
         seed: of the split and the first start.
+        split: "random"; "time" or "time:COLUMN" tests on later rows, "group:COLUMN" on other
+            groups than those that were learned from.
         epochs: at most; None for enough to converge.
         rows: the first rows of a file, or the number of samples of a law.
         delimiter: of a file; None finds it.
@@ -62,15 +70,18 @@ def compare(
         categories: columns of a file to take as categories.
         data_dir: where the UCI tables are.
         run_dir: where the fits are kept; None for a directory under runs/compare.
-        baselines: whether to fit scikit-learn's models too.
+        baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
+        opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp.
         save: a file, .onnx or .safetensors, for the best quadratic network, refitted on all rows.
         progress: called with the number of new fits, what is being fitted, and the number of all.
+        on_result: called with a line about each model as soon as it is fitted on all folds.
 
     Returns:
         The comparison: print it, or take `verdict()`, `rows`, `differences`, `to_dict()`.
 
     Raises:
         InputError: if an argument, the table or the directory does not fit.
+        MissingExtraError: if an opponent that is named is not installed.
 
     Examples:
         >>> import tempfile
@@ -82,6 +93,7 @@ def compare(
     """
     contenders, widths = parse_neurons(neurons), tuple(hidden)
     _check(widths, activation, save)
+    rivals, way = choose_rivals(opponents, usual=baselines), parse_split(split)
     table = load_source(
         os.fspath(source),
         target=target,
@@ -91,11 +103,32 @@ def compare(
         delimiter=delimiter,
         drop=drop,
         categories=categories,
+        split=way,
         seed=seed,
     )
     table = check_table(table, folds)
-    plan = Plan(table.task, contenders, widths, activation, epochs, folds, seeds, seed, baselines)
-    found = Comparison(table, plan, run_fits(table, plan, directory=run_dir, progress=progress))
+    large = len(table.target) > LARGE_ROWS
+    plan = Plan(
+        task=table.task,
+        contenders=contenders,
+        hidden=widths,
+        activation=activation,
+        max_iter=epochs,
+        folds=folds,
+        seeds=seeds or (1 if large else SEEDS),
+        seed=seed,
+        with_baselines=baselines,
+        rivals=rivals,
+        split=way,
+        large=large,
+    )
+
+    def on_model(records: Records, label: str) -> None:
+        if on_result is not None:
+            on_result(Comparison(table, plan, records).line(label))
+
+    records = run_fits(table, plan, directory=run_dir, progress=progress, on_model=on_model)
+    found = Comparison(table, plan, records)
     _write_all(found, save)
     return found
 

@@ -1,23 +1,15 @@
-"""What is compared: networks of several neurons at equal size, and scikit-learn's own models."""
+"""What is compared: networks of several neurons at equal size, and other models."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from sklearn.compose import TransformedTargetRegressor
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC, SVR
+from dataclasses import dataclass, field
 
 from quadric.errors import InputError
 from quadric.sklearn.classifier import QuadraticClassifier
+from quadric.sklearn.comparison.opponents import Opponent, make_rival, usual_opponents
+from quadric.sklearn.comparison.splitting import Split
 from quadric.sklearn.estimators import AUTO_STOPPING_ROWS, QuadraticNetwork
 from quadric.sklearn.networks import fit_widths
 from quadric.sklearn.regressor import QuadraticRegressor
@@ -31,8 +23,18 @@ MIN_EPOCHS, MIN_STEPS = 400, 8_000
 MIN_PATIENCE, PATIENCE_STEPS = 10, 200
 BATCH = 200
 
-MAX_ROWS = {"SVR (RBF)": 10_000, "SVC (RBF)": 10_000}
-"""A support vector machine takes time with the square of the rows: it learns from at most these."""
+LARGE_ROWS = 15_000
+"""Tables with more rows get one start of each network, and less time for slow models."""
+
+# The most steps, and the epochs that even a very long table gets.
+MAX_STEPS, FEW_EPOCHS = 36_000, 40
+
+SEEDS = 3
+SVM_ROWS, SVM_ROWS_LARGE = 10_000, 5_000
+
+# Seconds of a fit on 40,000 rows of 30 columns, roughly: for estimates of time.
+NETWORK_COSTS = {"linear": 2.2, "eigen": 3.4, "shared": 3.7}
+OTHER_COST = 10.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Plan:
         seeds: starts of each network on each fold; their errors are averaged.
         seed: of the split, and the first of the starts.
         with_baselines: whether scikit-learn's own models take part.
+        rivals: models of other libraries, by their names in `RIVALS`.
+        split: which rows are tested on.
+        large: whether the table has more than `LARGE_ROWS` rows.
     """
 
     task: str
@@ -109,23 +114,40 @@ class Plan:
     activation: str = "silu"
     max_iter: int | None = None
     folds: int = 5
-    seeds: int = 3
+    seeds: int = SEEDS
     seed: int = 0
     with_baselines: bool = True
+    rivals: tuple[str, ...] = ()
+    split: Split = field(default_factory=Split)
+    large: bool = False
 
     def starts(self) -> dict[str, int]:
         """The label of each model, with the number of its fits on a fold."""
-        baselines = self.baselines(1, 0) if self.with_baselines else {}
         networks = dict.fromkeys((c.label for c in self.contenders), self.seeds)
-        return networks | dict.fromkeys(baselines, 1)
+        return networks | dict.fromkeys((o.label for o in self.opponents(1)), 1)
+
+    def costs(self, outputs: int) -> dict[str, float]:
+        """What a fit of each model costs beside the others; boosting has trees for each output."""
+        networks = {c.label: NETWORK_COSTS.get(c.neuron, OTHER_COST) for c in self.contenders}
+        opponents = self.opponents(1)
+        return networks | {o.label: o.cost * (outputs if o.native else 1) for o in opponents}
 
     def epochs(self, rows: int) -> int:
         """Epochs at most, for a number of training rows."""
-        return self.max_iter or max(MIN_EPOCHS, math.ceil(MIN_STEPS / _steps(rows)))
+        if self.max_iter is not None:
+            return self.max_iter
+        steps = _steps(rows)
+        most = max(FEW_EPOCHS, math.ceil(MAX_STEPS / steps))
+        return min(max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps)), most)
 
     def patience(self, rows: int) -> int:
         """Epochs without improvement before the learning rate falls."""
         return max(MIN_PATIENCE, math.ceil(PATIENCE_STEPS / _steps(rows)))
+
+    def training_rows(self, rows: int) -> int:
+        """Rows that the last fold of a table learns from."""
+        parts = self.folds + 1 if self.split.kind == "time" else self.folds
+        return round(rows * (1 - 1 / parts))
 
     def estimator(
         self, contender: Contender, columns: int, outputs: int, rows: int, seed: int
@@ -143,54 +165,43 @@ class Plan:
             random_state=seed,
         )
 
-    def baselines(self, rows: int, seed: int) -> dict[str, Any]:
-        """What a person would use instead, by name: scikit-learn's models, not fitted."""
-        options = {
-            "hidden_layer_sizes": self.hidden,
-            "early_stopping": rows >= AUTO_STOPPING_ROWS,
-            "max_iter": self.epochs(rows),
-            "n_iter_no_change": self.patience(rows),
-            "random_state": seed,
-        }
-        if self.task == "regression":
-            scaled = {
-                "MLPRegressor": MLPRegressor(**options),
-                "SVR (RBF)": SVR(),
-                "ridge": RidgeCV(np.logspace(-3, 3, 13)),
+    def opponents(self, rows: int) -> list[Opponent]:
+        """What a person would use instead, for a number of training rows."""
+        found: list[Opponent] = []
+        if self.with_baselines:
+            options = {
+                "hidden_layer_sizes": self.hidden,
+                "early_stopping": rows >= AUTO_STOPPING_ROWS,
+                "max_iter": self.epochs(rows),
+                "n_iter_no_change": self.patience(rows),
             }
-            trees = HistGradientBoostingRegressor(random_state=seed)
-        else:
-            scaled = {
-                "MLPClassifier": MLPClassifier(**options),
-                "SVC (RBF)": SVC(),
-                "logistic regression": LogisticRegression(max_iter=1000),
-            }
-            trees = HistGradientBoostingClassifier(random_state=seed)
-        found: dict[str, Any] = {"HistGradientBoosting": trees}
-        for name, model in scaled.items():
-            found[name] = make_pipeline(StandardScaler(), model)
-            if self.task == "regression":
-                targets = StandardScaler()
-                found[name] = TransformedTargetRegressor(found[name], transformer=targets)
-        return found
+            svm_rows = SVM_ROWS_LARGE if self.large else SVM_ROWS
+            found = usual_opponents(self.task, options, svm_rows)
+        return found + [make_rival(name, self.task) for name in self.rivals]
+
+    def notes(self, rows: int) -> list[str]:
+        """What is less than usual because a table has this many rows, a line each."""
+        notes: list[str] = []
+        learned = self.training_rows(rows)
+        if self.large and self.seeds < SEEDS:
+            notes.append(
+                f"more than {LARGE_ROWS:,} rows: {self.seeds} start of each network on each fold "
+                f"instead of {SEEDS} (--seeds)"
+            )
+        if self.max_iter is None and self.epochs(learned) < MIN_EPOCHS:
+            notes.append(
+                f"networks learn for at most {self.epochs(learned)} epochs instead of {MIN_EPOCHS} "
+                "(--epochs)"
+            )
+        for opponent in self.opponents(learned):
+            if opponent.max_rows is not None and opponent.max_rows < learned:
+                notes.append(
+                    f"{opponent.label} learns from {opponent.max_rows:,} of {learned:,} rows: its "
+                    "time grows with their square"
+                )
+        return notes
 
 
 def _steps(rows: int) -> int:
     """Steps of an epoch: a tenth of the rows is held out."""
     return max(1, math.ceil(0.9 * rows / BATCH))
-
-
-def count_baseline(model: Any) -> int | None:
-    """The number of fitted parameters of a baseline; None where the word means nothing."""
-    model = getattr(model, "regressor_", model)
-    model = model.steps[-1][1] if hasattr(model, "steps") else model
-    for names in (
-        ("coefs_", "intercepts_"),
-        ("support_vectors_", "dual_coef_", "intercept_"),
-        ("coef_", "intercept_"),
-    ):
-        if all(hasattr(model, name) for name in names):
-            fitted = [getattr(model, name) for name in names]
-            lists = [part if isinstance(part, list) else [part] for part in fitted]
-            return sum(int(np.size(array)) for part in lists for array in part)
-    return None

@@ -26,14 +26,14 @@ def draw(comparison: Comparison, path: Path) -> None:
     figure = Figure(figsize=(10, 1.6 + 0.42 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [3, 2]})
-    regression = comparison.is_regression
+    measure = comparison.measure
     for place, row in enumerate(rows):
         color = QUADRATIC if row.is_quadratic else PLAIN if row.contender else OTHER
-        values = [error if regression else 1 - error for error in row.errors]
+        values = [measure.shown(error) for error in row.errors]
         mean = sum(values) / len(values)
         left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)
         left.plot([mean], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
-        text = format_error(mean) if regression else f"{mean:.3f}"
+        text = format_error(mean) if measure.relative else f"{mean:.3f}"
         left.annotate(
             text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
         )
@@ -41,13 +41,11 @@ def draw(comparison: Comparison, path: Path) -> None:
     sizes = ["" if count is None else f"  ({count:,.0f})" for count in params]
     left.set_yticks(range(len(rows)), [r.model + size for r, size in zip(rows, sizes, strict=True)])
     left.invert_yaxis()
-    left.set_xlabel(
-        f"{'RMSE' if regression else 'accuracy'} on test rows\n(each fold, and the mean)"
-    )
+    left.set_xlabel(f"{measure.name} on test rows\n(each fold, and the mean)")
     left.set_title("model  (parameters)", loc="left", fontsize=10)
     shown = [error for row in rows for error in row.errors]
     # A model that is many times worse than the best would hide all other differences.
-    if regression and min(shown) > 0 and max(shown) > 4 * min(shown):
+    if measure.relative and min(shown) > 0 and max(shown) > 4 * min(shown):
         left.set_xscale("log")
         # Within a decade or two the powers of ten alone would be one tick.
         within = max(shown) < 50 * min(shown)
@@ -64,8 +62,8 @@ def draw(comparison: Comparison, path: Path) -> None:
     right.axvline(0, color=PLAIN, linewidth=1)
     right.set_yticks(range(len(known)), list(known))
     right.set_ylim(len(known) - 0.5, -0.5)
-    unit = "% of linear's error" if regression else "points of accuracy"
-    better = "left is better" if regression else "right is better"
+    unit = f"% of linear's {measure.word}" if measure.relative else "points of accuracy"
+    better = "left is better" if measure.relative else "right is better"
     right.set_xlabel(f"difference to linear, {unit}\n(paired, 95 % interval; {better})")
     right.set_title("at equal parameters", loc="left", fontsize=10)
     right.grid(axis="x", alpha=0.3)

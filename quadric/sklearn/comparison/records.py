@@ -40,6 +40,8 @@ class Fit:
         columns: inputs after the preparation.
         peak_memory_bytes: of the process, when the fit was done.
         loss: mean squared error on the standardized target, or log loss.
+        balanced: accuracy of a class, averaged over the classes.
+        auc: area under the curve of one class against the rest, averaged over the classes.
     """
 
     model: str
@@ -58,6 +60,8 @@ class Fit:
     columns: int | None = None
     peak_memory_bytes: int | None = None
     loss: float | None = None
+    balanced: float | None = None
+    auc: float | None = None
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -17,6 +17,7 @@ from quadric.data import laws, uci
 from quadric.data.columns import NUMBER, TASKS, UserTable, list_columns, make_table
 from quadric.data.table_files import read_table
 from quadric.errors import InputError
+from quadric.sklearn.comparison.splitting import GROUP, RANDOM, Split, order_note
 from quadric.texttable import text_table
 
 # Those that ship inside scikit-learn, without a download: loader, task, title.
@@ -40,6 +41,7 @@ def load_source(
     delimiter: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    split: Split | None = None,
     seed: int = 0,
 ) -> UserTable:
     """Loads what a user named.
@@ -53,6 +55,7 @@ def load_source(
         delimiter: of a file.
         drop: columns of a file to leave out.
         categories: columns of a file to take as categories.
+        split: how the rows of a file will be split.
         seed: of a law's samples.
 
     Returns:
@@ -77,10 +80,17 @@ def load_source(
                 f"name the column to predict with --target; the columns are {list_columns(frame)}"
             )
         name = path.name.partition(".")[0] or "table"
-        return make_table(name, frame, target, task=task, drop=drop, categories=categories)
+        split = split or Split()
+        group = split.column if split.kind == GROUP else None
+        read = make_table(
+            name, frame, target, task=task, drop=drop, categories=categories, group=group
+        )
+        warning = order_note(read) if split.kind == RANDOM else None
+        return read if warning is None else dataclasses.replace(read, notes=[*read.notes, warning])
     own_task = EMBEDDED[source][1] if source in EMBEDDED else "regression"
     given = {
         "--target": target, "--delimiter": delimiter, "--drop": drop, "--categories": categories,
+        "--split": split is not None and split.kind != RANDOM,
     }  # fmt: skip
     for option, value in given.items():
         if value:

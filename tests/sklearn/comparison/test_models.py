@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
-from quadric.sklearn.comparison.models import Contender, Plan, count_baseline, parse_neurons
+from quadric.sklearn.comparison import opponents
+from quadric.sklearn.comparison.models import Contender, Plan, parse_neurons
 from quadric.sklearn.networks import count_parameters
 
 
@@ -51,7 +52,9 @@ def test_networks_have_no_more_parameters_than_linear() -> None:
 
 def test_small_tables_get_more_epochs() -> None:
     plan = Plan("regression", parse_neurons("eigen"), (8,))
-    assert plan.epochs(100_000) == 400
+    assert plan.epochs(10_000) == 400
+    assert plan.epochs(40_000) == 200
+    assert plan.epochs(2_000_000) == 40
     assert plan.epochs(300) == 4000
     assert plan.patience(100_000) == 10
     assert plan.patience(300) == 100
@@ -65,11 +68,13 @@ def test_parameters_of_the_baselines(task: str) -> None:
     y = X[:, 0] if task == "regression" else np.where(X[:, 0] > 0, "a", "b")
     plan = Plan(task, parse_neurons("eigen"), (5,), max_iter=3)
     counts = {}
-    for name, model in plan.baselines(60, 0).items():
-        counts[name] = count_baseline(model.fit(X, y))
+    for opponent in plan.opponents(60):
+        model = opponent.make(0, []).fit(X, y)
+        counts[opponent.label] = opponents.count_parameters(model)
     assert list(plan.starts()) == ["linear", "eigen", *counts]
-    trees, network, machine, linear = counts.values()
+    trees, network, machine, linear, *guess = counts.values()
     assert trees is None
+    assert guess == ([] if task == "regression" else [None])
     assert network == 3 * 5 + 5 + 5 + 1
     assert machine is not None
     assert machine % (3 + 1) == 1  # a support vector and its coefficient each, and the offset

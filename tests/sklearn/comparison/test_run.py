@@ -22,7 +22,7 @@ from quadric.sklearn.comparison.models import Plan, parse_neurons
 from quadric.sklearn.comparison.picture import draw
 from quadric.sklearn.comparison.records import Fit, Records
 from quadric.sklearn.comparison.report import Comparison
-from quadric.sklearn.comparison.run import check_table, run_fits, settings, splits
+from quadric.sklearn.comparison.run import check_table, run_fits, settings
 from quadric.sklearn.comparison.saving import check_path, save_best
 from quadric.sklearn.comparison.sources import (
     EMBEDDED,
@@ -31,6 +31,7 @@ from quadric.sklearn.comparison.sources import (
     load_source,
     source_facts,
 )
+from quadric.sklearn.comparison.splitting import splits
 
 
 def curved_table(rows: int = 90) -> UserTable:
@@ -263,15 +264,18 @@ def test_classification(tmp_path: Path) -> None:
     assert (guess == frame["y"]).mean() > 0.7
 
 
-def fake(errors: dict[str, list[float]], task: str = "regression") -> Comparison:
-    """A comparison with these errors of each fold."""
+def fake(
+    errors: dict[str, list[float]], task: str = "regression", score: float = 0.5
+) -> Comparison:
+    """A comparison with these errors of each fold, and this score of the very large ones."""
 
     class Fixed(Records):
         def __init__(self) -> None:
             self.settings = {}
             self.fits = {
                 (model, fold, 0): Fit(model, fold, 0, "ok" if e == e else "diverged",
-                                      e if e == e else None, 0.5, 100, 100, 1.0, 0.01)
+                                      e if e == e else None, score if e > 10 else 0.5, 100, 100,
+                                      1.0, 0.01)
                 for model, values in errors.items()
                 for fold, e in enumerate(values)
             }  # fmt: skip
@@ -311,7 +315,7 @@ LINEAR = [1.0, 1.1, 0.9, 1.05, 0.95]
 )  # fmt: skip
 def test_verdicts(eigen: list[float], shared: list[float], expected: str) -> None:
     found = fake({"linear": list(LINEAR), "eigen": eigen, "shared": shared})
-    assert found.verdict() == expected
+    assert found.verdict().startswith(expected + " ")
 
 
 def test_a_better_baseline_is_named() -> None:
@@ -334,6 +338,67 @@ def test_diverged_networks_are_said() -> None:
     assert "eigen" not in found.verdict()
     found = fake({"linear": [nan] * 5, "eigen": list(LINEAR), "shared": list(LINEAR)})
     assert found.verdict().startswith("no verdict: training diverged")
+
+
+def test_a_blow_up_is_named_instead_of_a_difference() -> None:
+    errors = {"linear": list(LINEAR), "eigen": [1.0, 60.0, 0.9, 1.0, 1.0], "shared": list(LINEAR)}
+    found = fake({**errors, "ridge": [1.2] * 5}, score=-74.8)
+    assert found.verdict() == (
+        "no difference on this table: shared −0.0 % ± 0.0. eigen blew up in 1 of 5 fits (R² −74.8 "
+        "at worst): do not trust it here. linear has the lowest error of all (1.000)."
+    )
+    assert re.search(r"^eigen .* blew up ", found.table_text(), re.MULTILINE)
+    found = fake({**errors, "linear": [1.0, 60.0, 0.9, 1.0, 1.0], "eigen": LINEAR}, score=-74.8)
+    assert found.verdict().startswith(
+        "no verdict on networks of equal size: the linear one blew up. linear blew up in 1 of 5"
+    )
+
+
+def test_uneven_classes_are_compared_by_log_loss(tmp_path: Path) -> None:
+    draw_ = np.random.default_rng(0)
+    a, b = draw_.normal(size=(2, 300))
+    frame = pd.DataFrame({"a": a, "b": b, "y": np.where(a * b > 1, "yes", "no")})
+    table = make_table("rare", frame, "y")
+    chosen = plan("classification", max_iter=60, seeds=1)
+    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
+    losses = [fit.loss for fit in found.row("eigen").fits]
+    assert found.row("eigen").errors == tuple(losses)
+    guess = found.row("base rate")
+    assert guess.mean("score") == pytest.approx((frame["y"] == "no").mean())
+    assert (guess.mean("auc"), guess.mean("balanced")) == (0.5, 0.5)
+    assert "uneven, so judged by log loss" in str(found)
+    assert re.search(r"model +parameters +accuracy +balanced +AUC +log loss ", str(found))
+    assert re.search(r"^SVC.* - ", found.table_text(), re.MULTILINE)  # it has no probabilities
+    assert re.search(r" has the lowest log loss of all \(0\.\d+\)\.$", found.verdict())
+    result = found.to_dict()["results"][1]
+    assert result["test_accuracy"] == pytest.approx(found.row("eigen").mean("score"))
+    assert {"test_auc", "test_balanced_accuracy", "test_loss"} <= set(result)
+    draw(found, tmp_path / "p.png")
+
+
+def test_large_tables_get_less_and_say_so() -> None:
+    large = Plan("regression", parse_neurons("eigen"), (8,), seeds=1, large=True)
+    notes = large.notes(50_000)
+    assert [note.split(":")[0] for note in notes] == [
+        "more than 15,000 rows",
+        "networks learn for at most 200 epochs instead of 400 (--epochs)",
+        "SVR (RBF) learns from 5,000 of 40,000 rows",
+    ]
+    assert Plan("regression", large.contenders, (8,)).notes(12_000) == []
+
+
+def test_models_are_told_as_they_come(tmp_path: Path) -> None:
+    told: list[str] = []
+    table, chosen = curved_table(), plan(seeds=1, folds=2, max_iter=2)
+
+    def on_model(records: Records, label: str) -> None:
+        told.append(Comparison(table, chosen, records).line(label))
+
+    run_fits(table, chosen, directory=tmp_path / "c", on_model=on_model)
+    names = [line.partition(":")[0] for line in told]
+    assert names[:2] == ["HistGradientBoosting", "ridge"]  # what takes moments comes first
+    assert sorted(names) == sorted(chosen.starts())
+    assert re.fullmatch(r"ridge: RMSE [\d.]+ ± [\d.]+, R² -?[\d.]+, [\d.]+ s to fit", told[1])
 
 
 def test_short_tables_and_rare_classes() -> None:

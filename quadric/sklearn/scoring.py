@@ -1,0 +1,88 @@
+"""A scorer of scikit-learn as the judge of early stopping."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import get_scorer
+
+from quadric.errors import InputError
+
+
+class _Values(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A regressor whose predictions are known."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.values
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class _Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose probabilities are known."""
+
+    def __init__(self, values: np.ndarray, classes: np.ndarray) -> None:
+        self.values, self.classes_ = values, classes
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return self.values
+
+    def predict(self, X: Any) -> np.ndarray:
+        return np.asarray(self.classes_[self.values.argmax(1)])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class Judge:
+    """Scores predictions for the rows that are held out.
+
+    Args:
+        scoring: the name of a scorer.
+        truth: targets of these rows, or labels.
+        weights: of these rows.
+        classes: the labels of a classifier; None for a regressor.
+    """
+
+    def __init__(
+        self, scoring: str, truth: np.ndarray, weights: np.ndarray, classes: np.ndarray | None
+    ) -> None:
+        self.scoring, self.truth, self.classes = scoring, truth, classes
+        # Not every scorer takes weights.
+        self.options = {} if (weights == weights[0]).all() else {"sample_weight": weights}
+        self.rows = np.zeros((len(truth), 1))
+
+    def __call__(self, predicted: np.ndarray) -> tuple[float, float]:
+        """What early stopping lowers, which is never negative, and the score."""
+        model: Any = _Values(predicted)
+        if self.classes is not None:
+            model = _Classes(predicted, self.classes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            score = float(get_scorer(self.scoring)(model, self.rows, self.truth, **self.options))
+        # Errors come as negative numbers; all other scores are at most 1.
+        return (-score if self.scoring.startswith("neg_") else 1 - score), score
+
+    def check(self, predicted: np.ndarray) -> None:
+        """Refuses a scorer that cannot judge such predictions, before anything is trained.
+
+        Args:
+            predicted: by any network.
+        """
+        try:
+            score = self(predicted)[1]
+            reason = "" if np.isfinite(score) else f"it gives {score}"
+        except (ValueError, TypeError, AttributeError) as error:
+            reason = str(error).splitlines()[0][:150]
+        if reason:
+            raise InputError(
+                f"scoring={self.scoring!r} must be able to judge the {len(self.truth):,} rows that "
+                f"are held out, but {reason}: choose another scorer, or other rows by eval_set"
+            )

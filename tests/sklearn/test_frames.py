@@ -1,0 +1,313 @@
+"""Estimators take frames as pandas gives them."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+import quadric
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
+    return kind(**{"hidden_layer_sizes": (4,), "max_iter": 3, "random_state": 0, **options})
+
+
+def houses(rows: int = 200) -> tuple[pd.DataFrame, pd.Series]:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "size": draw.uniform(30, 200, rows),
+            "rooms": draw.integers(1, 7, rows),
+            "town": draw.choice(["Aix", "Bern", "Cork"], rows),
+            "kind": pd.Categorical(draw.choice(["flat", "house"], rows)),
+            "garden": draw.random(rows) < 0.4,
+            "sold": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(draw.integers(0, 999, rows), unit="D"),
+            "country": "here",
+            "note": [f"note {i}" for i in range(rows)],
+        },
+        index=draw.permutation(rows) + 1000,
+    )
+    price = 1000 * frame["size"] * np.where(frame["town"] == "Bern", 3, 1) + 1e4 * frame["garden"]
+    frame.loc[frame.index[::7], "size"] = np.nan
+    frame.loc[frame.index[::9], "town"] = None
+    return frame, price.rename("price")
+
+
+def test_columns_of_every_kind() -> None:
+    X, y = houses()
+    model = small(max_iter=150, learning_rate_init=0.02).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert list(model.feature_names_in_) == list(X.columns)
+    assert model.n_features_in_ == 8
+    assert model.prepared_names_ == [
+        "size", "rooms", "garden", "missingindicator_size",
+        "town_(missing)", "town_Aix", "town_Bern", "town_Cork", "kind_flat", "kind_house",
+        "sold_days", "sold_month", "sold_weekday", "sold_hour",
+    ]  # fmt: skip
+    assert set(model.dropped_columns_) == {"country", "note"}
+    prepared = model.prepare(X)
+    assert prepared.shape == (200, 14)
+    assert np.isfinite(prepared).all()
+    with torch.no_grad():  # the exported network takes the prepared columns
+        found = model.to_torch()(torch.tensor(prepared)).numpy()
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-9)
+
+
+def test_pipelines_searches_copies_and_pickles(tmp_path: Path) -> None:
+    X, y = houses(120)
+    classes = np.where(y > y.median(), "dear", "cheap")
+    search = GridSearchCV(
+        make_pipeline("passthrough", small()), {"quadraticregressor__alpha": [0, 1]}, cv=2
+    )
+    assert np.isfinite(search.fit(X, y).cv_results_["mean_test_score"]).all()
+    assert np.isfinite(cross_val_score(small(QuadraticClassifier), X, classes, cv=2)).all()
+    model = clone(small(QuadraticClassifier)).fit(X, classes)
+    expected = model.predict_proba(X)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for copied in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(copied.predict_proba(X), expected)
+    assert not hasattr(clone(model), "prepared_names_")
+
+
+def test_frames_train_in_stacks_as_alone() -> None:
+    X, y = houses(120)
+    models = [small(random_state=s, target_transform="log", scoring="r2") for s in range(2)]
+    fit_many(models, [(X, y), (X, y, None, (X[:50], y[:50]))])
+    alone = small(random_state=1, target_transform="log", scoring="r2")
+    alone.fit(X, y, eval_set=(X[:50], y[:50]))
+    np.testing.assert_allclose(models[1].predict(X), alone.predict(X), rtol=1e-6)
+    assert len(alone.validation_scores_) == 3
+
+
+def test_new_categories_holes_and_types_at_prediction() -> None:
+    X, y = houses()
+    model = small().fit(X, y)
+    new = X.head(4).copy()
+    new["town"] = ["Rome", None, "Bern", "Cork"]
+    new["kind"] = ["castle", "flat", "flat", "flat"]  # text instead of categories
+    new["rooms"] = [np.nan, 1, 2, 3]  # no hole in fit
+    new["size"] = ["55", "60", "", None]
+    new["size"] = new["size"].replace("", None)
+    new["sold"] = ["2020-05-01", "2020-05-02", None, "2020-05-04"]
+    prepared = pd.DataFrame(model.prepare(new), columns=model.prepared_names_)
+    towns = ["town_(missing)", "town_Aix", "town_Bern", "town_Cork"]
+    assert prepared[towns].to_numpy().tolist() == [
+        [0, 0, 0, 0],
+        [1, 0, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 0, 1],
+    ]
+    assert prepared["rooms"][0] == X["rooms"].median()
+    assert prepared["size"][:2].tolist() == [55, 60]
+    assert prepared["missingindicator_size"].tolist() == [0, 0, 1, 1]
+    assert prepared["sold_month"][0] == 5
+    assert np.isfinite(model.predict(new)).all()
+    assert model.predict(new.head(1)).shape == (1,)
+    new["size"] = ["small", "large", "large", "tiny"]
+    with pytest.raises(
+        ValueError, match="column 'size' must hold numbers as in fit, but row 1 is 'small'"
+    ):
+        model.predict(new)
+    with pytest.raises(ValueError, match=r"(?s)feature names should match.*same order"):
+        model.predict(X[X.columns[::-1]])
+    with pytest.raises(
+        ValueError, match=r"(?s)feature names should match.*unseen at fit time.*Town"
+    ):
+        model.predict(X.rename(columns={"town": "Town"}))
+
+
+def test_one_date_is_read_as_the_dates_of_fit() -> None:
+    dates = [f"{day:02d}/{month:02d}/2020" for day in (1, 5, 20) for month in (1, 2, 3, 4, 5, 6, 7)]
+    X = pd.DataFrame({"day": dates})
+    model = small().fit(X, np.arange(21.0))
+    prepared = model.prepare(pd.DataFrame({"day": ["05/04/2020"]}))
+    assert prepared[0, 1] == 4  # the month
+
+
+def test_numbers_are_exported_with_their_holes(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame(draw.normal(size=(60, 3)), columns=["a", "b", "c"], dtype="float32")
+    y = X["a"] * X["c"]
+    plain = small().fit(X, y)
+    assert plain.prepared_names_ == ["a", "b", "c"]
+    np.testing.assert_array_equal(
+        plain.predict(X), small().fit(X.to_numpy(), y).predict(X.to_numpy())
+    )
+    X["b"] = np.float32(1)
+    X.loc[::5, "c"] = np.nan
+    model = small().fit(X, y)
+    assert model.prepared_names_ == ["a", "c", "missingindicator_c"]
+    predicted = model.predict(X)
+    assert predicted.dtype == np.float32
+    module = model.to_torch()
+    with torch.no_grad():
+        torch.testing.assert_close(module(torch.tensor(X.to_numpy())), torch.tensor(predicted))
+    quadric.export_onnx(module, tmp_path / "model.onnx", torch.tensor(X.to_numpy()[:4]))
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    (found,) = session.run(None, {session.get_inputs()[0].name: X.to_numpy()})
+    np.testing.assert_allclose(found, predicted, rtol=1e-4, atol=1e-6)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_array_equal(model.predict(X.to_numpy()), predicted)
+
+
+def test_partial_fit_keeps_the_columns_of_the_first_call() -> None:
+    X, y = houses(60)
+    model = small().partial_fit(X, y)
+    names = model.prepared_names_
+    other = X.assign(town="Rome", size=5.0)
+    assert model.partial_fit(other, y).prepared_names_ == names
+    # Rows of an array are those of a new table.
+    refitted = model.fit(np.ones((4, 2)) * np.arange(4)[:, None], np.arange(4))
+    assert refitted.prepared_names_ == ["x0", "x1"]
+
+
+def test_arrays_do_without_pandas(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("raise ImportError('as if it were not installed')")
+    script = (
+        "import sys, numpy as np\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from quadric.sklearn import QuadraticRegressor\n"
+        "X = np.arange(12.0).reshape(6, 2)\n"
+        "model = QuadraticRegressor((2,), max_iter=1).fit(X, X[:, 0])\n"
+        "assert model.prepare(X).tolist() == X.tolist()\n"
+        "assert model.predict(X).shape == (6,)\n"
+    )
+    options = ["-W", "ignore", "-c", script, str(tmp_path)]
+    subprocess.run([sys.executable, *options], check=True)
+
+
+GOOD = pd.DataFrame({"a": np.arange(30.0), "b": ["x", "y", "z"] * 10})
+
+
+COUNT = np.arange(30)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (GOOD.iloc[:0], [], "X must have at least 1 row, got a frame of shape (0, 2)"),
+        (GOOD[[]], COUNT, "X must have at least 1 column, got a frame of shape (30, 0)"),
+        (GOOD.assign(a=[*range(29), "no"]), COUNT, "column 'a' must hold numbers, but row 30 is"),
+        (GOOD.assign(a=[np.inf, *range(29)]), COUNT, "'a' must hold finite numbers, but row 1"),
+        (GOOD.assign(a=[1j] * 30), COUNT, "column 'a' must hold real numbers, got complex ones"),
+        (GOOD.assign(a=1.0, b="x"), COUNT, "no column to learn from: 'a' (constant), 'b' (con"),
+        (GOOD.assign(a=COUNT * 1e200), COUNT, "'a' must hold numbers below 1e+150, got 2.9e+201"),
+        (GOOD.set_axis(["a", "a"], axis=1), COUNT, "two columns of X have the name 'a'"),
+        (GOOD.set_axis(["a", 1], axis=1), COUNT, "names that are all text, or all numbers"),
+        (GOOD, [*range(29), np.nan], "Input y contains NaN"),
+        (GOOD, [*range(29), np.inf], "Input y contains infinity"),
+        (GOOD, ["a"] * 30, "could not convert string to float"),
+        (GOOD, COUNT[:29], "inconsistent numbers of samples: [30, 29]"),
+    ],
+)  # fmt: skip
+def test_bad_frames(X: pd.DataFrame, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        small().fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+def column(draw: Any, rows: int, seed: int) -> Any:
+    """A column of some kind, with or without holes."""
+    random = np.random.default_rng(seed)
+    number = random.normal(size=rows)
+    whole = random.integers(-3, 9, rows)
+    words = random.choice(["a", "b", "c d", "", "1", "(missing)"], rows)
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(whole, unit="D")
+    made: dict[str, Any] = {
+        "float": number,
+        "float32": number.astype("float32"),
+        "huge": number * 1e200,
+        "int": whole,
+        "bool": whole > 2,
+        "Int64": pd.array(whole, dtype="Int64"),
+        "boolean": pd.array(whole > 2, dtype="boolean"),
+        "words": words.astype(object),
+        "string": pd.array(words, dtype="string"),
+        "category": pd.Categorical(words),
+        "numbered": pd.Categorical(whole),
+        "dates": days,
+        "zones": days.tz_localize("UTC"),
+        "written": [f"{d:%d/%m/%Y}" for d in days],
+        "days": [d.date() for d in days],
+        "spans": pd.to_timedelta(whole, unit="h"),
+        "texts": [f"{v:.3f}" for v in number],
+        "decimals": [decimal.Decimal(int(v)) for v in whole],
+        "mixed": [v if v % 2 else str(v) for v in whole.tolist()],
+        "lists": [[v] for v in whole.tolist()],
+        "times": [datetime.time(abs(v)) for v in whole.tolist()],
+        "periods": pd.PeriodIndex(days, freq="M"),
+        "sparse": pd.arrays.SparseArray(number),
+        "constant": np.full(rows, 7),
+        "empty": np.full(rows, np.nan),
+        "nothing": [None] * rows,
+        "infinite": np.full(rows, np.inf),
+        "complex": number + 1j,
+    }
+    series = pd.Series(made[draw(st.sampled_from(sorted(made)))])
+    if draw(st.booleans()):
+        series = series.mask(random.random(rows) < 0.3)
+    return series
+
+
+@st.composite
+def frames(draw: Any, columns: int | None = None) -> pd.DataFrame:
+    rows = draw(st.sampled_from([0, 1, 2, 3, 10, 25, 30, 40]))
+    number = columns or draw(st.integers(1, 4))
+    made = {f"c{i}": column(draw, rows, draw(st.integers(0, 99))) for i in range(number)}
+    return pd.DataFrame(made)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(frames(), st.data())
+def test_any_frame_gives_predictions_or_one_clear_error(frame: pd.DataFrame, data: Any) -> None:
+    kind = data.draw(st.sampled_from([QuadraticRegressor, QuadraticClassifier]))
+    random = np.random.default_rng(len(frame))
+    y = random.integers(0, 3, len(frame)) * (1.0 if kind is QuadraticRegressor else 1)
+    other = data.draw(st.one_of(frames(len(frame.columns)), st.just(frame), st.just(frame.head(1))))
+    if data.draw(st.booleans()):
+        other = other[data.draw(st.permutations(list(other.columns)))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        try:
+            model = small(kind, max_iter=1).fit(frame, y)
+            predicted = model.predict(frame)
+            assert predicted.shape == (len(frame),)
+            assert np.isfinite(predicted).all()
+            assert model.prepare(frame).shape == (len(frame), len(model.prepared_names_))
+            assert model.predict(other).shape == (len(other),)
+        except ValueError as error:  # InputError is one
+            text = str(error)
+            assert "\n" not in text or "feature names should match" in text
+            assert 20 < len(text) < 400
+
+
+def test_a_pipeline_that_leaves_the_frame() -> None:
+    X, y = houses(60)
+    numbers = X[["size", "rooms"]]
+    model = make_pipeline(SimpleImputer(), small()).fit(numbers, y)
+    assert model.predict(numbers).shape == (60,)
