@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from quadric import cost, models, provenance, quadratic_share
 from quadric.data.intervals import Difference
 from quadric.nn import QuadraticLayer
-from quadric.sklearn.training import Job, Outcome, Rows, train
+from quadric.sklearn.jobs import Job, Outcome, Rows
+from quadric.sklearn.training import train
 from quadric.writing import whole_file
 
 Trial = tuple[float, float]

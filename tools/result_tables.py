@@ -108,7 +108,8 @@ def curve_table(results: Path) -> str:
     return (
         markdown_table(header, rows, "lrr" + "r" * len(names))
         + "\n\nHow many times fewer parameters reach the error of the largest linear network, "
-        "read between the measured widths; medians over 5 seeds, learning rates chosen for each width. Networks that failed "
+        "read between the measured widths; medians over 5 seeds, learning rates chosen for each "
+        "width. Networks that failed "
         f"(error above {FAILED} of the target's deviation): {', '.join(counts)}. Made by "
         "`python tools/evidence_laws.py`."
     )
