@@ -44,8 +44,8 @@ from evidence_runs import (
 
 from quadric.data import laws
 from quadric.data.intervals import mean_difference
+from quadric.sklearn.jobs import Job, Settings
 from quadric.sklearn.losses import SQUARED
-from quadric.sklearn.training import Job, Settings
 from quadric.texttable import markdown_table
 from quadric.train.schedule import make_schedule
 

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from quadric import cost, models, provenance, quadratic_share
 from quadric.data.intervals import Difference
 from quadric.nn import QuadraticLayer
-from quadric.sklearn.training import Job, Outcome, Rows, train
+from quadric.sklearn.jobs import Job, Outcome, Rows
+from quadric.sklearn.training import train
 from quadric.writing import whole_file
 
 Trial = tuple[float, float]
@@ -81,7 +82,8 @@ def shape(arm: Arm, **options: Any) -> Shape:
 @functools.cache
 def fitted(arm: Arm, columns: int, width: int) -> Shape:
     """The widest one of two hidden layers with no more parameters than the linear one."""
-    plain = {"in_features": columns, "hidden": (width, width), "activation": "silu"}
+    plain: dict[str, Any] = {"in_features": columns, "hidden": (width, width)}
+    plain["activation"] = "silu"
     budget = shape(Arm("linear"), **plain).params
     found = models.fit("mlp", params=budget, **plain, **arm.options())
     return Shape(found.options, found.params, found.macs)

@@ -97,9 +97,9 @@ def curve_table(results: Path) -> str:
         cells = [law, f"{linear[-1][0]:,}", f"{linear[-1][1]:.4f}"]
         for name in names:
             needed = parameters_for(curves[law, name], linear[-1][1])
-            cells.append("not reached" if needed is None else f"{linear[-1][0] / needed:.1f} times")
+            cells.append("not reached" if needed is None else f"{linear[-1][0] / needed:.1f}")
         rows.append(cells)
-    header = ["law", "parameters of the largest linear network", "its error", *names]
+    header = ["law", "parameters of linear", "its error", *names]
     counts = []
     for name in ("linear", *names):
         runs = [r for d in files(results / "laws", "curve") if d["arm"] == name for r in d["runs"]]
@@ -107,8 +107,9 @@ def curve_table(results: Path) -> str:
         counts.append(f"{name} {failed} of {len(runs)}")
     return (
         markdown_table(header, rows, "lrr" + "r" * len(names))
-        + "\n\nHow many times fewer parameters reach the same error, read between the measured "
-        "widths; medians over 5 seeds, learning rates chosen for each width. Networks that failed "
+        + "\n\nHow many times fewer parameters reach the error of the largest linear network, "
+        "read between the measured widths; medians over 5 seeds, learning rates chosen for each "
+        "width. Networks that failed "
         f"(error above {FAILED} of the target's deviation): {', '.join(counts)}. Made by "
         "`python tools/evidence_laws.py`."
     )
@@ -136,7 +137,7 @@ def equal_table(results: Path) -> str:
         others = {name: found[name] for name in OTHERS if name in found}
         best = min(others, key=lambda name: float(others[name]["mean"]), default=None)
         cells.append([
-            table, str(found["linear"]["seeds"]), spread(found["linear"]),
+            table.partition("-")[0], str(found["linear"]["seeds"]), spread(found["linear"]),
             *(changed(found[arm]) if arm in found else "" for arm in arms[1:]),
             "" if best is None else f"{best}, {changed(others[best])}",
         ])  # fmt: skip
@@ -159,7 +160,8 @@ def literature_table(results: Path) -> str:
         found = _of(results, f"tables/literature/{table}")
         if found:
             own = [spread(found[arm]) if arm in found else "" for arm in arms]
-            cells.append([table, *(f"{c[place]:.2f}" for c in PUBLISHED.values()), *own])
+            name = table.partition("-")[0]
+            cells.append([name, *(f"{c[place]:.2f}" for c in PUBLISHED.values()), *own])
     return (
         markdown_table(["table", *PUBLISHED, *arms], cells, "l" + "r" * 7)
         + "\n\nTest RMSE. Published, as printed: the first three from Lakshminarayanan et al. "
@@ -202,7 +204,8 @@ def runs_table(part: str, scale: float, digits: str) -> Callable[[Path], str]:
         found = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
         if not found:
             return "No run is published yet."
-        return arm_rows(found, scale, digits)
+        page = "[These runs on one page](report.html): curves, settings, commands."
+        return f"{arm_rows(found, scale, digits)}\n\n{page}"
 
     return made
 

@@ -83,7 +83,7 @@ def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
         first = runs[min(runs)]
         metric = next(m for m in METRICS.values() if f"test_{m.name}" in first)
         own, base = (
-            _scores(part, metric.name) for part in (runs, arms.get((experiment, "linear")))
+            _scores(part, metric.name) for part in (runs, arms.get((experiment, "linear"), {}))
         )
         both = sorted(set(own) & set(base))
         gap = mean_difference([own[s] - base[s] for s in both]) if both else None

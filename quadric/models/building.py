@@ -167,8 +167,8 @@ def create(
     with contextlib.nullcontext() if seed is None else drawing(seed):
         model = found.factory(**own)
         if pretrained is not None:
-            chosen = {"include": include, "exclude": exclude, "layers": layers, "init": init}
-            chosen |= {"head": head or None, **options}
+            chosen: dict[str, Any] = {"include": include, "exclude": exclude, "layers": layers}
+            chosen |= {"init": init, "head": head or None, **options}
             _refuse_choices(pretrained, [k for k, value in chosen.items() if value is not None])
             fill_(model, find(pretrained, name, neuron, rank))
             return model
