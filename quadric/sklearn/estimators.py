@@ -36,7 +36,7 @@ from quadric.sklearn.modules import Scaled
 from quadric.sklearn.networks import build_network, form
 from quadric.sklearn.parameters import Rule, check_device, check_rules, shared_rules
 from quadric.sklearn.scoring import Judge
-from quadric.sklearn.training import train
+from quadric.sklearn.training import FORWARD_ROWS, train
 from quadric.zoo import get_neuron
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
@@ -346,7 +346,7 @@ class QuadraticNetwork(TableInput):
         X, targets, weights = rows
         device = module.input_mean.device
         inputs = torch.tensor(X, device=device)
-        for part in inputs.split(PREDICT_ROWS):
+        for part in inputs.split(FORWARD_ROWS):
             part.copy_(module.standardized(part))
         weight = torch.tensor(weights, device=device)
         return Rows(inputs, self._targets(targets, module).to(device), weight)

@@ -38,7 +38,7 @@ DECAY, DECAYS = 0.2, 3
 # rows. So one row that is far out neither ends a fit nor chooses its epoch.
 CAP, CAPPED = 9.0, 0.95
 
-# Held-out rows that a network sees at once.
+# Rows of a large table that are scaled, or judged, at once.
 FORWARD_ROWS = 2**13
 
 # Columns are pulled to zero less and less: by a factor e in this number of steps.
