@@ -315,6 +315,7 @@ def _defaults(part: str) -> Callable[[Path], str]:
         data = json.loads((results / "defaults.json").read_text(encoding="utf-8"))[part]
         models = ("before", "after", "MLP", "HistGradientBoosting")
         rows, ratios = [], []
+        seconds = [0.0] * len(models)
         for name, entry in data.items():
             runs = [entry["models"].get(model, {}) for model in models]
             shared = sorted(set.intersection(*(set(run) for run in runs)))
@@ -325,10 +326,11 @@ def _defaults(part: str) -> Callable[[Path], str]:
             cells = [f"**{e:.3f}**" if i == best else f"{e:.3f}" for i, e in enumerate(errors)]
             rows.append([name, f"{entry['rows']:,} x {entry['columns']}", *cells, str(len(shared))])
             ratios.append([math.log(error / errors[0]) for error in errors])
-        means = [
-            f"{math.exp(statistics.fmean(column)):.2f}" for column in zip(*ratios, strict=True)
-        ]
-        rows.append(["geometric mean, before = 1", "", *means, ""])
+            for i, run in enumerate(runs):
+                seconds[i] += statistics.fmean(run[seed]["seconds"] for seed in shared)
+        means = [math.exp(statistics.fmean(column)) for column in zip(*ratios, strict=True)]
+        rows.append(["geometric mean, before = 1", "", *(f"{mean:.2f}" for mean in means), ""])
+        rows.append(["seconds to fit all once", "", *(f"{total:.0f}" for total in seconds), ""])
         header = ["table", "rows learned x columns", *models, "runs"]
         return markdown_table(header, rows, "lrrrrrr")
 

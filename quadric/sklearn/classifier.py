@@ -60,7 +60,8 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps; None:
             the log loss.
         n_iter_no_change: epochs without improvement before it stops.
-        standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`.
+        standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`; press those
+            together that lie far from the median (`modules.Scaled`). False: neither.
         random_state: of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.

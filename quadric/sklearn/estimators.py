@@ -345,7 +345,9 @@ class QuadraticNetwork(TableInput):
     def _rows(self, rows: Arrays, module: Scaled) -> Rows:
         X, targets, weights = rows
         device = module.input_mean.device
-        inputs = module.standardized(torch.tensor(X, device=device))
+        inputs = torch.tensor(X, device=device)
+        for part in inputs.split(PREDICT_ROWS):
+            part.copy_(module.standardized(part))
         weight = torch.tensor(weights, device=device)
         return Rows(inputs, self._targets(targets, module).to(device), weight)
 

@@ -172,7 +172,11 @@ def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool) -> Inpu
         infinite = torch.full(values.shape[1:], math.inf, dtype=torch.tensor(values[:0]).dtype)
         return InputScaling(*mean_and_scale(values, weights, False), -infinite, infinite)
     limits = np.stack([_limits(column, weights) for column in values.T], 1).astype(values.dtype)
-    mean, scale = mean_and_scale(np.clip(values, *limits), weights, True)
+    parts = [
+        mean_and_scale(np.clip(values[:, i : i + 1], *limits[:, i]), weights, True)
+        for i in range(values.shape[1])
+    ]
+    mean, scale = (torch.cat(part) for part in zip(*parts, strict=True))
     low, high = ((torch.tensor(limit) - mean) / scale for limit in limits)
     return InputScaling(mean, scale, low, high)
 

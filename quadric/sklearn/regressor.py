@@ -26,9 +26,10 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     """Regression with a small network of quadratic neurons.
 
     Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`, the optimizer is
-    Adam. What differs: `activation` and `learning_rate_init` have other defaults, `early_stopping`
-    is "auto", inputs and target are standardized, and `tol` is a fraction of the loss (on smooth
-    data the error keeps falling long after an absolute tolerance would have stopped).
+    Adam. What differs: `activation`, `learning_rate_init`, `max_iter` and `n_iter_no_change` have
+    other defaults, chosen on many tables (docs/defaults.md); `early_stopping` is "auto"; inputs and
+    target are standardized; and `tol` is a fraction of the loss (on smooth data the error keeps
+    falling long after an absolute tolerance would have stopped).
 
     Args:
         hidden_layer_sizes: width of each hidden layer.
@@ -68,7 +69,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps, measured
             in the unit of the target; None: the loss.
         n_iter_no_change: epochs without improvement before it stops.
-        standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`.
+        standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
+            press inputs together that lie far from the median (`modules.Scaled`). False: neither.
         random_state: of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.

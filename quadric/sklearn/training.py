@@ -38,6 +38,9 @@ DECAY, DECAYS = 0.2, 3
 # rows. So one row that is far out neither ends a fit nor chooses its epoch.
 CAP, CAPPED = 9.0, 0.95
 
+# Held-out rows that a network sees at once.
+FORWARD_ROWS = 2**13
+
 # Columns are pulled to zero less and less: by a factor e in this number of steps.
 SHRINKING_STEPS = 200
 
@@ -127,6 +130,8 @@ def _chunks(jobs: Sequence[Job], max_stack: int | None, workers: int) -> Iterato
 
 def _padded(parts: Sequence[Rows]) -> Rows:
     """The rows of several networks, each filled up with zeros, so also with weights of zero."""
+    if len(parts) == 1:  # no copy of a table that may be large
+        return Rows(*(tensor.unsqueeze(0) for tensor in parts[0]))
     columns = zip(*parts, strict=True)
     return Rows(*(nn.utils.rnn.pad_sequence(list(c), batch_first=True) for c in columns))
 
@@ -245,10 +250,16 @@ class _Stack:
             size = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
             weight.mul_((1 - pull / size.clamp_min(1e-30)).clamp_(min=0))
 
+    def _forward(self, inputs: Tensor) -> Tensor:
+        """The outputs for many rows, some at a time: hidden layers may be wider than the table."""
+        pieces = inputs.split(FORWARD_ROWS, 1)
+        return torch.cat([self.stack.forward(self.optimizer.parameters, p) for p in pieces], 1)
+
     @torch.no_grad()
     def _find_caps(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """What a held-out row of each network counts at most, (networks, 1)."""
-        nothing = torch.zeros_like(self.stack.forward(self.optimizer.parameters, inputs))
+        outputs = self._forward(inputs[:, :1]).shape[-1]
+        nothing = inputs.new_zeros(*inputs.shape[:2], outputs)
         costs = self.loss.rows(nothing, targets).masked_fill(weights == 0, math.nan)
         caps = CAP * costs.nanquantile(CAPPED, dim=1, keepdim=True)
         return caps.where(caps > 0, math.inf)
@@ -259,7 +270,7 @@ class _Stack:
             return None
         inputs, targets, weights = self.validation
         weights = weights / weights.sum(1, keepdim=True)
-        outputs = self.stack.forward(self.optimizer.parameters, inputs)
+        outputs = self._forward(inputs)
         losses = (self.loss.rows(outputs, targets).minimum(self.caps) * weights).sum(1)
         scores = self.loss.score(outputs, targets, weights)
         found = list(zip(losses.tolist(), scores.tolist(), strict=True))

@@ -173,7 +173,7 @@ def test_the_dtype_of_the_table_is_kept(dtype: type[Any]) -> None:
 
 def test_hidden_layers_and_attributes() -> None:
     X, y = table()
-    model = QuadraticRegressor(hidden_layer_sizes=(6, 5), rank=2, max_iter=4).fit(X, y)
+    model = QuadraticRegressor((6, 5), neuron="eigen", rank=2, max_iter=4).fit(X, y)
     first, _, second, _, last = model.module_.network
     assert isinstance(first, QuadraticLinear)
     assert (first.rank, first.out_features, second.out_features) == (2, 6, 5)
@@ -305,7 +305,7 @@ def test_held_out_rows_have_all_classes_or_need_not() -> None:
 
 def test_warm_start_goes_on() -> None:
     X, y = table(80)
-    model = small(max_iter=10, warm_start=True).fit(X, y)
+    model = small(neuron="eigen", max_iter=10, warm_start=True).fit(X, y)
     before, scale = model.loss_curve_[-1], model.module_.target_scale.clone()
     model.fit(X, y * 1.5)
     assert model.n_iter_ == 10
@@ -410,16 +410,17 @@ def test_alpha_shrinks_the_weights() -> None:
 
 
 def test_clone_and_parameters() -> None:
-    model = QuadraticRegressor((5,), neuron="shared", rank=3, quadratic_lr=0.1)
+    model = QuadraticRegressor((5,), neuron="eigen", rank=3, quadratic_lr=0.1)
     copied = clone(model)
     assert copied.get_params() == model.get_params()
-    assert "neuron='shared'" in repr(copied)
+    assert "neuron='eigen'" in repr(copied)
     defaults = QuadraticRegressor().get_params()
     theirs = MLPRegressor().get_params()
     shared = set(defaults) & set(theirs)
     assert {"alpha", "tol", "max_iter", "warm_start"} < shared
     differing = {name for name in shared if defaults[name] != theirs[name]}
-    assert differing == {"activation", "learning_rate_init", "early_stopping"}
+    training = {"learning_rate_init", "early_stopping", "max_iter", "n_iter_no_change"}
+    assert differing == {"activation", *training}
 
 
 def test_verbose_prints_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
