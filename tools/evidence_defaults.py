@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from evidence_runs import write_piece
 from sklearn import datasets
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -35,7 +36,6 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from quadric import provenance
 from quadric.data import laws, uci
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 
@@ -367,8 +367,7 @@ def main() -> int:
         entry |= {"rows": len(split.X), "columns": split.X.shape[1]}
         done[str(seed)] = measure(model, split, seed)
         print(f"{part} {table}, {model}, seed {seed}: {done[str(seed)]['error']:.4f}", flush=True)
-        record |= {"command": provenance.command(), **provenance.stamp("scikit-learn")}
-        provenance.write_json(options.out, record)
+        write_piece(options.out, record, "scikit-learn")
     return 0
 
 
