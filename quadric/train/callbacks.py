@@ -19,7 +19,7 @@ from quadric.progress import duration
 from quadric.share import quadratic_share
 from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
-from quadric.train.loggers import log_judge, log_settings
+from quadric.train.loggers import log_judge, log_numbers
 from quadric.train.module import TrainingModule
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import METRICS, Task
@@ -148,7 +148,7 @@ class EpochRecords(Callback):
         for logger in loggers:
             if not self.judged:
                 log_judge(logger, recipe, metric, numbers[metric], record["epoch"])
-            logger.log_metrics(numbers, step=record["epoch"])
+            log_numbers(logger, numbers, record["epoch"])
         self.judged = True
 
 

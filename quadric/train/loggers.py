@@ -61,6 +61,13 @@ def log_judge(logger: Logger, recipe: Recipe, metric: str, value: float, epoch: 
         logger.log_hyperparams(_settings(recipe), {metric: value}, step=epoch)
 
 
+def log_numbers(logger: Logger, numbers: dict[str, Any], epoch: int) -> None:
+    """Tells a logger the numbers of an epoch, counted from 1, so that they can be seen at once."""
+    logger.log_metrics(numbers, step=epoch)
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.flush()
+
+
 def close(loggers: Iterable[Logger]) -> None:
     """Ends what would go on into the next run of this process."""
     for logger in loggers:
