@@ -19,7 +19,7 @@ from quadric.progress import duration
 from quadric.share import quadratic_share
 from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
-from quadric.train.loggers import log_judge, log_numbers
+from quadric.train.loggers import log_judge, log_numbers, log_settings
 from quadric.train.module import TrainingModule
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import METRICS, Task
