@@ -339,4 +339,4 @@ def test_the_recipes_have_the_settings_of_the_paper() -> None:
     assert wmt.lr == pytest.approx(512**-0.5 * 4000**-0.5, rel=1e-5)
     assert (wmt.warmup_steps, wmt.label_smoothing, wmt.average) == (4000, 0.1, 5)
     multi30k = catalog.load("multi30k-transformer")
-    assert (multi30k.batch_size, multi30k.warmup_steps, multi30k.average) == (4096, 2000, 10)
+    assert (multi30k.batch_size, multi30k.warmup_steps, multi30k.average) == (4096, 400, 10)
