@@ -248,6 +248,14 @@ def _plain(values: pd.Series) -> pd.Series:
     return values.astype(object).where(values.notna(), None).infer_objects()
 
 
+def _without_blanks(values: pd.Series) -> pd.Series:
+    """Text of nothing but blanks is a hole."""
+    if not _is_text(values):
+        return values
+    blank = np.array([isinstance(cell, str) and not cell.strip() for cell in values], dtype=bool)
+    return values.mask(blank)
+
+
 def _is_text(values: pd.Series) -> bool:
     from pandas.api import types
 
@@ -281,7 +289,7 @@ def classify_column(
     import pandas as pd
     from pandas.api import types
 
-    values = _plain(values)
+    values = _without_blanks(_plain(values))
     if as_category:
         return CATEGORY, as_labels(values)
     if types.is_complex_dtype(values):
@@ -332,6 +340,7 @@ def classify_column(
 
 def as_labels(values: pd.Series) -> pd.Series:
     """Labels as text, holes kept; whole numbers have no point, however they are stored."""
+    values = _without_blanks(values)
     # One kind of hole: scikit-learn cannot compare with pandas' own NA.
     labels = values.astype(object).where(values.notna(), np.nan)
     present = labels.notna()

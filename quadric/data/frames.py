@@ -27,6 +27,7 @@ from quadric.data.columns import (
     why_useless,
 )
 from quadric.data.preparation import make_transformer
+from quadric.data.units import strip_unit, without_unit
 from quadric.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,9 +89,14 @@ class FramePreparation:
         self.kinds: dict[str, str] = {}
         self.dropped: dict[str, str] = {}
         self.day_first: dict[str, bool] = {}
+        self.with_unit: set[str] = set()
         kept: dict[str, pd.Series] = {}
         for position, column in enumerate(self.columns):
             given = frame.iloc[:, position].reset_index(drop=True)
+            found = strip_unit(given) if _is_text(given) else None
+            if found is not None:
+                given = found[0]
+                self.with_unit.add(column)
             kind, series = _classified(given, column)
             reason = why_useless(series, column, kind, keep_numbers=True)
             if reason is not None:
@@ -121,8 +127,6 @@ class FramePreparation:
 
     def exported(self) -> NumberColumns | None:
         """What stands in front of an exported network; None if it takes the columns as they are."""
-        if self.numbers is None or not (self.dropped or len(self.numbers.marked)):
-            return None
         return copy.deepcopy(self.numbers)
 
     def transform(self, X: Any) -> np.ndarray:
@@ -140,6 +144,12 @@ class FramePreparation:
         frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).infer_objects()
         if not len(frame):
             raise InputError("X must have at least 1 row, got none")
+        names = [str(column) for column in frame.columns]
+        if isinstance(X, pd.DataFrame) and names != self.columns:
+            raise InputError(
+                f"X must have the columns of fit in their order, {self.columns[:_LISTED]}, got "
+                f"{names[:_LISTED]}: put them into that order"
+            )
         read = {
             column: self._read(frame.iloc[:, self.columns.index(column)], column)
             for column in self.kinds
@@ -170,8 +180,10 @@ class FramePreparation:
             if dates is not None:
                 return dates.reindex(given.index)
         if isinstance(given.dtype, pd.CategoricalDtype):
-            given = given.astype(given.cat.categories.dtype)
-        kind, series = _classified(given, column)
+            given = given.astype(object).infer_objects()
+        if column in self.with_unit and _is_text(given):
+            given = without_unit(given)
+        kind, series = classify_column(given, column, remedy="leave the row out")
         if series.isna().all():
             return series.astype("datetime64[ns]" if wanted == DATE else np.float64)
         if kind != wanted:
@@ -200,6 +212,11 @@ def check_frame(frame: pd.DataFrame) -> None:
     twice = names[names.map(str).duplicated()]
     if len(twice):
         raise InputError(f"two columns of X have the name {twice[0]!r}: rename one of them")
+
+
+def _is_text(values: pd.Series) -> bool:
+    types = pd.api.types
+    return bool(types.is_object_dtype(values) or types.is_string_dtype(values))
 
 
 def _classified(values: pd.Series, column: str) -> tuple[str, pd.Series]:

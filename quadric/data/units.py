@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def strip_unit(values: pd.Series) -> tuple[pd.Series, str] | None:
         cells as an example; None if the column has no unit, or several.
     """
     cells = values.dropna().map(lambda cell: cell.strip() if isinstance(cell, str) else "")
-    if not len(cells) or not _WITH_UNIT.fullmatch(cells.iloc[0]):
+    if not any(_WITH_UNIT.fullmatch(cell) for cell in cells.head(100)):
         return None
     found = cells.map(_WITH_UNIT.fullmatch)
     units = found.map(lambda m: (m["before"], m["after"] or "") if m else None)
@@ -47,6 +47,16 @@ def strip_unit(values: pd.Series) -> tuple[pd.Series, str] | None:
     stripped = values.astype(object)
     stripped[numbers.index] = numbers.astype(object)
     return stripped, str(cells[with_unit].iloc[0])
+
+
+def without_unit(values: pd.Series) -> pd.Series:
+    """The column with numbers where there is one with a unit, and other cells as they are."""
+
+    def read(cell: Any) -> Any:
+        match = _WITH_UNIT.fullmatch(cell.strip()) if isinstance(cell, str) else None
+        return cell if match is None else _number(match)
+
+    return values.astype(object).map(read)
 
 
 def _number(match: re.Match[str]) -> float:

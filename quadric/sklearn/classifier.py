@@ -170,7 +170,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
 
     def _rules(self) -> list[Rule]:
         wanted = self.class_weight
-        right = wanted is None or wanted == "balanced"
+        right = wanted is None or (isinstance(wanted, str) and wanted == "balanced")
         if isinstance(wanted, Mapping):
             weights = list(wanted.values())
             right = all(is_finite(weight) and weight > 0 for weight in weights)

@@ -330,6 +330,7 @@ class QuadraticNetwork(TableInput):
             "multi_output": True,
             "y_numeric": is_regressor(self),
         }
+        X, y, sample_weight = self._unmasked(X, y, sample_weight)
         numbers = self._read_frame(X, first)
         if numbers is None:
             X, y = validate_data(self, X, y, reset=first, **options)

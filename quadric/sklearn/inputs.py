@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from quadric.errors import InputError
@@ -47,6 +48,15 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         check_frame(X)
         validate_data(self, X, skip_check_array=True)  # notes the names
         return FramePreparation(X)
+
+    def _unmasked(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+        """A frame without its rows of weight zero, from which nothing may be learned."""
+        if not is_frame(X) or weights is None or np.shape(weights) != (len(X),):
+            return X, y, weights
+        kept = np.flatnonzero(np.asarray(weights) != 0)
+        if not len(kept) or len(kept) == len(X) or len(y) != len(X):
+            return X, y, weights
+        return X.iloc[kept], _safe_indexing(y, kept), np.asarray(weights)[kept]
 
     def prepare(self, X: Any) -> np.ndarray:
         """The rows as the network takes them, in their own units.

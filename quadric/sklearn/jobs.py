@@ -182,7 +182,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
         losses=losses,
         scores=means(outcome.scores for outcome in outcomes),
         best_score=fmean(best) if best else None,
-        best_loss=min(losses),
+        best_loss=min(outcome.best_loss for outcome in outcomes),
         stopped=all(outcome.stopped for outcome in outcomes),
         diverged_at=min(failed, default=None),
         usable=all(outcome.usable for outcome in outcomes),

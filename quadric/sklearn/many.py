@@ -70,6 +70,8 @@ def fit_many(
             whole = merge(outcomes)
             if whole.usable:
                 estimators[i].end_fit(outcomes)
+            else:
+                del estimators[i].module_
             on_fit(i, whole)
 
     every = [job for jobs in made for job in jobs]

@@ -11,6 +11,9 @@ from sklearn.metrics import get_scorer
 
 from quadric.errors import InputError
 
+WORST = 1e30
+"""What an epoch counts that a scorer cannot judge."""
+
 
 class _Values(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A regressor whose predictions are known."""
@@ -60,7 +63,17 @@ class Judge:
         self.rows = np.zeros((len(truth), 1))
 
     def __call__(self, predicted: np.ndarray) -> tuple[float, float]:
-        """What early stopping lowers, which is never negative, and the score."""
+        """What early stopping lowers, which is never negative, and the score.
+
+        An epoch that cannot be judged, such as a negative prediction by a logarithmic error, counts
+        as a very bad one.
+        """
+        try:
+            return self._judge(predicted)
+        except ValueError:
+            return WORST, -WORST
+
+    def _judge(self, predicted: np.ndarray) -> tuple[float, float]:
         model: Any = _Values(predicted)
         if self.classes is not None:
             model = _Classes(predicted, self.classes)
@@ -77,10 +90,12 @@ class Judge:
             predicted: by any network.
         """
         try:
-            score = self(predicted)[1]
+            score = self._judge(predicted)[1]
             reason = "" if np.isfinite(score) else f"it gives {score}"
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).splitlines()[0][:150]
+        if self.scoring == "positive_likelihood_ratio":
+            reason = "it has no upper limit"
         if reason:
             raise InputError(
                 f"scoring={self.scoring!r} must be able to judge the {len(self.truth):,} rows that "

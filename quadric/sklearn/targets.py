@@ -34,13 +34,15 @@ class Log(Transform):
 
     Args:
         targets: all above 0.
+        lifts: whether later targets below them, such as 0, count as the smallest.
     """
 
     low: Tensor
     high: Tensor
 
-    def __init__(self, targets: np.ndarray) -> None:
+    def __init__(self, targets: np.ndarray, lifts: bool = False) -> None:
         super().__init__()
+        self.floor = targets.min(0) if lifts else None
         logs = self.straighten(targets)
         low, high = logs.min(0), logs.max(0)
         self.register_buffer("low", torch.tensor(low - (high - low)))
@@ -48,6 +50,8 @@ class Log(Transform):
 
     def straighten(self, targets: np.ndarray) -> np.ndarray:
         """Targets as they are learned."""
+        if self.floor is not None:
+            targets = np.maximum(targets, self.floor)
         if not (targets > 0).all():
             raise InputError(
                 f"target_transform='log' needs targets above 0, got {targets.min()}: use "
@@ -135,7 +139,7 @@ def make_transform(name: str | None, targets: np.ndarray, weights: np.ndarray) -
         weights: of the rows.
     """
     if name == "log" or (name == "auto" and _is_skewed(targets)):
-        return Log(targets)
+        return Log(targets, lifts=name == "auto")
     return Quantiles(targets, weights) if name == "quantile" else None
 
 

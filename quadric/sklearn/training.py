@@ -82,8 +82,10 @@ def train(
             with lock:
                 on_epoch(epoch, left)
 
+    begin = time.perf_counter()
+
     def run(chunk: list[int]) -> None:
-        _Stack([_Member(jobs[p], p) for p in chunk], finish, epoch_done, stop).run()
+        _Stack([_Member(jobs[p], p) for p in chunk], finish, epoch_done, stop).run(begin)
 
     small = all(job.is_small() for job in jobs)
     workers = torch.get_num_threads() if small else 1
@@ -181,9 +183,9 @@ class _Stack:
         ]
 
     @torch.no_grad()  # gradients are computed by hand, or switched on where they are not
-    def run(self) -> None:
-        limit = self.settings.max_time
-        end = math.inf if limit is None else time.perf_counter() + limit
+    def run(self, begin: float) -> None:
+        limit = self.settings.max_time  # of all stacks together
+        end = math.inf if limit is None else begin + limit
         for epoch in range(1, self.settings.max_iter + 1):
             start = time.perf_counter()
             losses = self._epoch()

@@ -311,3 +311,53 @@ def test_a_pipeline_that_leaves_the_frame() -> None:
     numbers = X[["size", "rooms"]]
     model = make_pipeline(SimpleImputer(), small()).fit(numbers, y)
     assert model.predict(numbers).shape == (60,)
+
+
+def test_blanks_are_holes_and_units_are_read_also_in_one_row() -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": draw.normal(size=200)})
+    frame["text"] = [str(i * 3.5) if i != 8 else " " for i in range(200)]
+    frame["price"] = [f"${i + 1},{i:03}" for i in range(200)]
+    frame["share"] = [f"{i % 90}%" if i else "unknown" for i in range(200)]
+    frame.loc[0, "share"] = None
+    model = QuadraticRegressor((4,), max_iter=2, random_state=0).fit(frame, frame["a"])
+    assert model.prepared_names_[:4] == ["a", "text", "price", "share"]
+    one = pd.DataFrame({"a": [0.0], "text": [""], "price": ["$1,234"], "share": ["87%"]})
+    assert model.prepare(one)[0, 2:4].tolist() == [1234.0, 87.0]
+
+
+def test_rows_of_weight_zero_teach_nothing_about_columns() -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.normal(size=(200, 2)), columns=["a", "b"])
+    target, weights = frame["a"].copy(), np.ones(200)
+    masked = frame.copy()
+    masked.loc[:99, "a"], masked.loc[:20, "b"], weights[:100] = 1000.0, np.nan, 0.0
+    model = QuadraticRegressor((4,), max_iter=2, random_state=0)
+    found = model.fit(masked, target, sample_weight=weights).predict(frame)
+    alone = model.fit(frame[100:], target[100:]).predict(frame)
+    np.testing.assert_array_equal(found, alone)
+
+
+def test_an_exported_network_fills_holes_that_fit_did_not_see() -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.normal(size=(50, 2)), columns=["a", "b"])
+    model = QuadraticRegressor((4,), max_iter=2, random_state=0).fit(frame, frame["a"])
+    frame.loc[0, "a"] = np.nan
+    exported = model.to_torch()(torch.tensor(frame.to_numpy()))
+    np.testing.assert_allclose(exported.detach(), model.predict(frame), rtol=1e-12)
+
+
+def test_an_epoch_that_a_scorer_cannot_judge_is_a_bad_one() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    model = QuadraticRegressor((32,), max_iter=20, scoring="neg_mean_poisson_deviance")
+    model.set_params(random_state=0).fit(X, np.exp(1.2 * X[:, 0]))
+    assert min(model.validation_scores_) == -1e30 < model.best_validation_score_
+
+
+def test_auto_takes_logarithms_whatever_is_held_out() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    y = np.exp(1.2 * X[:, 0])
+    y[7] = 0
+    for seed in range(12):
+        model = QuadraticRegressor((4,), max_iter=1, target_transform="auto", random_state=seed)
+        assert np.isfinite(model.fit(X, y).predict(X)).all()

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quadric import provenance
 from quadric.counting.cost import cost
-from quadric.data.columns import NUMBER, UserTable
+from quadric.data.columns import UserTable
 from quadric.data.preparation import prepare
 from quadric.errors import InputError
 from quadric.nn.layer import QuadraticLayer
@@ -45,7 +45,7 @@ PREPARED_BYTES = 2**29
 # Rows for which a prediction is timed.
 TIMED_ROWS = 1_000
 
-FORMAT = 2
+FORMAT = 3
 """Of settings.json and fits.jsonl."""
 
 Progress = Callable[[int, str, int], object]
@@ -62,28 +62,18 @@ def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
         digest.update(repr([(str(c), str(part[c].dtype)) for c in part.columns]).encode())
         digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
     kept = ("task", "activation", "max_iter", "folds", "seeds", "seed")
-    more: dict[str, Any] = {}
-    # Only where it differs, so that directories of earlier versions go on.
-    if plan.split.kind != "random":
-        more["split"] = str(plan.split)
-    if plan.with_baselines and (table.inputs.isna().any(axis=None) or set(table.kinds.values())
-                                != {NUMBER}):  # fmt: skip
-        more["trees"] = "native"
-    return (
-        more
-        | {name: getattr(plan, name) for name in kept}
-        | {
-            "format": FORMAT,
-            "data": digest.hexdigest(),
-            "dataset": table.name,
-            "rows": len(table.target),
-            "target": str(table.target.name),
-            "kinds": dict(table.kinds),
-            "neurons": [c.label for c in plan.contenders],
-            "hidden": list(plan.hidden),
-            "baselines": plan.with_baselines,
-        }
-    )
+    return {name: getattr(plan, name) for name in kept} | {
+        "format": FORMAT,
+        "data": digest.hexdigest(),
+        "dataset": table.name,
+        "rows": len(table.target),
+        "target": str(table.target.name),
+        "kinds": dict(table.kinds),
+        "neurons": [c.label for c in plan.contenders],
+        "hidden": list(plan.hidden),
+        "baselines": plan.with_baselines,
+        "split": str(plan.split),
+    }
 
 
 def check_table(table: UserTable, folds: int) -> UserTable:
