@@ -122,9 +122,9 @@ def test_steps_have_the_tokens_of_the_recipe_however_they_are_shared_out(tmp_pat
 def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
     result = trained(tmp_path, epoch_steps=3, pass_tokens=100)
     first, second = result["epochs"]
-    # The rate rises by a twentieth of 0.005 with each step, and an epoch has three.
-    assert first["lr"] == pytest.approx(0.005 / 20)
-    assert second["lr"] == pytest.approx(0.005 * 4 / 20)
+    # The rate rises by a twentieth of 0.003 with each step, and an epoch has three.
+    assert first["lr"] == pytest.approx(0.003 / 20)
+    assert second["lr"] == pytest.approx(0.003 * 4 / 20)
 
 
 def test_the_moving_average_moves_once_per_step(

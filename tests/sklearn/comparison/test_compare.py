@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quadric.errors import InputError
 from quadric.sklearn import compare, load_network
 from quadric.sklearn.comparison import compare as module
-from quadric.sklearn.comparison.records import Records
 
 OLD = Path(__file__).parent.parent.parent / "data_files" / "compare"
 QUICK: dict[str, Any] = {"hidden": [4], "folds": 2, "seeds": 1, "epochs": 2, "baselines": False}
 
 
-def test_a_directory_of_the_first_version_is_read_and_not_fitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_of_an_earlier_version_are_refused_and_left_alone(tmp_path: Path) -> None:
+    # Its networks had another scaling: their errors must not stand beside new ones.
     folder = tmp_path / "run"
     shutil.copytree(OLD, folder)
-    lines = [json.loads(line) for line in (OLD / "fits.jsonl").read_text().splitlines()]
-    monkeypatch.setattr(Records, "add", lambda self, fit: pytest.fail(f"fitted again: {fit}"))
-    told: list[tuple[int, str, int]] = []
-    found = compare("diabetes", run_dir=folder, progress=lambda *seen: told.append(seen), **QUICK)
-    assert told == [(6, "", 6)]
-    for row in found.rows:
-        expected = [line["error"] for line in lines if line["model"] == row.model]
-        assert row.error == pytest.approx(statistics.fmean(expected), rel=1e-12)
+    with pytest.raises(InputError, match=r"holds another comparison \(format, split differ\)"):
+        compare("diabetes", run_dir=folder, **QUICK)
+    for file in OLD.iterdir():
+        assert (folder / file.name).read_bytes() == file.read_bytes()
 
 
 def test_files_and_lines(tmp_path: Path) -> None:
