@@ -72,6 +72,7 @@ class TrainingModule(LightningModule):
         self.average: nn.Module | None = None
         if recipe.ema is not None:
             self.average = copy.deepcopy(network).requires_grad_(False)
+        self.batches: Batches | None = None  # until the trainer asks for them
         self.train_sums = self.eval_sums = torch.zeros(0)  # until an epoch starts
         self.sample: Any = None
         self.activations = LargestActivation(network)
@@ -134,7 +135,8 @@ class TrainingModule(LightningModule):
 
     def train_dataloader(self) -> Batches:
         """This process's share of the training part."""
-        return self.data.train(self.trainer.global_rank, self.trainer.world_size)
+        self.batches = self.data.train(self.trainer.global_rank, self.trainer.world_size)
+        return self.batches
 
     def val_dataloader(self) -> Batches:
         """The validation part if there is one; else the test part, by which nothing is chosen."""
@@ -164,7 +166,7 @@ class TrainingModule(LightningModule):
         self.train_sums += self.task.sums(outputs.detach(), targets)
         if loss.device.type == "cpu" or batch_idx % LOOK_EVERY == 0:
             self._look(loss, inputs)
-        return loss
+        return loss * self.data.weight(self.batches, batch_idx)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Takes the new weights into the average.

@@ -122,6 +122,11 @@ class TextPart(TrainingData):
             epoch_batches=None if steps is None else steps * self.accumulate,
         )
 
+    def weight(self, batches: Any, number: int) -> float:
+        """So that the loss of a step is the mean over all of its target tokens."""
+        found: float = batches.weights[number]
+        return found
+
     def validation(self, rank: int, world_size: int) -> Batches:
         """The batches of the validation files."""
         assert self.data is not None

@@ -102,6 +102,10 @@ class TrainingData:
         )
         return self._shaped(batches)
 
+    def weight(self, batches: Any, number: int) -> float:
+        """What the loss of a batch of `train` is multiplied with before a step takes the mean."""
+        return 1.0
+
     def validation(self, rank: int, world_size: int) -> Batches | None:
         """The batches of the validation part; None if there is none."""
         if not self.recipe.validation:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import quadric.train
 from quadric.train import arms, catalog, translation
@@ -17,7 +18,7 @@ from quadric.train.bleu_table import bleu_table
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
 from quadric.train.module import TrainingModule
-from quadric.train.network import load_run
+from quadric.train.network import build_network, load_run
 from quadric.train.report import rows
 from quadric.train.training import Run, find_run, train
 from quadric.train.translation import LONGEST
@@ -127,6 +128,24 @@ def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
     assert second["lr"] == pytest.approx(0.003 * 4 / 20)
 
 
+def test_a_step_of_several_passes_takes_the_mean_over_its_tokens(tmp_path: Path) -> None:
+    options = {"model_options": SMALL | {"dropout": 0.0}, "label_smoothing": 0.0, "average": 1}
+    options |= {"optimizer": "sgd", "momentum": 0.0, "lr": 1.0, "warmup_steps": 1}
+    run = run_of(tmp_path, **options, epochs=1, epoch_steps=1, pass_tokens=100)
+    data = load_data(run.recipe)
+    network = build_network(run.recipe, data)
+    passes = list(data.train(0, 1))
+    counts = {int((targets != 0).sum()) for _, targets in passes}
+    assert (len(passes), len(counts) > 1) == (6, True)
+    outputs = [network(*inputs).flatten(0, 1) for inputs, _ in passes]
+    known = torch.cat([targets.flatten() for _, targets in passes])
+    torch.nn.functional.cross_entropy(torch.cat(outputs), known, ignore_index=0).backward()
+    train(run)
+    found = load_file(run.directory.weights_file)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(found[name], parameter.detach() - parameter.grad)
+
+
 def test_the_moving_average_moves_once_per_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,8 +165,6 @@ def test_the_moving_average_moves_once_per_step(
 def test_the_last_weights_are_averaged(tmp_path: Path) -> None:
     trained(tmp_path, epochs=4, average=2)
     folder = tmp_path / "run" / "checkpoints"
-    from safetensors.torch import load_file
-
     kept = sorted(path.name for path in folder.glob("weights-*"))
     assert kept == [f"weights-000{n}.safetensors" for n in (2, 3, 4)]
     last, before = (load_file(folder / name) for name in kept[:0:-1])

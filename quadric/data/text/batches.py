@@ -47,6 +47,12 @@ class Pairs:
         longer = torch.maximum(self.source.lengths, self.target.lengths).to(torch.int32) + 1
         return longer if self.index is None else longer[self.index]
 
+    def target_tokens(self, index: Tensor) -> int:
+        """Tokens that some pairs have on the target side, their ends included."""
+        index = index if self.index is None else self.index[index]
+        starts = self.target.starts
+        return int((starts[index + 1] - starts[index]).sum()) + len(index)
+
     def batch(self, index: Tensor) -> TextBatch:
         """Some pairs as tensors."""
         if self.index is not None:
@@ -65,9 +71,13 @@ class TokenBatches:
         seed: of the order; None for the order of length, every pair once over all processes.
         rank: of this process.
         world_size: number of processes.
-        multiple: an epoch has a multiple of so many batches in each process.
+        multiple: batches of a step in each process; an epoch has whole steps.
         epoch_batches: batches of an epoch in each process; None for one pass over the pairs. The
             first batches of a pass are repeated until all processes have equally many.
+
+    Attributes:
+        weights: for each batch of this iteration so far, what its mean over target tokens must be
+            multiplied with, so that the mean over a step's batches is the mean over its tokens.
     """
 
     def __init__(
@@ -82,7 +92,8 @@ class TokenBatches:
         epoch_batches: int | None = None,
     ) -> None:
         self.pairs, self.seed = pairs, seed
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.multiple = rank, world_size, multiple
+        self.weights: list[float] = []
         self.sizes = pairs.sizes()
         ascending = self.sizes.sort().values
         self.cuts = cuts(ascending, tokens)
@@ -119,15 +130,23 @@ class TokenBatches:
             for index in self._pass(0)[self.rank :: self.world_size]:
                 yield self.pairs.batch(index)
             return
+        self.weights = []
+        together = self.multiple * self.world_size  # batches of a step
         share = self.length * self.world_size
         number, batches = -1, list[Tensor]()
-        for place in range(self.rank, share, self.world_size):
-            wanted, at = self.epoch, place % len(self.cuts)
-            if self.endless:
-                wanted, at = divmod(self.epoch * share + place, len(self.cuts))
-            if wanted != number:
-                number, batches = wanted, self._pass(wanted)
-            yield self.pairs.batch(batches[at])
+        for begin in range(0, share, together):
+            step = []
+            for place in range(begin, begin + together):
+                wanted, at = self.epoch, place % len(self.cuts)
+                if self.endless:
+                    wanted, at = divmod(self.epoch * share + place, len(self.cuts))
+                if wanted != number:
+                    number, batches = wanted, self._pass(wanted)
+                step.append(batches[at])
+            counts = [self.pairs.target_tokens(index) for index in step]
+            for i in range(self.rank, together, self.world_size):
+                self.weights.append(counts[i] * together / sum(counts))
+                yield self.pairs.batch(step[i])
 
 
 def cuts(sizes: Tensor, tokens: int) -> list[int]:

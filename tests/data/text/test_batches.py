@@ -116,3 +116,30 @@ def test_files_hold_what_was_written(tmp_path) -> None:
     found = open_sentences(tmp_path / "side")
     assert found.lengths.tolist() == [2, 0, 3]
     assert found.rows(torch.arange(3)).tolist() == [[3, 65535, 0], [0, 0, 0], [40_000, 7, 8]]
+
+
+@pytest.mark.parametrize("epoch_batches", [None, 60])
+def test_weights_make_a_step_the_mean_over_its_tokens(epoch_batches: int | None) -> None:
+    chosen = pairs().take(torch.arange(1, 200, 2))
+    means, tokens, steps = [], [], []
+    for rank in range(2):
+        batches = TokenBatches(
+            chosen, 40, seed=0, rank=rank, world_size=2, multiple=3, epoch_batches=epoch_batches
+        )
+        found = [targets for _, targets in batches]
+        assert len(batches.weights) == len(found) == len(batches)
+        tokens.append([int((targets != 0).sum()) for targets in found])
+        # Any number of each token will do for its loss.
+        losses = [targets[targets != 0].double() for targets in found]
+        means.append([w * x.mean() for w, x in zip(batches.weights, losses, strict=True)])
+        steps.append([torch.cat(losses[i : i + 3]) for i in range(0, len(found), 3)])
+    assert len(set(tokens[0] + tokens[1])) > 1
+    for i, parts in enumerate(zip(*steps, strict=True)):
+        step = torch.stack(means[0][3 * i : 3 * i + 3] + means[1][3 * i : 3 * i + 3])
+        torch.testing.assert_close(step.mean(), torch.cat(parts).mean())
+
+
+def test_the_only_batch_of_a_step_has_the_weight_one() -> None:
+    batches = TokenBatches(pairs(), 100, seed=0)
+    count = len(list(batches))
+    assert batches.weights == [1.0] * count
