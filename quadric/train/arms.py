@@ -153,7 +153,8 @@ def finished(paths: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[st
     found, notes = read_results(paths)
     if not found:
         names = ", ".join(str(path) for path in paths[:3])
-        raise InputError(f"no finished run in {names}: train one with `quadric train`")
+        remedy = notes[0] if notes else "train one with `quadric train`"
+        raise InputError(f"no finished run in {names}: {remedy}")
     return found, notes
 
 

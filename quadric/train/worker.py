@@ -19,14 +19,15 @@ def main(arguments: list[str]) -> int:
             asked the user whether the code that the directory names may run.
     """
     from quadric.train.fitting import fit
-    from quadric.train.processes import INTERRUPTED, InterruptedTraining
+    from quadric.train.processes import INTERRUPTED, InterruptedTraining, is_first_process
 
     die_with_parent()
     keep_freed_memory()
     directory = RunDirectory(Path(arguments[0]))
     try:
         recipe = load_code(directory.recipe(), trust=True)
-        screen = None if "--quiet" in arguments else sys.stderr
+        quiet = "--quiet" in arguments or not is_first_process()
+        screen = None if quiet else sys.stderr
         fit(recipe, directory, screen=screen, profile="--profile" in arguments)
     except InterruptedTraining:
         return INTERRUPTED

@@ -212,6 +212,7 @@ def test_a_run_directory_is_continued_only_when_asked(here: Path) -> None:
     assert quadric(f"{LAW} --run-dir r/x --quiet").exit_code == 0
     (here / "r" / "x" / "result.json").unlink()
     assert_mistake(quadric("train r/x"), "r/x is a run directory: continue it with --resume")
+    assert_mistake(quadric("results r"), "r/x is not finished: quadric train r/x --resume")
     assert_mistake(quadric("train r/x --resume --epochs 9"), "got epochs=9 instead of 2")
     assert_mistake(quadric("train r/x --resume --quick"), "--quick and --run-dir belong to a")
     assert_mistake(quadric(f"{LAW} --run-dir r/x --seed 3"), "holds another recipe (seed is 0")

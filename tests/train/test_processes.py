@@ -162,14 +162,14 @@ def test_processes_of_a_killed_run_die_with_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_two_processes(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    process = start(
-        "law-lorentz", "--epochs", "100000", "--devices", "2", "--run-dir", str(directory.path)
-    )
+    command = f"law-lorentz --neuron shared --epochs 100000 --devices 2 --run-dir {directory.path}"
+    process = start(*command.split())
     wait_for_epochs(process, directory, 1)
     process.send_signal(signal.SIGINT)
     out, err = finished(process)
     assert process.returncode == 130, err
     assert "--resume" in out
+    assert err.count("fused kernels are") == 1
     assert "Traceback" not in err
 
 
