@@ -27,8 +27,8 @@ RUN = [
     for page in PAGES
     if page.name not in ELSEWHERE and "```python\n" in page.read_text("utf-8")
 ]
-# Pages to look things up in, and two that are longer than the others.
-LONG = {"neurons.md", "recipes.md", "tables.md", "translation.md"}
+# Pages to look things up in, and one that is longer than the others.
+LONG = {"neurons.md", "recipes.md", "tables.md"}
 
 
 def python_blocks(page: Path) -> list[str]:

@@ -30,6 +30,7 @@ from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import summary
 from quadric.data.intervals import mean_difference
 from quadric.demo.table import demo_table
+from quadric.models.transformer import FEEDFORWARD
 from quadric.texttable import markdown_table
 from quadric.zoo.table import neuron_table
 
@@ -65,6 +66,32 @@ def _savings(_: Path) -> str:
             rows.append([name, f"{report.params:,}", f"{report.macs:,}", *fewer])
     header = ["network", "parameters", "MACs", "fewer parameters", "fewer MACs"]
     return markdown_table(header, rows, "lrrrr")
+
+
+def _transformers(_: Path) -> str:
+    """Transformers of the paper's size and small ones, and how the shrunk ones compare."""
+    rows = []
+    everywhere: dict[str, dict[str, Any]] = {
+        "linear": {},
+        "eigen in the attention": {"neuron": "eigen"},
+        "eigen in the feed-forward layers": {"neuron": "eigen", "include": FEEDFORWARD},
+    }
+    for name, vocabulary in (("transformer", 37_000), ("transformer_tiny", 8_000)):
+        whole = 0
+        for preset in (name, f"{name}_shrunk"):
+            for place, options in everywhere.items():
+                with torch.device("meta"):
+                    network = models.create(preset, vocabulary=vocabulary, **options)
+                    inputs = models.example_inputs(preset)
+                    report = cost(network, *inputs)
+                rest = report.params - network.get_parameter("embedding.weight").numel()
+                whole = whole or rest
+                less = "" if rest == whole else f" ({100 * (rest / whole - 1):+.1f} %)"
+                each = report.macs // inputs[0].numel()
+                numbers = [f"{report.params:,}", f"{rest:,}{less}", f"{each:,}"]
+                rows.append([f"`{preset}`, {place}", *numbers])
+    header = ["network", "parameters", "without embeddings", "MACs per token"]
+    return markdown_table(header, rows, "lrrr")
 
 
 def _compared(results: Path) -> str:
@@ -341,6 +368,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
     "neurons": _neurons,
     "savings": _savings,
+    "transformers": _transformers,
     "laws": _laws,
     "compared": _compared,
     "compared-files": _compared_files,
@@ -374,6 +402,7 @@ PAGES = (
     ROOT / "docs" / "reproduce.md",
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "tables.md",
+    ROOT / "docs" / "translation.md",
     ROOT / "docs" / "verified.md",
 )
 
