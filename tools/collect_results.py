@@ -27,7 +27,7 @@ from quadric.train.arms import read_results
 POINTS = 20
 TUNED = (
     "lr", "eigenvalue_lr", "eigenvalue_weight_decay", "weight_decay", "init", "neuron_options",
-    "width", "epochs", "validation",
+    "width", "model_options", "epochs", "validation",
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def tuning_row(name: str, result: dict[str, Any]) -> dict[str, Any]:
             scores = point
     return {
         "run": name,
-        **{key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status")},
+        **{key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status", "params")},
         **{key: settings.get(key) for key in TUNED},
         **{key: scores.get(key) for key in ("val_accuracy", "val_bleu", "val_rmse", "val_loss")},
         "seconds": result["seconds"],

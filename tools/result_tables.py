@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from evidence_laws import CURVE_ARMS, CURVE_LAWS, errors, files
 from evidence_polynomial import table as polynomial_rows
-from evidence_runs import read_csv
+from evidence_runs import read_csv, read_piece
 from evidence_tables import ARMS, OTHERS, PUBLISHED, TABLES
 from results_summary import rows as summary_rows
 
 from quadric import cost, models
 from quadric.data import laws
+from quadric.data.text.scores import SETTINGS
 from quadric.models.registry import SENTENCE
 from quadric.texttable import markdown_table
 from quadric.train import catalog
@@ -229,6 +230,53 @@ def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> s
     return markdown_table(header, cells, "llrrrrrrl")
 
 
+REVISIT_MMT = 41.02
+"""BLEU that github.com/LividWo/Revisit-MMT reports for a Transformer of `transformer_tiny`'s size."""
+
+
+def bleu_runs_table(results: Path) -> str:
+    """The four scores of each translation run, beside a public number."""
+    cells = [["Revisit-MMT, as published", "", "", f"{REVISIT_MMT}", "", "", ""]]
+    for path in sorted((results / "translation").glob("*.json")):
+        run = read_piece(path)
+        scores = [f"{run['bleu'][name]:.2f}" for name in SETTINGS]
+        name = path.stem.replace("_", " ")
+        cells.append([name, str(run["settings"]["epochs"]), *scores, f"{run['chrf']:.1f}"])
+    header = ["run", "epochs", "13a", "13a, lower case", "intl", "intl, lower case", "chrF"]
+    return (
+        markdown_table(header, cells, "lrrrrrr")
+        + "\n\nMulti30k, English to German, test_2016_flickr: BLEU of sacrebleu, beam 4, plain text. "
+        "An epoch has about 120 steps. The public number is of lower-cased, tokenized text, beam 5, "
+        "the mean of the last 10 checkpoints."
+    )
+
+
+SHRUNK = {
+    "attention": "attention width 128 to 84",
+    "feedforward": "feed-forward width 256 to 122",
+    "model": "model width 128 to 112, embeddings too",
+}
+
+
+def shrinking_table(results: Path) -> str:
+    """Which width of the linear Transformer to shrink: a short trial of each."""
+    folder = results / "translation"
+    trials = {row["run"]: row for row in read_csv(folder / "tuning.csv")}
+    whole = read_piece(folder / "multi30k20-linear-s0.json")
+    epochs = 6
+    (start,) = (point for point in whole["epochs"] if point["epoch"] == epochs)
+    cells = [["none", f"{whole['params']:,}", f"{start['val_loss']:.3f}"]]
+    for name, words in SHRUNK.items():
+        row = trials[f"tune-shrink_{name}-s0"]
+        assert int(row["epochs"]) == epochs
+        cells.append([words, f"{int(row['params']):,}", f"{float(row['val_loss']):.3f}"])
+    return (
+        markdown_table(["shrunk", "parameters", "validation loss"], cells, "lrr")
+        + f"\n\nLinear `transformer_tiny`, {epochs} epochs, one seed: the commands are in "
+        "`results/translation/tuning.csv`."
+    )
+
+
 # ------------------------------------------------------------------------------------------------
 # What the full-size experiments cost
 # ------------------------------------------------------------------------------------------------
@@ -280,5 +328,7 @@ TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
     "polynomial": polynomial_table,
     "images": runs_table("images", 100, ".2f"),
     "full-size": full_size_table,
+    "bleu": bleu_runs_table,
+    "shrinking": shrinking_table,
     "translation-runs": runs_table("translation", 1, ".2f"),
 }
