@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 # The pages of notebooks are made by running them.
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "notebooks")
 # These have tests of their own, with the names that their code needs (test_docs_*.py).
-ELSEWHERE = {"tables.md", "compare.md", "neurons.md", "training.md", "own_parts.md"}
+ELSEWHERE = {"neurons.md", "training.md", "own_parts.md"}
 SLOW = {"analysis.md", "deployment.md"}
 # What a page needs beyond all extras.
 NEEDS = {"integrations.md": ("peft", "optuna")}
@@ -27,8 +27,7 @@ RUN = [
     for page in PAGES
     if page.name not in ELSEWHERE and "```python\n" in page.read_text("utf-8")
 ]
-# Pages to look things up in, and two that are longer than the others.
-LONG = {"neurons.md", "recipes.md", "tables.md", "translation.md"}
+LONG = {"translation.md"}
 
 
 def python_blocks(page: Path) -> list[str]:
