@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 # The pages of notebooks are made by running them.
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "notebooks")
 # These have tests of their own, with the names that their code needs (test_docs_*.py).
-ELSEWHERE = {"tables.md", "compare.md", "neurons.md", "training.md", "own_parts.md"}
+ELSEWHERE = {"neurons.md", "training.md", "own_parts.md"}
 SLOW = {"analysis.md", "deployment.md"}
 # What a page needs beyond all extras.
 NEEDS = {"integrations.md": ("peft", "optuna")}
@@ -27,8 +27,6 @@ RUN = [
     for page in PAGES
     if page.name not in ELSEWHERE and "```python\n" in page.read_text("utf-8")
 ]
-# Pages to look things up in, and one that is longer than the others.
-LONG = {"neurons.md", "recipes.md", "tables.md"}
 
 
 def python_blocks(page: Path) -> list[str]:
@@ -93,7 +91,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if p.parent.name != "reference" and p.name not in LONG],
+    [p for p in PAGES if p.parent.name != "reference"],
     ids=lambda page: page.stem,
 )
 def test_pages_are_short(page: Path) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import PAGES, ROOT
+from tests.test_docs import DOCS, PAGES, ROOT, python_blocks
 
 BIN = Path(sys.executable).parent
-# own_parts.md has its test in test_docs_training.py, with the files that it shows.
-READ = [ROOT / "README.md", *(page for page in PAGES if page.name != "own_parts.md")]
+READ = [ROOT / "README.md", *PAGES]
 PROGRAMS = re.compile(r"^(\w+=\S+ )?(quadric|python|torchrun|echo) ")
 NOT_HERE = {
     r"cifar|imagenet|wmt14|multi30k|uci:|newstest": "needs a data set that is not inside",
@@ -63,7 +62,7 @@ def run(command: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a reader has: a table, a checkpoint, weights, and a run of an earlier page."""
+    """What a reader has: a table, a checkpoint, weights, and a neuron and a run of other pages."""
     import torch
 
     import quadric
@@ -77,6 +76,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
             area, town = draw.uniform(40, 200), draw.choice(["north", "south"])
             price = 2 * area * (1.5 if town == "north" else 1) + draw.gauss(0, 5)
             rows.writerow([f"{area:.1f}", draw.randint(1, 6), town, f"{price:.1f}"])
+    (neuron,) = (code for code in python_blocks(DOCS / "neurons.md") if "register(" in code)
+    (folder / "my_neurons.py").write_text(neuron, encoding="utf-8")
     torch.save(quadric.models.create("resnet18").state_dict(), folder / "resnet18.pth")
     quadric.save(quadric.models.create("resnet20", neuron="eigen"), folder / "weights.safetensors")
     run("quadric train digits --neuron eigen", folder)

@@ -15,6 +15,7 @@ from quadric.cli.app import app
 from quadric.train.recipe import FIELDS
 from quadric.zoo import unregister
 from tests.command_line import output
+from tests.test_docs_commands import steps
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -74,15 +75,16 @@ def test_own_parts_of_the_pages_work_together(
     monkeypatch.setattr(sys, "path", list(sys.path))
     (neuron,) = (code for code in blocks("neurons", "python") if "register(" in code)
     (tmp_path / "my_neurons.py").write_text(neuron)
-    shown = [code for code in blocks("own_parts", "python") if code.startswith("def ")]
-    imports = "import torch\nfrom torch import nn\n\n"
-    (tmp_path / "my_parts.py").write_text(imports + "\n\n".join(shown))
-    (tmp_path / "my.yaml").write_text(blocks("own_parts", "yaml")[0])
-    (line,) = (code for code in blocks("own_parts", "") if "quadric sweep" in code)
+    for name, text in steps(ROOT / "docs" / "own_parts.md"):
+        if name:
+            (tmp_path / name).write_text(text)
+    (line,) = (code for code in blocks("own_parts", "sh") if "quadric sweep" in code)
+    (code,) = blocks("own_parts", "python")
     short = ["--set", "epochs=1", "--set", "dataset_options={count: 64}"]
     try:
         assert "cubic minus linear" in output(*shlex.split(line.replace("\\\n", " "))[1:], *short)
         assert "cubic" in output("train", "my.yaml", "--quiet", *short)
+        exec(code.replace("seeds=3", "seeds=1, epochs=1, progress=False"), {})
     finally:
         unregister("cubic")
         for name in ("my_neurons", "my_parts"):

@@ -9,6 +9,7 @@ Its text, code, output and pictures go to docs/notebooks/NAME.md and docs/notebo
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
@@ -29,7 +30,13 @@ def run(name: str) -> None:
     notebook = jupytext.read(script)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+        NotebookClient(
+            notebook,
+            timeout=600,
+            kernel_name="python3",
+            resources=resources,
+            coalesce_streams=True,  # lines that one cell prints stay together
+        ).execute()
     for cell in notebook.cells:
         # Warnings name paths of the machine that ran it.
         outputs = cell.get("outputs", [])
@@ -41,6 +48,7 @@ def run(name: str) -> None:
     title, _, rest = text.lstrip().partition("\n")
     page = f"{title}\n\n{note}\n{rest}"
     PAGES.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(PAGES / f"{name}_files", ignore_errors=True)  # pictures of earlier cells
     for path, data in extra["outputs"].items():
         (PAGES / path).parent.mkdir(exist_ok=True)
         (PAGES / path).write_bytes(data)

@@ -80,6 +80,6 @@ for name, model in (("linear, trained on", linear), ("shared, trained on", quadr
 print(quadric.quadratic_share(quadratic, [x[test]]))
 
 # %% [markdown]
-# The quadratic share says how much of each layer's variation comes from the squares. Here both
-# networks end at the same accuracy: a short fine-tuning on an easy task leaves the curvature
-# little to do.
+# The quadratic share says how much of each layer's variation comes from the squares: here next to
+# nothing, and both networks end at about the same accuracy. A short fine-tuning on an easy task
+# leaves the curvature little to do.

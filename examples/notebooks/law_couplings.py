@@ -75,7 +75,9 @@ analysis.figures.couplings(found, width=7)
 
 # %% [markdown]
 # The whole network has it right: three strong pairs, all with the mass. The quadratic forms do a
-# part of that, and the activations the rest.
+# part of that, and the activations the rest. The diagonal is the bend along one column: strong for
+# the three speeds, which the law squares. It does not square the mass, so what the network bends
+# there is its error.
 #
 # ## The formula
 #

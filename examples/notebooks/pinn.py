@@ -80,3 +80,9 @@ with torch.no_grad():
 axes.set(xlabel="time t", ylabel="u(t)")
 axes.legend(loc="upper right")
 plt.show()
+
+# %% [markdown]
+# In the same number of steps linear networks find the solution from none of the three starts,
+# shared ones from two, and nearly from the third. Both could be trained for longer, and a step of a
+# shared network takes more time. `examples/04_helmholtz.py` compares them on an equation in two
+# dimensions, with the time.

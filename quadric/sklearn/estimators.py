@@ -29,7 +29,16 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.sklearn.inputs import Arrays, TableInput, pair, refuse_large, weighted, without_zeros
+from quadric.sklearn.inputs import (
+    Arrays,
+    TableInput,
+    pair,
+    plain_booleans,
+    refuse_large,
+    refuse_text,
+    weighted,
+    without_zeros,
+)
 from quadric.sklearn.jobs import AdamState, Job, Outcome, Rows, Settings, merge
 from quadric.sklearn.losses import Loss
 from quadric.sklearn.modules import Scaled
@@ -331,6 +340,10 @@ class QuadraticNetwork(TableInput):
             "y_numeric": is_regressor(self),
         }
         X, y, sample_weight = self._unmasked(X, y, sample_weight)
+        if is_regressor(self):
+            refuse_text(y)
+        else:
+            y = plain_booleans(y)
         numbers = self._read_frame(X, first)
         if numbers is None:
             X, y = validate_data(self, X, y, reset=first, **options)

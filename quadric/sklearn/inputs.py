@@ -117,6 +117,33 @@ def weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
     return X, targets, (weights * class_weights[targets]).astype(weights.dtype)
 
 
+def refuse_text(y: Any) -> None:
+    """Refuses targets that are text and no numbers, by the first one."""
+    values = np.asarray(y)
+    if values.dtype.kind not in "OUT":
+        return
+    for value in (value for value in values.ravel() if isinstance(value, str)):
+        try:
+            float(value)
+        except ValueError:
+            raise InputError(
+                f"y must hold numbers, got the text {str(value)!r}: turn it into numbers, as by "
+                r"y.str.replace('[^0-9.-]', '', regex=True).astype(float), or use "
+                "QuadraticClassifier if it is a label"
+            ) from None
+
+
+def plain_booleans(y: Any) -> Any:
+    """Labels that are all True or False as numpy has them; other labels as they are.
+
+    scikit-learn reads the booleans of pandas that allow holes as 0.0 and 1.0, and refuses objects.
+    """
+    values = np.asarray(y)
+    if values.dtype == object and all(isinstance(v, bool | np.bool_) for v in values.ravel()):
+        values = values.astype(bool)
+    return values if values.dtype == bool else y
+
+
 def refuse_large(values: np.ndarray, names: Sequence[str]) -> None:
     """Refuses numbers whose squares overflow; the names are those of the columns."""
     if max(-float(values.min()), float(values.max())) > LARGEST:

@@ -26,6 +26,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 import quadric
+from quadric.errors import InputError
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -221,7 +222,7 @@ COUNT = np.arange(30)
         (GOOD.set_axis(["a", 1], axis=1), COUNT, "names that are all text, or all numbers"),
         (GOOD, [*range(29), np.nan], "Input y contains NaN"),
         (GOOD, [*range(29), np.inf], "Input y contains infinity"),
-        (GOOD, ["a"] * 30, "could not convert string to float"),
+        (GOOD, ["a"] * 30, "y must hold numbers, got the text"),
         (GOOD, COUNT[:29], "inconsistent numbers of samples: [30, 29]"),
     ],
 )  # fmt: skip
@@ -361,3 +362,24 @@ def test_auto_takes_logarithms_whatever_is_held_out() -> None:
     for seed in range(12):
         model = QuadraticRegressor((4,), max_iter=1, target_transform="auto", random_state=seed)
         assert np.isfinite(model.fit(X, y).predict(X)).all()
+
+
+@pytest.mark.parametrize("kind", ["bool", "boolean", "object"])
+def test_booleans_as_labels_come_back_as_given(kind: str) -> None:
+    X = pd.DataFrame({"a": np.linspace(-1, 1, 60)})
+    y = (X["a"] > 0).astype(kind)
+    model = QuadraticClassifier((4,), max_iter=3, random_state=0).fit(X, y, eval_set=(X, y))
+    assert model.classes_.tolist() == [False, True]
+    assert model.predict(X).dtype == bool
+
+
+@pytest.mark.parametrize("kind", ["object", "U9", "category"])
+def test_a_target_of_text_is_refused(kind: str) -> None:
+    X = pd.DataFrame({"a": np.arange(40.0)})
+    text = [f"${1000 + i:,}" for i in range(40)]
+    y = np.array(text) if kind == "U9" else pd.Series(text, dtype=kind)
+    with pytest.raises(InputError, match=r"y must hold numbers, got the text '\$1,000': turn it"):
+        QuadraticRegressor((4,)).fit(X, y)
+    remedied = pd.Series(text).str.replace("[^0-9.-]", "", regex=True)  # as the message says
+    QuadraticRegressor((4,), max_iter=2).fit(X, remedied.astype(float))
+    QuadraticRegressor((4,), max_iter=2).fit(X, remedied)  # numbers written as text
