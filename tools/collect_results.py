@@ -71,7 +71,9 @@ def tuning_row(name: str, result: dict[str, Any]) -> dict[str, Any]:
             scores = point
     return {
         "run": name,
-        **{key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status", "params")},
+        **{
+            key: result.get(key) for key in ("recipe", "neuron", "rank", "seed", "status", "params")
+        },
         **{key: settings.get(key) for key in TUNED},
         **{key: scores.get(key) for key in ("val_accuracy", "val_bleu", "val_rmse", "val_loss")},
         "seconds": result["seconds"],
