@@ -192,7 +192,7 @@ def quadratic_linear(
     """A layer of eigen neurons: `torch.nn.functional.linear`, then the squares.
 
     Args:
-        input: (*, in_features).
+        input: `(*, in_features)`.
         weight: (out_features, in_features), rows w and Q, neuron by neuron.
         eigenvalues: one for each feature channel, in channel order.
         bias: (out_features).

@@ -76,7 +76,7 @@ def test_commands_exist(line: str) -> None:
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    """A broken link or a missing public name fails."""
+    """A broken link or a missing public name fails; no page loads anything from elsewhere."""
     pytest.importorskip("mkdocs", reason="the site needs the docs extra")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
@@ -87,11 +87,14 @@ def test_the_site_builds(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "reference" / "cli.html").is_file()
+    for page in (tmp_path / "site").rglob("*.html"):
+        loaded = re.findall(r'<(?:script|link|img)\b[^>]*"(https?:[^"]*)"', page.read_text("utf-8"))
+        assert loaded == [], page.name
 
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if p.parent.name != "reference"],
+    [ROOT / "CONTRIBUTING.md", *(p for p in PAGES if p.parent.name != "reference")],
     ids=lambda page: page.stem,
 )
 def test_pages_are_short(page: Path) -> None:

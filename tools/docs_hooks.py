@@ -29,12 +29,19 @@ PACKAGES = (
 
 def commands_page() -> str:
     """Every command with its help, as `quadric COMMAND --help` prints it."""
-    parts = ["# Command line\n\nEach command prints its part of this page with `--help`.\n"]
-    for command in COMMANDS:
-        name = command.__name__
-        printed = CliRunner().invoke(app, [name, "--help"], prog_name="quadric")
-        parts.append(f"## quadric {name}\n\n```text\n{printed.output}\n```\n")
-    return "\n".join(parts)
+
+    def help_of(*words: str) -> str:
+        printed = CliRunner().invoke(app, [*words, "--help"], prog_name="quadric")
+        return f"```text\n{printed.output.strip()}\n```\n"
+
+    first = """# Command line
+
+Each command prints its part of this page with `--help`. Results go to stdout, and what is said
+while you wait goes to stderr. `--json -` prints nothing but JSON. A mistake in what you typed, or
+in a file, gives one line and exit code 2.
+"""
+    names = [command.__name__ for command in COMMANDS]
+    return "\n".join([first, help_of(), *(f"## quadric {n}\n\n{help_of(n)}" for n in names)])
 
 
 def contributing_page() -> str:

@@ -88,7 +88,7 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
 
 def diagram() -> None:
     """One eigen neuron as boxes, after Fig. 3 of the paper."""
-    figure, axes = plt.subplots(figsize=(8.4, 2.9), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8.4, 2.5), layout="constrained")
     _box(axes, 0.0, 1.0, "inputs  $x$", GRAY)
     _box(axes, 2.6, 2.0, "$w^T x + b$", BLUE)
     _box(axes, 2.6, 0.0, "$f = Q^T x$", GREEN)
@@ -103,11 +103,12 @@ def diagram() -> None:
     _arrow(axes, (6.0, 1.35), (6.75, 1.85))
     _arrow(axes, (7.0, 2.0), (7.1, 2.0))
     _arrow(axes, (3.4, 0.0), (7.1, 0.0))
-    axes.text(2.6, -0.45, "one matrix product\nor convolution", ha="center", va="top", fontsize=9)
+    # Between the two that it makes.
+    axes.text(2.6, 1.0, "one matrix product\nor convolution", ha="center", va="center", fontsize=9)
     axes.text(5.3, 0.5, "k eigenvalues", ha="center", va="top", fontsize=9)
-    axes.text(8.1, -0.45, "k + 1 channels", ha="center", va="top", fontsize=9)
+    axes.text(8.1, 1.0, "k + 1 channels", ha="center", va="center", fontsize=9)
     axes.set_xlim(-1.0, 9.3)
-    axes.set_ylim(-1.25, 2.4)
+    axes.set_ylim(-0.4, 2.4)
     axes.axis("off")
     figure.savefig(IMAGES / "neuron.png", dpi=160)
     plt.close(figure)
@@ -115,7 +116,7 @@ def diagram() -> None:
 
 def matrices() -> None:
     """Which squares reach which outputs: S of eigen, square and shared for eight channels."""
-    figure, row = plt.subplots(1, 3, figsize=(8.4, 3.5), layout="constrained")
+    figure, row = plt.subplots(1, 3, figsize=(8.4, 3.3), layout="constrained")
     eigen, square, shared = (torch.zeros(8, 8) for _ in range(3))
     for first in (0, 4):
         eigen[first, first + 1 : first + 4] = 1

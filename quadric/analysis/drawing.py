@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from quadric.analysis.arms import Table, arm_table, arms
 from quadric.analysis.reading import RunResult, curve
 from quadric.analysis.style import RC
 from quadric.errors import InputError
+from quadric.progress import duration
 from quadric.writing import whole_file, write_text
 
 NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
 """Every figure by its name."""
+SECONDS = 0.6
+"""What a figure takes, roughly."""
 
 
 def draw(
@@ -26,6 +29,7 @@ def draw(
     *,
     latex: bool = False,
     width: float | None = None,
+    progress: Callable[..., None] = lambda *args, **kwargs: None,
 ) -> tuple[list[Path], list[str]]:
     """Draws figures and writes their numbers.
 
@@ -35,6 +39,7 @@ def draw(
         folder: where the files go; it is made.
         latex: whether LaTeX tables are written, too.
         width: of the figures in inches, by default each figure's own.
+        progress: as `quadric.progress.progress_bar` gives it.
 
     Returns:
         The files, and as notes a line for every figure that these runs do not give.
@@ -49,19 +54,13 @@ def draw(
     size = {} if width is None else {"width": width}
     files: list[Path] = []
     notes: list[str] = []
-    for name in which:
-        jobs: list[tuple[str, Any, Any]] = []
-        if name in figures.OF_RUNS:
-            jobs.append((name, figures.OF_RUNS[name], runs))
-        else:
-            analyzed = [run for run in runs if run.analysis is not None]
-            stems = _file_names(analyzed)
-            jobs += [
-                (f"{name}-{stem}", figures.OF_ANALYSES[name], run)
-                for stem, run in zip(stems, analyzed, strict=True)
-            ]
-            if not analyzed:
-                notes.append(f"{name}: no run has been analyzed: use quadric analyze first")
+    planned = {name: _jobs(name, runs) for name in which}
+    total = sum(map(len, planned.values()))
+    line = f"up to {total} figures, about {duration(total * SECONDS)}" if total else None
+    progress(0, total=total, line=line)
+    for name, jobs in planned.items():
+        if not jobs:
+            notes.append(f"{name}: no run has been analyzed: use quadric analyze first")
         drawn = len(files)
         for stem, function, source in jobs:
             try:
@@ -69,19 +68,30 @@ def draw(
             except InputError as error:
                 if name in figures.OF_RUNS or len(jobs) == 1:
                     notes.append(f"{name}: {error}")
-                continue
             except (LookupError, TypeError, ValueError, AttributeError):
                 if name in figures.OF_RUNS:
                     raise
                 notes.append(f"{stem}: the analysis is damaged: make it again with quadric analyze")
-                continue
-            files += save(figure, folder / stem)
-            files += _write(table, folder / stem, latex)
+            else:
+                files += save(figure, folder / stem)
+                files += _write(table, folder / stem, latex)
+            progress(1, f"drawing {name}")
         if jobs and len(files) == drawn and len(jobs) > 1:
             notes.append(f"{name}: no analysis of these runs has what it shows")
     if not files:
         raise InputError("no figure could be drawn: " + "; ".join(notes))
     return files, notes
+
+
+def _jobs(name: str, runs: Sequence[RunResult]) -> list[tuple[str, Any, Any]]:
+    """What a figure is drawn as: the name of a file, the function, and what it shows."""
+    if name in figures.OF_RUNS:
+        return [(name, figures.OF_RUNS[name], runs)]
+    analyzed = [run for run in runs if run.analysis is not None]
+    return [
+        (f"{name}-{stem}", figures.OF_ANALYSES[name], run)
+        for stem, run in zip(_file_names(analyzed), analyzed, strict=True)
+    ]
 
 
 def save(figure: Any, path: Path) -> list[Path]:

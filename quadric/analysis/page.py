@@ -22,6 +22,8 @@ from quadric.errors import InputError
 from quadric.writing import write_text
 
 MOST_PAIRS = 10
+SECONDS = 0.005
+"""What a run takes, roughly."""
 
 
 def report(

@@ -61,6 +61,8 @@ NETWORKS = (
     Network("Transformer encoder, width 512, 3 layers, 25 tokens", _encoder, (25, 512)),
     Network("perceptron 8-64-64-1", _created("mlp", in_features=8, hidden=(64, 64)), (8,)),
 )
+CASE = 20.0
+"""Seconds for a network and a batch size, roughly, with the export of its files."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.extras import require
+from quadric.progress import duration, say
 from quadric.writing import check_writable
 
 
@@ -98,12 +99,14 @@ def figures(
     from quadric.analysis.reading import read
 
     found, notes = read(runs)
-    files, missing = draw(found, options.words(which), out, latex=latex, width=width)
+    names = options.words(which)
+    with options.progress_bar(None, "drawing") as told:
+        files, missing = draw(found, names, out, latex=latex, width=width, progress=told)
     for note in (*notes, *missing):
         print(note, file=sys.stderr)
-    names = [str(file) for file in files]
-    data = {"runs": len(found), "files": names, "notes": [*notes, *missing]}
-    options.show("\n".join(names), data, json_file)
+    written = [str(file) for file in files]
+    data = {"runs": len(found), "files": written, "notes": [*notes, *missing]}
+    options.show("\n".join(written), data, json_file)
 
 
 def report(
@@ -118,11 +121,12 @@ def report(
 
     Example: quadric report runs/* -o report.html
     """
-    from quadric.analysis.page import report
+    from quadric.analysis.page import SECONDS, report
     from quadric.analysis.reading import read
 
     check_writable("--out", out)
     found, notes = read(runs)
+    say(f"a page of {len(found)} runs, about {duration(len(found) * SECONDS)}")
     report(found, out, title=title, notes=notes)
     for note in notes:
         print(note, file=sys.stderr)

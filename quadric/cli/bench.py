@@ -81,9 +81,10 @@ def bench(
         return options.show(fits, fits.to_dict(), json_file)
     if onnx:
         require("onnx", "quadric bench --onnx")
-        from quadric.bench.onnx import NETWORKS, bench_onnx
+        from quadric.bench.onnx import CASE, NETWORKS, bench_onnx
 
         total = rounds * sum(len(network.batches) for network in NETWORKS)
+        say(f"this takes about {duration(total * CASE)}")
         with options.progress_bar(total, "timing") as tick:
             found = bench_onnx(rounds=rounds, threads=threads or 1, tick=tick)
         return options.show(found, found.to_dict(), json_file)

@@ -147,10 +147,9 @@ def evaluate(
     if test is not None:
         place["test"] = test
     found = []
-    with options.progress_bar(len(runs), "testing") as advance:
-        for run in runs:
-            found.append(evaluate(run, **place))
-            advance()
+    for run in runs:
+        with options.progress_bar(None, f"testing {run}, batches") as advance:
+            found.append(evaluate(run, progress=advance, **place))
     text = "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
     options.show(text, found if len(found) > 1 else found[0], json_file)
 

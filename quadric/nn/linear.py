@@ -37,7 +37,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         dtype: their type.
 
     Shape:
-        Input (*, in_features), output (*, out_features).
+        Input `(*, in_features)`, output `(*, out_features)`.
 
     Attributes:
         weight: (out_features, in_features), rows w and Q, neuron by neuron; a linear checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,12 @@ _DTYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64, "32
 
 @torch.no_grad()
 def measure(
-    network: nn.Module, batches: Batches, task: Task, device: torch.device, precision: str
+    network: nn.Module,
+    batches: Batches,
+    task: Task,
+    device: torch.device,
+    precision: str,
+    progress: Callable[..., None] = lambda *args, **kwargs: None,
 ) -> dict[str, Any]:
     """Measures the metrics of a network, and its largest activation.
 
@@ -32,6 +37,7 @@ def measure(
         task: its metrics.
         device: where it runs.
         precision: as in a recipe.
+        progress: as `quadric.progress.progress_bar` gives it, told of each batch.
 
     Returns:
         The metrics of the task, the largest activation and its layer.
@@ -50,6 +56,7 @@ def measure(
         for batch in batches:
             inputs, targets = move(batch, device, dtype if mode == "true" else None)
             sums += task.sums(task.outputs(network, inputs), targets)
+            progress(total=len(batches))
     found: dict[str, Any] = task.metrics(sums) | task.finish(network, device)
     largest = watch.largest()
     if largest is not None:
@@ -82,6 +89,7 @@ def evaluate(
     test: tuple[Path, Path] | None = None,
     imports: Sequence[str] = (),
     trust: bool = False,
+    progress: Callable[..., None] = lambda *args, **kwargs: None,
     **place: Any,
 ) -> dict[str, Any]:
     """Tests the weights of a run on its test data.
@@ -91,6 +99,7 @@ def evaluate(
         test: of a translation run, a source file and its translation to be tested on instead.
         imports: files or modules of the run's own code, which may be run.
         trust: run all code that the directory names.
+        progress: as `quadric.progress.progress_bar` gives it, told of each batch.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:
@@ -106,7 +115,7 @@ def evaluate(
     device = device_of(recipe)
     found = count(network, data)
     network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
-    metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision)
+    metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision, progress)
     return {
         "run": str(run.directory.path),
         "recipe": recipe.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from quadric.texttable import markdown_table, text_table
@@ -11,7 +12,7 @@ HEADER = ("neuron", "source", "formula", "params", "MACs", "printed params", "pr
 
 LEGEND = (
     "Per output, over n inputs at rank k, biases aside: the exact counts of the layers here. "
-    'The "printed" columns give what Table I of the paper says where it differs.'
+    '"Printed" is what Table I of the paper says where it differs.'
 )
 
 
@@ -67,13 +68,15 @@ def _cells(row: Neuron, code: str) -> list[str]:
 
 
 def neuron_table(markdown: bool = False) -> str:
-    """The registry as a table with footnotes.
+    """The registry as a table with footnotes; a column that would be empty is left out.
 
     Args:
         markdown: for a page instead of a terminal.
     """
     rows, notes = _rows("`" if markdown else "")
-    table = (markdown_table if markdown else text_table)(HEADER, rows)
+    used = [any(column) for column in zip(*rows, strict=True)]
+    header, *lines = ([*itertools.compress(line, used)] for line in (HEADER, *rows))
+    table = (markdown_table if markdown else text_table)(header, lines)
     footnotes = [f"[{i}] {note}." for i, note in enumerate(notes, 1)]
     if markdown:
         return "\n\n".join([table, LEGEND, *footnotes])

@@ -45,6 +45,7 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
     (runs / "broken" / "result.json").write_text("{")
     code, out, err = call("figures", runs, "--which", "efficiency,couplings", "-o", tmp_path / "f")
     assert code == 0
+    assert err.startswith("up to 3 figures, about 2 seconds\n")  # two runs are analyzed
     assert "broken/result.json is not JSON" in err
     assert sorted(path.name for path in (tmp_path / "f").glob("*.pdf")) == [
         "couplings-law-finished.pdf", "efficiency.pdf",
@@ -52,6 +53,7 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
     code, out, err = call("report", runs, "-o", tmp_path / "page.html")
     assert code == 0
     assert "2 runs" in out
+    assert err.startswith("a page of 2 runs, about a second\n")
     assert "broken/result.json is not JSON" in err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count("broken/result.json is not JSON") == 1

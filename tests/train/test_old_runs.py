@@ -18,7 +18,9 @@ OLD = Path(__file__).parent.parent / "data_files" / "old_runs"
 @pytest.mark.parametrize("name", ["digits-finished", "law-finished"])
 def test_an_old_run_is_evaluated(name: str) -> None:
     result = json.loads((OLD / name / "result.json").read_text())
-    found = evaluate(OLD / name)
+    told = []
+    found = evaluate(OLD / name, progress=lambda **step: told.append(step["total"]))
+    assert told == [len(told)] * len(told) != []  # once for each batch
     metric = "test_accuracy" if name.startswith("digits") else "test_rmse"
     for key in ("recipe", "neuron", "rank", "seed", "params", "macs"):
         assert found[key] == result[key]
