@@ -50,7 +50,7 @@ def contributing_page() -> str:
     text = re.sub(r"\]\(docs/", "](", text)
     # What is not a page of the site is named, not linked.
     return re.sub(
-        r"\[([^\]]+)\]\((?!https?:)[^)]*?(?<!\.md)\)",
+        r"\[([^\]]+)\]\((?!https?:|[^)]*\.md(?:#[^)]*)?\))[^)]*\)",
         r"\1",
         re.sub(r"\[([^\]]+)\]\((quadric/[^)]*)\)", r"`\2`", text),
     )

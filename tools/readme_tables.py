@@ -71,7 +71,7 @@ def _savings(_: Path) -> str:
 def _transformers(_: Path) -> str:
     """Transformers of the paper's size and small ones, and how the shrunk ones compare."""
     rows = []
-    everywhere: dict[str, dict[str, Any]] = {
+    places: dict[str, dict[str, Any]] = {
         "linear": {},
         "eigen in the attention": {"neuron": "eigen"},
         "eigen in the feed-forward layers": {"neuron": "eigen", "include": FEEDFORWARD},
@@ -79,7 +79,7 @@ def _transformers(_: Path) -> str:
     for name, vocabulary in (("transformer", 37_000), ("transformer_tiny", 8_000)):
         whole = 0
         for preset in (name, f"{name}_shrunk"):
-            for place, options in everywhere.items():
+            for place, options in places.items():
                 with torch.device("meta"):
                     network = models.create(preset, vocabulary=vocabulary, **options)
                     inputs = models.example_inputs(preset)

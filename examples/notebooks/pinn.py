@@ -83,6 +83,6 @@ plt.show()
 
 # %% [markdown]
 # In the same number of steps linear networks find the solution from none of the three starts,
-# shared ones from two, and nearly from the third. Both could be trained for longer, and a step of a
-# shared network takes more time. `examples/04_helmholtz.py` compares them on an equation in two
-# dimensions, with the time.
+# shared ones from two, and come closer from the third. Both could be trained for longer, and a
+# step of a shared network takes more time. `examples/04_helmholtz.py` compares them on an equation
+# in two dimensions, with the time.
