@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -246,8 +247,8 @@ def bleu_runs_table(results: Path) -> str:
     return (
         markdown_table(header, cells, "lrrrrrr")
         + "\n\nMulti30k, English to German, test_2016_flickr: BLEU of sacrebleu, beam 4, plain "
-        "text. An epoch has about 120 steps. The public number is of lower-cased, tokenized text, "
-        "beam 5, the mean of the last 10 checkpoints."
+        "text. The public number is of lower-cased, tokenized text, beam 5, the mean of the last "
+        "10 checkpoints."
     )
 
 
@@ -260,17 +261,10 @@ def translation_checks(results: Path) -> str:
         f"with a BLEU of {learned['bleu']['13a_cased']:.1f}: it can learn them by heart.\n"
         f"- {speed['sentences']:,} sentences with {speed['beams']} beams take "
         f"{speed['cached_seconds']:.0f} s of processor time, in batches and with cached keys and "
-        f"values. That is {speed['ratio']:.0f} times as fast as one sentence at a time without "
-        f"the cache; {speed['same_text']} of {speed['sentences_alone']} translations are the same "
-        f"to the letter. Made by `{speed['command']}`."
+        f"values. A sentence then takes 1/{speed['ratio']:.0f} of the processor time that it takes "
+        f"alone and without the cache; {speed['same_text']} of {speed['sentences_alone']} "
+        f"translations are the same to the letter. Made by `{speed['command']}`."
     )
-
-
-SHRUNK = {
-    "attention": "attention width 128 to 84",
-    "feedforward": "feed-forward width 256 to 122",
-    "model": "model width 128 to 112, embeddings too",
-}
 
 
 def shrinking_table(results: Path) -> str:
@@ -281,10 +275,13 @@ def shrinking_table(results: Path) -> str:
     epochs = 6
     (start,) = (point for point in whole["epochs"] if point["epoch"] == epochs)
     cells = [["none", f"{whole['params']:,}", f"{start['val_loss']:.3f}"]]
-    for name, words in SHRUNK.items():
+    for name in ("attention", "feedforward", "model"):
         row = trials[f"tune-shrink_{name}-s0"]
         assert int(row["epochs"]) == epochs
-        cells.append([words, f"{int(row['params']):,}", f"{float(row['val_loss']):.3f}"])
+        width = ast.literal_eval(row["model_options"])[f"{name}_width"]
+        cells.append([
+            f"`{name}_width` {width}", f"{int(row['params']):,}", f"{float(row['val_loss']):.3f}"
+        ])  # fmt: skip
     return (
         markdown_table(["shrunk", "parameters", "validation loss"], cells, "lrr")
         + f"\n\nLinear `transformer_tiny`, {epochs} epochs, one seed: the commands are in "

@@ -57,7 +57,9 @@ def measure(
             inputs, targets = move(batch, device, dtype if mode == "true" else None)
             sums += task.sums(task.outputs(network, inputs), targets)
             progress(total=len(batches))
-    found: dict[str, Any] = task.metrics(sums) | task.finish(network, device)
+    found: dict[str, Any] = task.metrics(sums) | task.finish(
+        network, device, lambda done, more: progress(done, total=len(batches) + more)
+    )
     largest = watch.largest()
     if largest is not None:
         found["largest_activation"], found["largest_activation_layer"] = largest

@@ -22,6 +22,12 @@ from torch.nn import functional as F
 from quadric.errors import InputError
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Takes the batches that are done now, and how many there are."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,9 @@ class Task:
         """What is reported, by name."""
         raise NotImplementedError
 
-    def finish(self, network: nn.Module, device: torch.device) -> dict[str, Any]:
+    def finish(
+        self, network: nn.Module, device: torch.device, progress: Progress = no_progress
+    ) -> dict[str, Any]:
         """What is measured once, on the trained network, by the name it has in a result."""
         return {}
 

@@ -23,7 +23,7 @@ from quadric.data.text.sentences import from_lists
 from quadric.errors import InputError
 from quadric.models.beam_search import END, beam_search
 from quadric.models.transformer import PADDING
-from quadric.train.tasks import Task
+from quadric.train.tasks import Progress, Task, no_progress
 from quadric.writing import whole_file
 
 TOKENIZER = "tokenizer.model"
@@ -108,7 +108,12 @@ class Translator:
         self._looked = False
 
     def translate(
-        self, lines: Sequence[str], beams: int = 4, penalty: float = 0.6, first: int = 1
+        self,
+        lines: Sequence[str],
+        beams: int = 4,
+        penalty: float = 0.6,
+        first: int = 1,
+        progress: Progress = no_progress,
     ) -> list[str]:
         """Translates lines.
 
@@ -117,6 +122,7 @@ class Translator:
             beams: of the beam search; 1 for greedy search.
             penalty: exponent of the length.
             first: the number of the first line, for warnings.
+            progress: told of each batch.
 
         Returns:
             One translation for each line.
@@ -139,6 +145,7 @@ class Translator:
             made = beam_search(self.network, source.to(self.device), beams, penalty)
             for i, tokens in zip(some, made, strict=True):
                 found[i] = tokens
+            progress(1, math.ceil(len(order) / SENTENCES))
         return self.vocabulary.tokenizer.decode(found)
 
     def _check_language(self, rows: Sequence[Sequence[int]]) -> None:
@@ -219,7 +226,9 @@ class Translation(Task):
         loss /= count
         return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}
 
-    def finish(self, network: nn.Module, device: torch.device) -> dict[str, Any]:
+    def finish(
+        self, network: nn.Module, device: torch.device, progress: Progress = no_progress
+    ) -> dict[str, Any]:
         """BLEU, chrF and their signatures on the test lines."""
         lines = self.test_lines()
         if lines is None:
@@ -227,5 +236,6 @@ class Translation(Task):
             return {"test_bleu": None, "bleu": None, **dict.fromkeys(self.names)}
         network = network.to(device).eval()
         translator = Translator(network, self.vocabulary, device, warn_on_screen)
-        found = score(translator.translate(lines[0], self.beams, self.penalty), lines[1])
+        made = translator.translate(lines[0], self.beams, self.penalty, progress=progress)
+        found = score(made, lines[1])
         return {"test_bleu": found["bleu"]["13a_cased"], **found}

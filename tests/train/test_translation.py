@@ -224,6 +224,9 @@ def test_a_run_translates_wherever_it_is(tmp_path: Path) -> None:
     lines = [pair(i)[0] for i in range(500, 520)]
     before = quadric.train.translator(tmp_path / "run").translate(lines)
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "run")
+    told: list[int] = []
+    evaluate(tmp_path / "run", progress=lambda *_, total: told.append(total))
+    assert told[-1] == len(told) > told[0]  # batches of the loss, then those of translations
     for folder in ("run", "data", "cache"):
         shutil.rmtree(tmp_path / folder)
     moved = tmp_path / "elsewhere" / "run"
