@@ -131,5 +131,5 @@ def report(
     for note in notes:
         print(note, file=sys.stderr)
     size = out.stat().st_size
-    text = f"{out}: {len(found)} runs, {size / 1e6:.1f} MB"
+    text = f"{out}: {len(found)} runs, {size:,} bytes"
     options.show(text, {"file": str(out), "runs": len(found), "bytes": size}, json_file)

@@ -52,7 +52,7 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     code, out, err = call("report", runs, "-o", tmp_path / "page.html")
     assert code == 0
-    assert "2 runs" in out
+    assert f"2 runs, {(tmp_path / 'page.html').stat().st_size:,} bytes" in out
     assert err.startswith("a page of 2 runs, about a second\n")
     assert "broken/result.json is not JSON" in err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
