@@ -267,24 +267,31 @@ def translation_checks(results: Path) -> str:
     )
 
 
-def shrinking_table(results: Path) -> str:
-    """Which width of the linear Transformer to shrink: a short trial of each."""
+TRIALS = {
+    "attention_eigen": "eigen in the attention",
+    "feedforward_shared": "shared in the feed-forward layers",
+    "shrink_attention": "linear, `attention_width` {attention_width}",
+    "shrink_feedforward": "linear, `feedforward_width` {feedforward_width}",
+    "shrink_model": "linear, `model_width` {model_width}",
+}
+
+
+def translation_trials(results: Path) -> str:
+    """Short trials of a Transformer with narrower layers, or with quadratic ones."""
     folder = results / "translation"
     trials = {row["run"]: row for row in read_csv(folder / "tuning.csv")}
     whole = read_piece(folder / "multi30k20-linear-s0.json")
     epochs = 6
     (start,) = (point for point in whole["epochs"] if point["epoch"] == epochs)
-    cells = [["none", f"{whole['params']:,}", f"{start['val_loss']:.3f}"]]
-    for name in ("attention", "feedforward", "model"):
-        row = trials[f"tune-shrink_{name}-s0"]
+    cells = [["linear", f"{whole['params']:,}", f"{start['val_loss']:.3f}"]]
+    for name, words in TRIALS.items():
+        row = trials[f"tune-{name}-s0"]
         assert int(row["epochs"]) == epochs
-        width = ast.literal_eval(row["model_options"])[f"{name}_width"]
-        cells.append([
-            f"`{name}_width` {width}", f"{int(row['params']):,}", f"{float(row['val_loss']):.3f}"
-        ])  # fmt: skip
+        words = words.format(**ast.literal_eval(row["model_options"]))
+        cells.append([words, f"{int(row['params']):,}", f"{float(row['val_loss']):.3f}"])
     return (
-        markdown_table(["shrunk", "parameters", "validation loss"], cells, "lrr")
-        + f"\n\nLinear `transformer_tiny`, {epochs} epochs, one seed: the commands are in "
+        markdown_table(["`transformer_tiny`", "parameters", "validation loss"], cells, "lrr")
+        + f"\n\nAfter {epochs} epochs, one seed: the commands are in "
         "`results/translation/tuning.csv`."
     )
 
@@ -341,7 +348,7 @@ TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
     "images": runs_table("images", 100, ".2f"),
     "full-size": full_size_table,
     "bleu": bleu_runs_table,
-    "shrinking": shrinking_table,
+    "translation-trials": translation_trials,
     "translation-checks": translation_checks,
     "translation-runs": runs_table("translation", 1, ".2f"),
 }
