@@ -4,9 +4,11 @@
     python tools/collect_results.py runs/tune-* --into results/images --tuning
 
 Each run becomes one file, named after its run directory, EXPERIMENT-ARM-sSEED: its result.json with
-at most 20 points of its curve, and without paths of the machine that trained it. With --tuning the
-runs become rows of tuning.csv instead, one file for all of them. A run that was collected before is
-replaced; one that is not finished is left out, with a note. Then `make results`.
+at most 20 points of its curve, and without paths of the machine that trained it. What `quadric
+analyze` wrote of it becomes EXPERIMENT-ARM-sSEED.analysis.json, without pictures of the data. With
+--tuning the runs become rows of tuning.csv instead, one file for all of them. A run that was
+collected before is replaced; one that is not finished is left out, with a note. Then `make
+results`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidence_runs import read_csv, without_paths, write_csv
+from evidence_runs import read_csv, read_piece, without_paths, write_csv
 
 from quadric import provenance
 from quadric.train import catalog
@@ -99,6 +101,12 @@ def collect(
             continue
         files.append(folder / f"{name}.json")
         provenance.write_json(files[-1], kept)
+        analysis = Path(result["path"]) / "analysis.json"
+        if analysis.is_file():
+            found_there = portable(read_piece(analysis))
+            found_there.pop("responses", None)
+            files.append(folder / f"{name}.analysis.json")
+            provenance.write_json(files[-1], found_there)
     if rows:
         path = folder / "tuning.csv"
         rows = {row["run"]: row for row in read_csv(path)} | rows

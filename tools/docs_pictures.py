@@ -13,11 +13,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from evidence_laws import CURVE_ARMS, CURVE_LAWS
+from evidence_runs import read_piece
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from result_tables import law_curves
+from result_tables import law_curves, sizes
 
 import quadric
+from quadric.analysis.figures import distribution
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -152,9 +154,43 @@ def curves() -> None:
     plt.close(figure)
 
 
+def picture_sizes() -> None:
+    """CIFAR-10 at 16x16: accuracy against parameters, from results/images."""
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    found = [row for _, row in sizes(ROOT / "results")]
+    for arm, color, marker in (
+        ("linear", GRAY, "o"),
+        ("eigen", BLUE, "^"),
+        ("shared", ORANGE, "D"),
+    ):
+        rows = sorted((r for r in found if r["arm"].startswith(arm)), key=lambda r: r["params"])
+        means, spreads = ([100 * row[key] for row in rows] for key in ("mean", "std"))
+        axes.errorbar(
+            [row["params"] for row in rows], means, spreads, fmt=marker + "-", color=color,
+            label=arm, ms=4, lw=1.5, capsize=2,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel("parameters")
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.legend(fontsize=9)
+    figure.savefig(IMAGES / "picture_sizes.png", dpi=110)
+    plt.close(figure)
+
+
+def picture_parameters() -> None:
+    """The paper's Fig. 7 for the published ResNet-20 of eigen neurons."""
+    found = read_piece(ROOT / "results" / "images" / "full20-eigen-s0.analysis.json")
+    figure = distribution(found, width=6.4)
+    figure.savefig(IMAGES / "picture_parameters.png", dpi=110)
+    plt.close(figure)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(parents=True, exist_ok=True)
     surfaces()
     diagram()
     matrices()
     curves()
+    picture_sizes()
+    picture_parameters()

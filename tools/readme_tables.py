@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from claims_table import analyses, claims_table
 from result_tables import TABLES_OF_EVIDENCE
 
 from quadric import cost, models
@@ -386,6 +387,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "families": _families,
     "defaults-development": _defaults("development"),
     "defaults-uci": _defaults("uci"),
+    "claims": claims_table,
+    "analyses": analyses,
     **TABLES_OF_EVIDENCE,
 }
 PAGES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{value:+.{digits}f}".replace("-", MINUS)
 
 
-def changed(row: Mapping[str, Any]) -> str:
+def changed(row: Mapping[str, Any], unit: str = "") -> str:
     """How a row differs from linear, with its interval; bold where the interval leaves 0 out."""
     if row["difference"] == "":
         return ""
@@ -44,6 +44,7 @@ def changed(row: Mapping[str, Any]) -> str:
     if row["low"] != "":
         ends = [signed(float(row[end])) for end in ("low", "high")]
         text += f" ({ends[0]} … {ends[1]})"
+    text += unit
     return f"**{text}**" if str(row["is_clear"]) == "True" else text
 
 
@@ -122,7 +123,7 @@ def curve_table(results: Path) -> str:
 # ------------------------------------------------------------------------------------------------
 
 
-def _of(results: Path, experiment: str) -> dict[str, dict[str, Any]]:
+def experiment_rows(results: Path, experiment: str) -> dict[str, dict[str, Any]]:
     """The arms of an experiment, from the summary of all."""
     found = summary_rows(results)
     return {row["arm"]: row for row in found if row["experiment"] == experiment}
@@ -133,7 +134,7 @@ def equal_table(results: Path) -> str:
     arms = [arm.name for arm in ARMS["equal"]]
     cells, sizes = [], []
     for table in TABLES:
-        found = _of(results, f"tables/equal/{table}")
+        found = experiment_rows(results, f"tables/equal/{table}")
         if "linear" not in found:
             continue
         others = {name: found[name] for name in OTHERS if name in found}
@@ -159,7 +160,7 @@ def literature_table(results: Path) -> str:
     arms = [arm.name for arm in ARMS["literature"]]
     cells = []
     for place, table in enumerate(TABLES):
-        found = _of(results, f"tables/literature/{table}")
+        found = experiment_rows(results, f"tables/literature/{table}")
         if found:
             own = [spread(found[arm]) if arm in found else "" for arm in arms]
             name = table.partition("-")[0]
@@ -199,36 +200,156 @@ def _number(text: str) -> Any:
     return int(text) if text.isdecimal() else float(text)
 
 
-def runs_table(part: str, scale: float, digits: str) -> Callable[[Path], str]:
-    """Runs of `quadric train`: one row an arm."""
+def runs_table(part: str, scale: float, digits: str, *experiments: str) -> Callable[[Path], str]:
+    """Runs of `quadric train`: one row an arm.
+
+    Args:
+        part: the folder of the runs.
+        scale: of the score, such as 100 for percent.
+        digits: how the score is written.
+        *experiments: those to show; all if none is named.
+    """
+    wanted = {f"{part}/{name}" for name in experiments}
 
     def made(results: Path) -> str:
-        found = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
-        if not found:
-            return "No run is published yet."
-        page = "[These runs on one page](report.html): curves, settings, commands."
-        return f"{arm_rows(found, scale, digits)}\n\n{page}"
+        rows = [r for r in summary_rows(results) if r["experiment"].startswith(f"{part}/")]
+        found = [row for row in rows if not wanted or row["experiment"] in wanted]
+        return arm_rows(found, scale, digits) if found else "No run is published yet."
 
     return made
 
 
 def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> str:
-    """Rows of the summary as a table."""
-    cells = [
-        [
-            row["experiment"].partition("/")[2], row["arm"], f"{int(row['params']):,}",
-            f"{int(row['macs']):,}", spread(row, scale, digits), str(row["seeds"]),
-            "" if row["arm"] == "linear" else changed(row),
-            f"{float(row['quadratic_share']):.3f}" if row["quadratic_share"] != "" else "",
-            f"`{row['command']}`",
-        ]
-        for row in found
-    ]  # fmt: skip
+    """Rows of the summary as a table; one of one experiment does not name it in every row."""
     header = [
         "experiment", "arm", "parameters", "MACs", found[0]["metric"], "seeds", "to linear, points",
         "quadratic share", "command of the first seed",
     ]  # fmt: skip
-    return markdown_table(header, cells, "llrrrrrrl")
+    cells = []
+    for row in found:
+        score = spread(row, scale, digits)
+        if int(row["diverged"]):
+            score += f", {row['diverged']} diverged"
+        cells.append([
+            row["experiment"].partition("/")[2], row["arm"], f"{int(row['params']):,}",
+            f"{int(row['macs']):,}", score, str(row["seeds"]),
+            "" if row["arm"] == "linear" else changed(row),
+            f"{float(row['quadratic_share']):.3f}" if row["quadratic_share"] != "" else "",
+            f"`{row['command']}`",
+        ])  # fmt: skip
+    if len({row["experiment"] for row in found}) == 1:
+        header, cells = header[1:], [row[1:] for row in cells]
+    return markdown_table(header, cells, "llrrrrrrl"[-len(header) :])
+
+
+SIZES = {
+    "w8": "ResNet-8, from 8 channels",
+    "w12": "ResNet-8, from 12 channels",
+    "r8": "ResNet-8, from 16 channels",
+    "w24": "ResNet-8, from 24 channels",
+    "r14": "ResNet-14, from 16 channels",
+    "r20": "ResNet-20, from 16 channels",
+}
+"""Experiments on CIFAR-10 at 16x16 that differ in the size of the network alone."""
+
+
+def sizes(results: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The size of each network, in words, and its row of the summary."""
+    for name, words in SIZES.items():
+        found = experiment_rows(results, f"images/{name}")
+        for arm in ("linear", "linear_wide", "eigen", "shared"):
+            if arm in found:
+                yield words, found[arm]
+
+
+def sizes_table(results: Path) -> str:
+    """Accuracy of networks of several sizes, and the size of the linear one that is as good."""
+    found = list(sizes(results))
+    linear = sorted(
+        (float(row["params"]), 1 - row["mean"]) for _, row in found if "linear" in row["arm"]
+    )
+    cells = []
+    for words, row in found:
+        needed = parameters_for(linear, 1 - row["mean"])
+        larger = "more than was tried" if needed is None else f"{needed / row['params']:.2f}"
+        is_linear = "linear" in row["arm"]
+        cells.append([
+            words, row["arm"], f"{int(row['params']):,}", f"{int(row['macs']):,}",
+            spread(row, 100, ".2f"), str(row["seeds"]),
+            "" if row["arm"] == "linear" else changed(row), "" if is_linear else larger,
+        ])  # fmt: skip
+    header = [
+        "network", "neuron", "parameters", "MACs", "accuracy", "seeds", "to linear, points",
+        "as good a linear one, times larger",
+    ]  # fmt: skip
+    return markdown_table(header, cells, "llrrrrrr")
+
+
+def extremes_table(experiment: str) -> Callable[[Path], str]:
+    """Runs on pictures whose values may explode: their largest activation beside the score."""
+
+    def made(results: Path) -> str:
+        found = experiment_rows(results, f"images/{experiment}")
+        cells = []
+        for arm, row in found.items():
+            files = sorted((results / "images").glob(f"{experiment}-{arm}-s*.json"))
+            runs = [read_piece(path) for path in files if path.suffixes == [".json"]]
+            losses = [run["test_loss"] for run in runs if run["test_loss"] is not None]
+            peaks = [run["largest_activation"] for run in runs]
+            cells.append([
+                arm, f"{int(row['params']):,}", spread(row, 100, ".2f"),
+                "" if arm == "linear" else changed(row),
+                f"{statistics.fmean(losses):#.3g}" if losses else "",
+                "not finite" if None in peaks else f"{max(peaks):,.0f}",
+                f"{row['diverged']} of {row['seeds']}", f"`{row['command']}`",
+            ])  # fmt: skip
+        header = [
+            "arm", "parameters", "accuracy", "to linear, points", "test loss", "largest activation",
+            "diverged", "command of the first seed",
+        ]  # fmt: skip
+        return markdown_table(header, cells, "lrrrrrrl") if cells else "No run is published yet."
+
+    return made
+
+
+HEADLINES: Mapping[str, tuple[str, float, str, Sequence[str]]] = {
+    # experiment: what it is, the score's scale and digits, arms (all if none is named)
+    "images/r8": ("CIFAR-10 at 16x16, ResNet-8; accuracy, %", 100, ".2f", ()),
+    "images/poly8": ("the same without activations; accuracy, %", 100, ".2f", ()),
+    "polynomial/digits": (
+        "digits without activations; accuracy, %", 100, ".2f",
+        ("linear", "linear-relu", "linear-then-square-norm", "eigen-k3-norm", "shared-k4-norm"),
+    ),
+    "tables/equal/power-plant": (
+        "UCI power plant; RMSE", 1, "#.3g",
+        ("linear", "eigen-k3", "shared-k4", "glu", "HistGradientBoosting"),
+    ),
+    "tables/equal/protein-tertiary-structure": (
+        "UCI protein; RMSE", 1, "#.3g",
+        ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
+    ),
+}  # fmt: skip
+
+
+def headline_table(results: Path) -> str:
+    """The experiments with the most seeds, a row an arm."""
+    found, costs, cells = summary_rows(results), ("params", "macs"), []
+    for experiment, (words, scale, digits, arms) in HEADLINES.items():
+        own = [row for row in found if row["experiment"] == experiment]
+        for place, row in enumerate(r for r in own if not arms or r["arm"] in arms):
+            unit = " %" if row["unit"] == "%" else ""
+            cells.append([
+                "" if place else words, row["arm"], spread(row, scale, digits),
+                "" if row["arm"] == "linear" else changed(row, unit),
+                str(row["seeds"]), *(f"{int(row[key]):,}" if row[key] else "" for key in costs),
+                f"`{row['command']}`",
+            ])  # fmt: skip
+    header = ["task", "network", "mean ± std", "against linear", "seeds", "parameters", "MACs"]
+    return (
+        markdown_table([*header, "command of the first"], cells, "llrrrrrl")
+        + "\n\nAgainst linear: the difference, paired by seed or split, with its 95 % interval; "
+        "points of accuracy, or % of the error; **bold** where the interval leaves 0 out."
+    )
 
 
 REVISIT_MMT = 41.02
@@ -345,7 +466,14 @@ TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
     "uci": equal_table,
     "uci-literature": literature_table,
     "polynomial": polynomial_table,
-    "images": runs_table("images", 100, ".2f"),
+    "headlines": headline_table,
+    "images-neurons": runs_table("images", 100, ".2f", "r8"),
+    "images-sizes": sizes_table,
+    "images-full": runs_table("images", 100, ".2f", "full20"),
+    "images-converted": runs_table("images", 100, ".2f", "converted"),
+    "images-polynomial": extremes_table("poly8"),
+    "images-stability": extremes_table("knn18"),
+    "images-digits": runs_table("images", 100, ".2f", "digits"),
     "full-size": full_size_table,
     "bleu": bleu_runs_table,
     "translation-trials": translation_trials,

@@ -74,6 +74,8 @@ def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
     """Runs of `quadric train`, grouped by the names of their files."""
     arms: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
+        if path.stem.endswith(".analysis"):
+            continue
         match = _NAME.fullmatch(path.stem)
         if match is None:
             raise ValueError(f"{path} must be named EXPERIMENT-ARM-sSEED.json")

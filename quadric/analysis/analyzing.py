@@ -16,7 +16,7 @@ from quadric.analysis.measuring import Progress, measure
 from quadric.analysis.samples import Samples, read_pictures, samples
 from quadric.data.batches import Parts
 from quadric.errors import InputError, InputTypeError, MissingExtraError
-from quadric.provenance import finite, write_json
+from quadric.provenance import finite, stamp, write_json
 from quadric.texttable import text_table
 
 FILE = "analysis.json"
@@ -30,8 +30,8 @@ class Analysis(dict[str, Any]):
     """An analysis as plain data, the content of analysis.json; prints as tables."""
 
     def save(self, path: str | Path) -> None:
-        """Writes it as strict JSON; what is not finite becomes null."""
-        write_json(Path(path), self)
+        """Writes it as strict JSON, with versions, machine and command."""
+        write_json(Path(path), self | stamp())
 
     def __str__(self) -> str:
         return as_text(self)

@@ -68,6 +68,23 @@ def test_runs_become_files_without_paths_and_with_a_thin_curve(
     assert [sorted(arm.runs) for arm in group(found)] == [[0, 1]]
 
 
+def test_an_analysis_comes_along_without_pictures(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "runs", 0)
+    analysis = {"layers": [], "responses": {"pictures": ["AABA"]}, "command": f"analyze {run}"}
+    (run / "analysis.json").write_text(json.dumps(analysis), encoding="utf-8")
+    into = tmp_path / "results" / "images"
+    tool.main([str(run), "--into", str(into)])
+    kept = json.loads((into / "r8-eigen-s0.analysis.json").read_text(encoding="utf-8"))
+    assert kept == {"layers": [], "command": "analyze r8-eigen-s0"}
+    # Neither the command nor the summary takes it for a run.
+    assert len(read_results([into])[0]) == 1
+    assert read_results([into])[1] == []
+    rows = list(load_tool("results_summary", monkeypatch).of_runs(into))
+    assert [row["seeds"] for row in rows] == [1]
+
+
 def test_tuning_runs_become_rows_of_one_file(tool: Any, tmp_path: Path) -> None:
     first = make_run(tmp_path / "runs", 0, best_epoch=30)
     second = make_run(tmp_path / "runs", 1)

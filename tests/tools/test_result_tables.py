@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,41 @@ def test_what_is_clear_is_bold_and_no_interval_is_invented(tool: Any) -> None:
 
 def test_a_part_without_runs_says_so(tool: Any, tmp_path: Path) -> None:
     assert tool.runs_table("images", 100, ".2f")(tmp_path).startswith("No run is published yet")
+
+
+def test_a_network_stands_beside_the_linear_one_that_is_as_good(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def row(arm: str, params: int, mean: float) -> dict[str, Any]:
+        empty = dict.fromkeys(("std", "difference", "low", "high"), "")
+        return {"arm": arm, "params": params, "macs": 1, "mean": mean, "seeds": 3, **empty}
+
+    found = {
+        "images/w8": {"linear": row("linear", 100, 0.6), "shared": row("shared", 110, 0.7)},
+        "images/r8": {"linear": row("linear", 400, 0.8), "eigen": row("eigen", 410, 0.9)},
+    }
+    monkeypatch.setattr(tool, "experiment_rows", lambda _, name: found.get(name, {}))
+    lines = [line.split(" | ") for line in tool.sizes_table(tmp_path).splitlines()[2:]]
+    assert [line[1] for line in lines] == ["linear", "shared", "linear", "eigen"]
+    # An error of 0.3 lies between 0.4 at 100 parameters and 0.2 at 400, on logarithmic axes.
+    assert lines[1][-1] == "1.62 |"
+    assert lines[3][-1] == "more than was tried |"
+
+
+def test_a_run_that_explodes_says_so(tool: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for arm, seed, score, peak in (
+        ("linear", 0, 0.5, 9.0), ("knn", 0, 0.2, 1e4), ("knn", 1, None, None),
+    ):  # fmt: skip
+        run = {
+            "params": 1, "macs": 1, "test_accuracy": score, "test_loss": 1.0, "command": "quadric",
+            "largest_activation": peak,
+        }  # fmt: skip
+        (folder / f"kerv-{arm}-s{seed}.json").write_text(json.dumps(run), encoding="utf-8")
+    lines = tool.extremes_table("kerv")(tmp_path).splitlines()
+    assert "| 1.00 | 9 | 0 of 1 |" in lines[2]
+    assert "| 1.00 | not finite | 1 of 2 |" in lines[3]
 
 
 def test_polynomials(monkeypatch: pytest.MonkeyPatch, tool: Any, tmp_path: Path) -> None:
