@@ -23,6 +23,7 @@ from typing import Any
 from evidence_runs import read_csv, read_piece, without_paths, write_csv
 
 from quadric import provenance
+from quadric.analysis.analyzing import FILE
 from quadric.train import catalog
 from quadric.train.arms import read_results
 
@@ -101,12 +102,14 @@ def collect(
             continue
         files.append(folder / f"{name}.json")
         provenance.write_json(files[-1], kept)
-        analysis = Path(result["path"]) / "analysis.json"
-        if analysis.is_file():
-            found_there = portable(read_piece(analysis))
-            found_there.pop("responses", None)
-            files.append(folder / f"{name}.analysis.json")
-            provenance.write_json(files[-1], found_there)
+        measured, beside = Path(result["path"]) / FILE, folder / f"{name}.analysis.json"
+        beside.unlink(missing_ok=True)
+        if measured.is_file():
+            analysis = portable(read_piece(measured))
+            analysis.pop("responses", None)
+            analysis["command"] = analysis["command"].replace(measured.parent.name, name)
+            provenance.write_json(beside, analysis)
+            files.append(beside)
     if rows:
         path = folder / "tuning.csv"
         rows = {row["run"]: row for row in read_csv(path)} | rows

@@ -164,7 +164,7 @@ def picture_sizes() -> None:
         ("shared", ORANGE, "D"),
     ):
         rows = sorted((r for r in found if r["arm"].startswith(arm)), key=lambda r: r["params"])
-        means, spreads = ([100 * row[key] for row in rows] for key in ("mean", "std"))
+        means, spreads = ([100 * (row[key] or 0) for row in rows] for key in ("mean", "std"))
         axes.errorbar(
             [row["params"] for row in rows], means, spreads, fmt=marker + "-", color=color,
             label=arm, ms=4, lw=1.5, capsize=2,

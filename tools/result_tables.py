@@ -15,6 +15,7 @@ from evidence_polynomial import table as polynomial_rows
 from evidence_runs import read_csv, read_piece
 from evidence_tables import ARMS, OTHERS, PUBLISHED, TABLES
 from results_summary import rows as summary_rows
+from results_summary import run_files
 
 from quadric import cost, models
 from quadric.data import laws
@@ -223,7 +224,7 @@ def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> s
     """Rows of the summary as a table; one of one experiment does not name it in every row."""
     header = [
         "experiment", "arm", "parameters", "MACs", found[0]["metric"], "seeds", "to linear, points",
-        "quadratic share", "command of the first seed",
+        "quadratic share",
     ]  # fmt: skip
     cells = []
     for row in found:
@@ -235,20 +236,16 @@ def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> s
             f"{int(row['macs']):,}", score, str(row["seeds"]),
             "" if row["arm"] == "linear" else changed(row),
             f"{float(row['quadratic_share']):.3f}" if row["quadratic_share"] != "" else "",
-            f"`{row['command']}`",
         ])  # fmt: skip
     if len({row["experiment"] for row in found}) == 1:
         header, cells = header[1:], [row[1:] for row in cells]
-    return markdown_table(header, cells, "llrrrrrrl"[-len(header) :])
+    return markdown_table(header, cells, "llrrrrrr"[-len(header) :])
 
 
 SIZES = {
     "w8": "ResNet-8, from 8 channels",
     "w12": "ResNet-8, from 12 channels",
     "r8": "ResNet-8, from 16 channels",
-    "w24": "ResNet-8, from 24 channels",
-    "r14": "ResNet-14, from 16 channels",
-    "r20": "ResNet-20, from 16 channels",
 }
 """Experiments on CIFAR-10 at 16x16 that differ in the size of the network alone."""
 
@@ -263,51 +260,54 @@ def sizes(results: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def sizes_table(results: Path) -> str:
-    """Accuracy of networks of several sizes, and the size of the linear one that is as good."""
+    """Accuracy of networks of several sizes, and the size of an equally accurate linear one.
+
+    That size is read where the network is clearly more accurate than the linear one beside it.
+    """
     found = list(sizes(results))
     linear = sorted(
         (float(row["params"]), 1 - row["mean"]) for _, row in found if "linear" in row["arm"]
     )
     cells = []
     for words, row in found:
-        needed = parameters_for(linear, 1 - row["mean"])
-        larger = "more than was tried" if needed is None else f"{needed / row['params']:.2f}"
-        is_linear = "linear" in row["arm"]
+        multiple = ""
+        if row["is_clear"] and "linear" not in row["arm"]:
+            needed = parameters_for(linear, 1 - row["mean"])
+            largest = linear[-1][0] / row["params"]
+            multiple = f"over {largest:.2f}" if needed is None else f"{needed / row['params']:.2f}"
         cells.append([
             words, row["arm"], f"{int(row['params']):,}", f"{int(row['macs']):,}",
             spread(row, 100, ".2f"), str(row["seeds"]),
-            "" if row["arm"] == "linear" else changed(row), "" if is_linear else larger,
+            "" if row["arm"] == "linear" else changed(row), multiple,
         ])  # fmt: skip
     header = [
         "network", "neuron", "parameters", "MACs", "accuracy", "seeds", "to linear, points",
-        "as good a linear one, times larger",
+        "an equally accurate linear network, as a multiple of the parameters",
     ]  # fmt: skip
     return markdown_table(header, cells, "llrrrrrr")
 
 
 def extremes_table(experiment: str) -> Callable[[Path], str]:
-    """Runs on pictures whose values may explode: their largest activation beside the score."""
+    """Runs on pictures whose values may explode: the largest of all seeds beside the score."""
 
     def made(results: Path) -> str:
-        found = experiment_rows(results, f"images/{experiment}")
-        cells = []
-        for arm, row in found.items():
-            files = sorted((results / "images").glob(f"{experiment}-{arm}-s*.json"))
-            runs = [read_piece(path) for path in files if path.suffixes == [".json"]]
-            losses = [run["test_loss"] for run in runs if run["test_loss"] is not None]
-            peaks = [run["largest_activation"] for run in runs]
+        files, cells = run_files(results / "images"), []
+        for arm, row in experiment_rows(results, f"images/{experiment}").items():
+            runs = [read_piece(path) for path in files[experiment, arm].values()]
+            losses, peaks = ([r[k] for r in runs] for k in ("test_loss", "largest_activation"))
+            share = row["quadratic_share"]
             cells.append([
-                arm, f"{int(row['params']):,}", spread(row, 100, ".2f"),
+                arm, f"{int(row['params']):,}", spread(row, 100, ".2f"), str(row["seeds"]),
                 "" if arm == "linear" else changed(row),
-                f"{statistics.fmean(losses):#.3g}" if losses else "",
-                "not finite" if None in peaks else f"{max(peaks):,.0f}",
-                f"{row['diverged']} of {row['seeds']}", f"`{row['command']}`",
+                *("not finite" if None in values else f"{max(values):.3g}"
+                  for values in (losses, peaks)),
+                f"{share:.3f}" if share != "" else "",
             ])  # fmt: skip
         header = [
-            "arm", "parameters", "accuracy", "to linear, points", "test loss", "largest activation",
-            "diverged", "command of the first seed",
+            "arm", "parameters", "accuracy", "seeds", "to linear, points", "largest test loss",
+            "largest activation", "quadratic share",
         ]  # fmt: skip
-        return markdown_table(header, cells, "lrrrrrrl") if cells else "No run is published yet."
+        return markdown_table(header, cells, "lrrrrrrr") if cells else "No run is published yet."
 
     return made
 
@@ -322,21 +322,24 @@ HEADLINES: Mapping[str, tuple[str, float, str, Sequence[str]]] = {
     ),
     "tables/equal/power-plant": (
         "UCI power plant; RMSE", 1, "#.3g",
-        ("linear", "eigen-k3", "shared-k4", "glu", "HistGradientBoosting"),
+        ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
     ),
     "tables/equal/protein-tertiary-structure": (
-        "UCI protein; RMSE", 1, "#.3g",
+        "UCI protein, the largest table; RMSE", 1, "#.3g",
         ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
     ),
 }  # fmt: skip
 
 
 def headline_table(results: Path) -> str:
-    """The experiments with the most seeds, a row an arm."""
+    """Pictures, digits and two of the UCI tables, a row an arm."""
     found, costs, cells = summary_rows(results), ("params", "macs"), []
     for experiment, (words, scale, digits, arms) in HEADLINES.items():
         own = [row for row in found if row["experiment"] == experiment]
-        for place, row in enumerate(r for r in own if not arms or r["arm"] in arms):
+        own = [row for row in own if not arms or row["arm"] in arms]
+        if not own:
+            raise ValueError(f"no result of {experiment}: collect its runs")
+        for place, row in enumerate(own):
             unit = " %" if row["unit"] == "%" else ""
             cells.append([
                 "" if place else words, row["arm"], spread(row, scale, digits),

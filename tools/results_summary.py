@@ -70,17 +70,25 @@ def of_polynomials(results: Path) -> Iterator[dict[str, Any]]:
         )  # fmt: skip
 
 
-def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Runs of `quadric train`, grouped by the names of their files."""
-    arms: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+def run_files(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
+    """The result files of a folder, by experiment and arm, then by seed."""
+    found: dict[tuple[str, str], dict[int, Path]] = {}
     for path in sorted(folder.glob("*.json")):
-        if path.stem.endswith(".analysis"):
+        if path.name.endswith(".analysis.json"):
             continue
         match = _NAME.fullmatch(path.stem)
         if match is None:
             raise ValueError(f"{path} must be named EXPERIMENT-ARM-sSEED.json")
-        runs = arms.setdefault((match["experiment"], match["arm"]), {})
-        runs[int(match["seed"])] = read_piece(path)
+        found.setdefault((match["experiment"], match["arm"]), {})[int(match["seed"])] = path
+    return found
+
+
+def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
+    """Runs of `quadric train`, grouped by the names of their files."""
+    arms = {
+        key: {seed: read_piece(path) for seed, path in files.items()}
+        for key, files in run_files(folder).items()
+    }
     for (experiment, arm), runs in sorted(arms.items(), key=lambda item: _order(item[0])):
         first = runs[min(runs)]
         metric = next(m for m in METRICS.values() if f"test_{m.name}" in first)

@@ -27,10 +27,10 @@ LONGEST_FORMULA = 60
 
 
 class Analysis(dict[str, Any]):
-    """An analysis as plain data, the content of analysis.json; prints as tables."""
+    """An analysis as plain data; prints as tables."""
 
     def save(self, path: str | Path) -> None:
-        """Writes it as strict JSON, with versions, machine and command."""
+        """Writes it with versions, machine and command; what is not finite becomes null."""
         write_json(Path(path), self | stamp())
 
     def __str__(self) -> str:

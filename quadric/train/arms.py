@@ -121,7 +121,7 @@ def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
             yield from _result_files(entry, notes, top=False)
-        elif top and entry.suffix == ".json" and not entry.stem.endswith(".analysis"):
+        elif top and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
             yield entry  # a folder in which results are kept, one file per run
 
 

@@ -99,7 +99,9 @@ def test_an_old_run_is_analyzed(tmp_path: Path) -> None:
     assert sum(done for done, _, _ in steps) == steps[0][2]  # the bar ends full
     found.save(tmp_path / "analysis.json")
     text = (tmp_path / "analysis.json").read_text(encoding="utf-8")
-    assert json.loads(text)["layers"][0]["name"] == "conv1"
+    kept = json.loads(text)
+    assert kept["layers"][0]["name"] == "conv1"
+    assert set(kept) - set(found) == {"versions", "machine", "command"}
 
 
 def test_a_run_on_a_law_shows_couplings_in_units() -> None:
