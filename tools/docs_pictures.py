@@ -169,7 +169,10 @@ def picture_sizes() -> None:
             [row["params"] for row in rows], means, spreads, fmt=marker + "-", color=color,
             label=arm, ms=4, lw=1.5, capsize=2,
         )  # fmt: skip
+    ticks = (20_000, 40_000, 80_000)
     axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], minor=False)
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("parameters")
     axes.set_ylabel("test accuracy, %")
     axes.grid(visible=True, which="major", alpha=0.3)
