@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric import convert_, cost, models
 from quadric.models.transformer import ATTENTION, FEEDFORWARD, PADDING, Transformer, transformer
@@ -171,3 +172,25 @@ def test_positions_are_right_in_bfloat16() -> None:
     half = network.bfloat16()._embed(tokens, positions)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.double(), exact, rtol=0, atol=2**-8)
+
+
+class Operators(TorchDispatchMode):
+    """Writes down the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.add(operator.name())
+        return operator(*args, **(kwargs or {}))
+
+
+def test_attention_in_bfloat16_trains_without_torchs_slow_kernel() -> None:
+    network, pair = small(), sentences()
+    exact = network(*pair)
+    with torch.autocast("cpu", torch.bfloat16), Operators() as seen:
+        half = network.float()(*pair)
+        half.float().logsumexp(-1).sum().backward()
+    assert not [name for name in seen.names if "flash_attention" in name]
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=0.05)
