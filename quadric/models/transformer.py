@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from quadric.errors import InputError
+from quadric.models.activations import make_activation
 from quadric.models.widths import positive
 
 PADDING = 0
@@ -95,12 +96,12 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers with a ReLU between them, applied to each token."""
+    """Two layers with an activation between them, applied to each token."""
 
-    def __init__(self, model_width: int, feedforward_width: int) -> None:
+    def __init__(self, model_width: int, feedforward_width: int, activation: str | None) -> None:
         super().__init__()
         self.inner = nn.Linear(model_width, feedforward_width)
-        self.activation = nn.ReLU()
+        self.activation = make_activation(activation)
         self.outer = nn.Linear(feedforward_width, model_width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,6 +202,7 @@ class Transformer(nn.Module):
         heads: int,
         dropout: float,
         norm_first: bool,
+        activation: str | None,
     ) -> None:
         super().__init__()
         self.depth, self.heads, self.head_width = depth, heads, attention_width // heads
@@ -209,7 +211,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         parts = (
             lambda: Attention(model_width, attention_width, heads),
-            lambda: FeedForward(model_width, feedforward_width),
+            lambda: FeedForward(model_width, feedforward_width, activation),
             lambda: Residual(model_width, dropout, norm_first),
         )
         self.encoder = nn.ModuleList(EncoderLayer(*parts) for _ in range(depth))
@@ -311,6 +313,7 @@ def transformer(
     heads: int = 8,
     dropout: float = 0.1,
     norm_first: bool = False,
+    activation: str | None = "relu",
 ) -> Transformer:
     """Builds an encoder-decoder Transformer.
 
@@ -323,9 +326,11 @@ def transformer(
         heads: of each attention, a divisor of its width.
         dropout: of each sublayer's output and of the embeddings.
         norm_first: normalizes before each sublayer (pre-norm), not after it.
+        activation: between the two feed-forward layers; a key of `ACTIVATIONS`, or None. With
+            `neuron="glu"` in the inner layers None makes them SwiGLU.
 
     Raises:
-        InputError: if the widths do not fit.
+        InputError: if the widths do not fit, or there is no such activation.
 
     Examples:
         >>> network = transformer(10, depth=1, model_width=8, feedforward_width=6, heads=2)
@@ -357,4 +362,5 @@ def transformer(
         heads,
         dropout,
         norm_first,
+        activation,
     )

@@ -30,10 +30,11 @@ def copy_attention_(theirs: nn.MultiheadAttention, ours: nn.Module) -> None:
     theirs.out_proj.load_state_dict(ours.out.state_dict())
 
 
-def torch_transformer(ours: Transformer, norm_first: bool) -> nn.Transformer:
+def torch_transformer(ours: Transformer, norm_first: bool, activation: str) -> nn.Transformer:
     theirs = nn.Transformer(
-        12, 3, 2, 2, 10, dropout=0.0, norm_first=norm_first, batch_first=True, dtype=torch.float64
-    ).eval()
+        12, 3, 2, 2, 10, dropout=0.0, activation=activation, norm_first=norm_first,
+        batch_first=True, dtype=torch.float64,
+    ).eval()  # fmt: skip
     with torch.no_grad():
         for stack, layers in ((theirs.encoder, ours.encoder), (theirs.decoder, ours.decoder)):
             for one, other in zip(stack.layers, layers, strict=True):
@@ -50,12 +51,14 @@ def torch_transformer(ours: Transformer, norm_first: bool) -> nn.Transformer:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_torchs_own_transformer_with_the_same_weights(norm_first: bool) -> None:
-    ours = small(norm_first=norm_first)
+@pytest.mark.parametrize(
+    ("norm_first", "activation"), [(False, "relu"), (True, "relu"), (True, "gelu")]
+)
+def test_torchs_own_transformer_with_the_same_weights(norm_first: bool, activation: str) -> None:
+    ours = small(norm_first=norm_first, activation=activation)
     for parameter in ours.parameters():  # biases and norms too, which start at 0 and 1
         nn.init.normal_(parameter, std=0.3)
-    theirs = torch_transformer(ours, norm_first)
+    theirs = torch_transformer(ours, norm_first, activation)
     source, target = sentences()
 
     def embed(tokens: Tensor) -> Tensor:
