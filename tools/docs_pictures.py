@@ -169,7 +169,7 @@ def picture_sizes() -> None:
             [row["params"] for row in rows], means, spreads, fmt=marker + "-", color=color,
             label=arm, ms=4, lw=1.5, capsize=2,
         )  # fmt: skip
-    ticks = (20_000, 40_000, 80_000)
+    ticks = (20_000, 40_000, 80_000, 160_000, 320_000)
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], minor=False)
     axes.set_xticks([], minor=True)

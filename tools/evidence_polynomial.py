@@ -89,7 +89,7 @@ class Network:
 
 LINEAR = Arm("linear")
 NETWORKS = [
-    Network(LINEAR), Network(LINEAR, "relu"),
+    *(Network(LINEAR, after, cure) for after in ("none", "relu") for cure in ("none", "norm")),
     *(Network(LINEAR, SQUARED, cure) for cure in ("none", "clip", "norm")),
     *(
         Network(arm, cure=cure)

@@ -228,8 +228,9 @@ def _networks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
 
 
 def _short(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    """The three rows of the README."""
-    wanted = (("resnet20, ", "plain"), ("resnet20, ", "kernels"), ("transformer, ", "kernels"))
+    """The rows of the README."""
+    with_kernels = ("resnet20, ", "transformer, ", "perceptron, ")
+    wanted = (("resnet20, ", "plain"), *((name, "kernels") for name in with_kernels))
     found = [r for r in rows if any(r["group"].startswith(g) and r["path"] == p for g, p in wanted)]
     return summary([r for r in found if r["neuron"] in NEURONS], markdown)
 

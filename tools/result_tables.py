@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evidence_laws import CURVE_ARMS, CURVE_LAWS, errors, files
+from evidence_laws import CURVE_ARMS, CURVE_LAWS, WIDTHS, errors, files
 from evidence_polynomial import table as polynomial_rows
 from evidence_runs import read_csv, read_piece
 from evidence_tables import ARMS, OTHERS, PUBLISHED, TABLES
@@ -27,6 +27,9 @@ from quadric.train import catalog
 MINUS = "\N{MINUS SIGN}"
 FAILED = 0.3
 """An error, as a share of the target's deviation, above which a network has learned little."""
+
+MEASURES = (32, 64)
+"""Widths of the linear networks that the others are measured by, beside the most accurate one."""
 
 Curve = list[tuple[float, float]]
 """Parameters and median errors, from the smallest network to the largest."""
@@ -50,11 +53,22 @@ def changed(row: Mapping[str, Any], unit: str = "") -> str:
 
 
 def spread(row: Mapping[str, Any], scale: float = 1, digits: str = "#.3g") -> str:
-    """Mean ± standard deviation."""
+    """Mean ± standard deviation, and how many runs diverged."""
     if row["mean"] == "":
         return "diverged"
     text = f"{scale * float(row['mean']):{digits}}"
-    return f"{text} ± {scale * float(row['std']):{digits}}" if row["std"] != "" else text
+    if row["std"] != "":
+        text += f" ± {scale * float(row['std']):{digits}}"
+    diverged = int(row.get("diverged") or 0)
+    return f"{text}, {diverged} diverged" if diverged else text
+
+
+def share(row: Mapping[str, Any]) -> str:
+    """The quadratic share; empty for a linear network."""
+    if row["quadratic_share"] == "":
+        return ""
+    value = float(row["quadratic_share"])
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1g}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -98,22 +112,25 @@ def curve_table(results: Path) -> str:
     rows = []
     for law in CURVE_LAWS:
         linear = curves[law, "linear"]
-        cells = [law, f"{linear[-1][0]:,}", f"{linear[-1][1]:.4f}"]
-        for name in names:
-            needed = parameters_for(curves[law, name], linear[-1][1])
-            cells.append("not reached" if needed is None else f"{linear[-1][0] / needed:.1f}")
-        rows.append(cells)
-    header = ["law", "parameters of linear", "its error", *names]
+        best = min(linear, key=lambda point: point[1])
+        cells = [law]
+        for params, error in (*(linear[WIDTHS.index(width)] for width in MEASURES), best):
+            found = [parameters_for(curves[law, name], error) for name in names]
+            cells.append(" / ".join("-" if n is None else f"{params / n:.1f}" for n in found))
+        rows.append([*cells, f"{best[0]:,}"])
+    header = [*(f"linear {width}" for width in MEASURES), "best linear", "its parameters"]
     counts = []
     for name in ("linear", *names):
         runs = [r for d in files(results / "laws", "curve") if d["arm"] == name for r in d["runs"]]
         failed = sum(run["error"] is None or run["error"] > FAILED for run in runs)
         counts.append(f"{name} {failed} of {len(runs)}")
     return (
-        markdown_table(header, rows, "lrr" + "r" * len(names))
-        + "\n\nHow many times fewer parameters reach the error of the largest linear network, "
-        "read between the measured widths; medians over 5 seeds, learning rates chosen for each "
-        "width. Networks that failed "
+        markdown_table(["law", *header], rows, "l" + "r" * len(header))
+        + f"\n\nHow many times fewer parameters reach the error of a linear network: "
+        f"{' / '.join(names)}. The linear ones have two hidden layers of width {MEASURES[0]}, "
+        f"{MEASURES[1]}, or that of {WIDTHS[0]} to {WIDTHS[-1]} with the lowest error. Read where "
+        "a curve first comes down to the error, between the measured widths; medians over 5 seeds; "
+        "learning rates chosen again at each width, by one seed; -: not reached. Failed "
         f"(error above {FAILED} of the target's deviation): {', '.join(counts)}. Made by "
         "`python tools/evidence_laws.py`."
     )
@@ -160,9 +177,13 @@ def literature_table(results: Path) -> str:
     """One hidden layer, as in the literature, beside published numbers."""
     arms = [arm.name for arm in ARMS["literature"]]
     cells = []
+    more: dict[str, list[float]] = {arm: [] for arm in arms[1:]}
     for place, table in enumerate(TABLES):
         found = experiment_rows(results, f"tables/literature/{table}")
         if found:
+            linear = int(found["linear"]["params"])
+            for arm in more.keys() & found.keys():
+                more[arm].append(100 * int(found[arm]["params"]) / linear - 100)
             own = [spread(found[arm]) if arm in found else "" for arm in arms]
             name = table.partition("-")[0]
             cells.append([name, *(f"{c[place]:.2f}" for c in PUBLISHED.values()), *own])
@@ -171,9 +192,11 @@ def literature_table(results: Path) -> str:
         + "\n\nTest RMSE. Published, as printed: the first three from Lakshminarayanan et al. "
         "2017, Table 1 (one hidden layer of 50, 100 for protein, ReLU, 40 epochs; 20 splits, 5 "
         "for protein); the grid from github.com/yaringal/DropoutUncertaintyExps (ten times the "
-        "epochs). Ours: the same network and epochs, one network, learning rate tuned; 20 splits, "
-        "5 for tables of more than 2,000 rows. Made by `python tools/evidence_tables.py "
-        "--data-dir UCI_Datasets`."
+        "epochs). Ours: the same width and epochs, one network, learning rate tuned; 20 splits, "
+        "5 for tables of more than 2,000 rows. At that width "
+        + " and ".join(f"{a} has {min(m):.0f} to {max(m):.0f} %" for a, m in more.items())
+        + " more parameters than linear; the table before has equal ones. Made by `python "
+        "tools/evidence_tables.py --data-dir UCI_Datasets`."
     )
 
 
@@ -228,14 +251,10 @@ def arm_rows(found: Sequence[Mapping[str, Any]], scale: float, digits: str) -> s
     ]  # fmt: skip
     cells = []
     for row in found:
-        score = spread(row, scale, digits)
-        if int(row["diverged"]):
-            score += f", {row['diverged']} diverged"
         cells.append([
             row["experiment"].partition("/")[2], row["arm"], f"{int(row['params']):,}",
-            f"{int(row['macs']):,}", score, str(row["seeds"]),
-            "" if row["arm"] == "linear" else changed(row),
-            f"{float(row['quadratic_share']):.3f}" if row["quadratic_share"] != "" else "",
+            f"{int(row['macs']):,}", spread(row, scale, digits), str(row["seeds"]),
+            "" if row["arm"] == "linear" else changed(row), share(row),
         ])  # fmt: skip
     if len({row["experiment"] for row in found}) == 1:
         header, cells = header[1:], [row[1:] for row in cells]
@@ -246,6 +265,8 @@ SIZES = {
     "w8": "ResNet-8, from 8 channels",
     "w12": "ResNet-8, from 12 channels",
     "r8": "ResNet-8, from 16 channels",
+    "r14": "ResNet-14",
+    "r20": "ResNet-20",
 }
 """Experiments on CIFAR-10 at 16x16 that differ in the size of the network alone."""
 
@@ -254,7 +275,7 @@ def sizes(results: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The size of each network, in words, and its row of the summary."""
     for name, words in SIZES.items():
         found = experiment_rows(results, f"images/{name}")
-        for arm in ("linear", "linear_wide", "eigen", "shared"):
+        for arm in ("linear", "linear_wide", "eigen", "shared", "quadralib"):
             if arm in found:
                 yield words, found[arm]
 
@@ -262,7 +283,7 @@ def sizes(results: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def sizes_table(results: Path) -> str:
     """Accuracy of networks of several sizes, and the size of an equally accurate linear one.
 
-    That size is read where the network is clearly more accurate than the linear one beside it.
+    That size is read where the network clearly differs from the linear one beside it.
     """
     found = list(sizes(results))
     linear = sorted(
@@ -272,19 +293,24 @@ def sizes_table(results: Path) -> str:
     for words, row in found:
         multiple = ""
         if row["is_clear"] and "linear" not in row["arm"]:
-            needed = parameters_for(linear, 1 - row["mean"])
-            largest = linear[-1][0] / row["params"]
-            multiple = f"over {largest:.2f}" if needed is None else f"{needed / row['params']:.2f}"
+            needed, (least, most) = 1 - row["mean"], (linear[0], linear[-1])
+            found_at = parameters_for(linear, needed)
+            if needed > least[1]:
+                multiple = f"under {least[0] / row['params']:.2f}"
+            elif found_at is None:
+                multiple = f"over {most[0] / row['params']:.2f}"
+            else:
+                multiple = f"{found_at / row['params']:.2f}"
         cells.append([
             words, row["arm"], f"{int(row['params']):,}", f"{int(row['macs']):,}",
             spread(row, 100, ".2f"), str(row["seeds"]),
-            "" if row["arm"] == "linear" else changed(row), multiple,
+            "" if row["arm"] == "linear" else changed(row), share(row), multiple,
         ])  # fmt: skip
     header = [
         "network", "neuron", "parameters", "MACs", "accuracy", "seeds", "to linear, points",
-        "an equally accurate linear network, as a multiple of the parameters",
+        "quadratic share", "an equally accurate linear network, as a multiple of the parameters",
     ]  # fmt: skip
-    return markdown_table(header, cells, "llrrrrrr")
+    return markdown_table(header, cells, "llrrrrrrr")
 
 
 def extremes_table(experiment: str) -> Callable[[Path], str]:
@@ -295,13 +321,12 @@ def extremes_table(experiment: str) -> Callable[[Path], str]:
         for arm, row in experiment_rows(results, f"images/{experiment}").items():
             runs = [read_piece(path) for path in files[experiment, arm].values()]
             losses, peaks = ([r[k] for r in runs] for k in ("test_loss", "largest_activation"))
-            share = row["quadratic_share"]
             cells.append([
                 arm, f"{int(row['params']):,}", spread(row, 100, ".2f"), str(row["seeds"]),
                 "" if arm == "linear" else changed(row),
                 *("not finite" if None in values else f"{max(values):.3g}"
                   for values in (losses, peaks)),
-                f"{share:.3f}" if share != "" else "",
+                share(row),
             ])  # fmt: skip
         header = [
             "arm", "parameters", "accuracy", "seeds", "to linear, points", "largest test loss",
@@ -315,10 +340,12 @@ def extremes_table(experiment: str) -> Callable[[Path], str]:
 HEADLINES: Mapping[str, tuple[str, float, str, Sequence[str]]] = {
     # experiment: what it is, the score's scale and digits, arms (all if none is named)
     "images/r8": ("CIFAR-10 at 16x16, ResNet-8; accuracy, %", 100, ".2f", ()),
-    "images/poly8": ("the same without activations; accuracy, %", 100, ".2f", ()),
+    "images/r20": ("the same, ResNet-20; accuracy, %", 100, ".2f", ()),
+    "images/poly8": ("ResNet-8 without activations; accuracy, %", 100, ".2f", ()),
     "polynomial/digits": (
         "digits without activations; accuracy, %", 100, ".2f",
-        ("linear", "linear-relu", "linear-then-square-norm", "eigen-k3-norm", "shared-k4-norm"),
+        ("linear", "linear-norm", "linear-relu-norm", "linear-then-square-norm", "eigen-k3-norm",
+         "shared-k4-norm"),
     ),
     "tables/equal/power-plant": (
         "UCI power plant; RMSE", 1, "#.3g",
@@ -328,6 +355,7 @@ HEADLINES: Mapping[str, tuple[str, float, str, Sequence[str]]] = {
         "UCI protein, the largest table; RMSE", 1, "#.3g",
         ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
     ),
+    "translation/multi30k10": ("Multi30k, small Transformer, 10 epochs; BLEU", 1, ".2f", ()),
 }  # fmt: skip
 
 
@@ -343,13 +371,16 @@ def headline_table(results: Path) -> str:
             unit = " %" if row["unit"] == "%" else ""
             cells.append([
                 "" if place else words, row["arm"], spread(row, scale, digits),
-                "" if row["arm"] == "linear" else changed(row, unit),
+                "" if row["arm"] == "linear" else changed(row, unit), share(row),
                 str(row["seeds"]), *(f"{int(row[key]):,}" if row[key] else "" for key in costs),
                 f"`{row['command']}`",
             ])  # fmt: skip
-    header = ["task", "network", "mean ± std", "against linear", "seeds", "parameters", "MACs"]
+    header = [
+        "task", "network", "mean ± std", "against linear", "quadratic share", "seeds",
+        "parameters", "MACs", "command of the first",
+    ]  # fmt: skip
     return (
-        markdown_table([*header, "command of the first"], cells, "llrrrrrl")
+        markdown_table(header, cells, "llrrrrrrl")
         + "\n\nAgainst linear: the difference, paired by seed or split, with its 95 % interval; "
         "points of accuracy, or % of the error; **bold** where the interval leaves 0 out."
     )
@@ -360,20 +391,31 @@ REVISIT_MMT = 41.02
 
 
 def bleu_runs_table(results: Path) -> str:
-    """The four scores of each translation run, beside a public number."""
-    cells = [["Revisit-MMT, as published", "", "", f"{REVISIT_MMT}", "", "", ""]]
-    for path in sorted((results / "translation").glob("multi30k*.json")):
-        run = read_piece(path)
-        scores = [f"{run['bleu'][name]:.2f}" for name in SETTINGS]
-        name = path.stem.replace("_", " ")
-        cells.append([name, str(run["settings"]["epochs"]), *scores, f"{run['chrf']:.1f}"])
-    header = ["run", "epochs", "13a", "13a, lower case", "intl", "intl, lower case", "chrF"]
+    """The four scores of each translation network, beside a public number."""
+    cells = [["Revisit-MMT, as published", "", "", "", "", f"{REVISIT_MMT}", "", "", ""]]
+    for (experiment, arm), found in run_files(results / "translation").items():
+        if not experiment.startswith("multi30k"):
+            continue
+        runs = [read_piece(path) for path in found.values()]
+        scores = [[run["bleu"][name] for run in runs] for name in SETTINGS]
+        scores.append([run["chrf"] for run in runs])
+        cells.append([
+            arm.replace("_", " "), str(runs[0]["settings"]["epochs"]), str(len(runs)),
+            f"{runs[0]['params']:,}", *(_mean_spread(values) for values in scores),
+        ])  # fmt: skip
+    cells[1:] = sorted(cells[1:], key=lambda row: (-int(row[1]), not row[0].startswith("linear")))
+    header = ["network", "epochs", "seeds", "parameters", "13a", "13a, lower case", "intl"]
     return (
-        markdown_table(header, cells, "lrrrrrr")
+        markdown_table([*header, "intl, lower case", "chrF"], cells, "lrrrrrrrr")
         + "\n\nMulti30k, English to German, test_2016_flickr: BLEU of sacrebleu, beam 4, plain "
         "text. The public number is of lower-cased, tokenized text, beam 5, the mean of the last "
         "10 checkpoints."
     )
+
+
+def _mean_spread(values: Sequence[float]) -> str:
+    std = statistics.stdev(values) if len(values) > 1 else ""
+    return spread({"mean": statistics.fmean(values), "std": std}, digits=".2f")
 
 
 def translation_checks(results: Path) -> str:

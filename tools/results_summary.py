@@ -19,7 +19,7 @@ from typing import Any
 from evidence_runs import read_csv, read_piece, write_csv
 
 from quadric.data.intervals import Difference, mean_difference
-from quadric.train.tasks import METRICS
+from quadric.train.tasks import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ("images", "translation")
@@ -66,7 +66,7 @@ def of_polynomials(results: Path) -> Iterator[dict[str, Any]]:
             "polynomial/digits", given["arm"], given, "accuracy", "points",
             mean=given["accuracy_mean"], std=given["accuracy_std"], seeds=given["seeds"],
             diverged=given["diverged"], share=given["quadratic_share"],
-            is_clear=given["is_clear"], command=given["command"], **_points(gap, 100),
+            is_clear=given["is_clear"], command=given["command"], **points(gap, 100),
         )  # fmt: skip
 
 
@@ -91,10 +91,8 @@ def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
     }
     for (experiment, arm), runs in sorted(arms.items(), key=lambda item: _order(item[0])):
         first = runs[min(runs)]
-        metric = next(m for m in METRICS.values() if f"test_{m.name}" in first)
-        own, base = (
-            _scores(part, metric.name) for part in (runs, arms.get((experiment, "linear"), {}))
-        )
+        own, metric = scores(runs)
+        base = scores(arms[experiment, "linear"])[0] if (experiment, "linear") in arms else {}
         both = sorted(set(own) & set(base))
         gap = mean_difference([own[s] - base[s] for s in both]) if both else None
         shares = [
@@ -109,7 +107,7 @@ def of_runs(folder: Path) -> Iterator[dict[str, Any]]:
             seeds=len(runs), diverged=len(runs) - len(own),
             share=statistics.fmean(shares) if shares else "",
             is_clear=gap is not None and gap.is_clear, command=first["command"],
-            **_points(gap, metric.scale),
+            **points(gap, metric.scale),
         )  # fmt: skip
 
 
@@ -118,12 +116,16 @@ def _order(key: tuple[str, str]) -> tuple[str, bool, str]:
     return key[0], key[1] != "linear", key[1]
 
 
-def _scores(runs: Mapping[int, Mapping[str, Any]], metric: str) -> dict[int, float]:
-    found = {seed: run.get(f"test_{metric}") for seed, run in runs.items()}
-    return {seed: score for seed, score in found.items() if score is not None}
+def scores(runs: Mapping[int, Mapping[str, Any]]) -> tuple[dict[int, float], Metric]:
+    """The score of each seed that did not diverge, and what it is."""
+    first = runs[min(runs)]
+    metric = next(m for m in METRICS.values() if f"test_{m.name}" in first)
+    found = {seed: run.get(f"test_{metric.name}") for seed, run in runs.items()}
+    return {seed: score for seed, score in found.items() if score is not None}, metric
 
 
-def _points(gap: Difference | None, scale: float) -> dict[str, Any]:
+def points(gap: Difference | None, scale: float) -> dict[str, Any]:
+    """A difference and its interval in points, as columns of a row."""
     if gap is None:
         return {"difference": "", "low": "", "high": ""}
     ends = {"low": "", "high": ""} if gap.half_width is None else {

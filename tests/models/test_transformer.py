@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric import convert_, cost, models
+from quadric.errors import InputError
 from quadric.models.transformer import ATTENTION, FEEDFORWARD, PADDING, Transformer, transformer
 from quadric.nn import QuadraticLayer
 
@@ -166,6 +168,18 @@ def test_multiply_accumulates_are_those_of_the_weights_and_the_attention() -> No
 def test_widths_that_do_not_fit(options: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         small(**options)
+
+
+def test_gated_feedforward_layers_and_activations_that_do_not_exist() -> None:
+    layer = models.create(
+        "transformer_tiny", "glu", include=["inner"], activation=None, vocabulary=9
+    ).encoder[0].feedforward  # fmt: skip
+    x, inner = torch.randn(5, 128), layer.inner
+    gate = F.silu(F.linear(x, inner.weight2, inner.bias2))
+    swiglu = layer.outer(gate * F.linear(x, inner.weight, inner.bias))
+    torch.testing.assert_close(layer(x), swiglu)
+    with pytest.raises(InputError, match="activation must be None or one of"):
+        small(activation="swish")
 
 
 def test_positions_are_right_in_bfloat16() -> None:

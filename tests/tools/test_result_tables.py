@@ -45,20 +45,26 @@ def test_a_network_stands_beside_the_linear_one_that_is_as_good(
     tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def row(arm: str, params: int, mean: float) -> dict[str, Any]:
-        empty = dict.fromkeys(("std", "difference", "low", "high"), "")
+        empty = dict.fromkeys(("std", "difference", "low", "high", "quadratic_share"), "")
         known = {"arm": arm, "params": params, "macs": 1, "mean": mean, "seeds": 3}
         return {**known, **empty, "is_clear": arm != "linear"}
 
     found = {
-        "images/w8": {"linear": row("linear", 100, 0.6), "shared": row("shared", 110, 0.7)},
+        "images/w8": {
+            "linear": row("linear", 100, 0.6),
+            "shared": row("shared", 110, 0.7),
+            "quadralib": row("quadralib", 100, 0.5) | {"diverged": 1},
+        },
         "images/r8": {"linear": row("linear", 400, 0.8), "eigen": row("eigen", 410, 0.9)},
     }
     monkeypatch.setattr(tool, "experiment_rows", lambda _, name: found.get(name, {}))
     lines = [line.split(" | ") for line in tool.sizes_table(tmp_path).splitlines()[2:]]
-    assert [line[1] for line in lines] == ["linear", "shared", "linear", "eigen"]
+    assert [line[1] for line in lines] == ["linear", "shared", "quadralib", "linear", "eigen"]
     # An error of 0.3 lies between 0.4 at 100 parameters and 0.2 at 400, on logarithmic axes.
     assert lines[1][-1] == "1.62 |"
-    assert lines[3][-1] == "over 0.98 |"  # the largest linear one is not as good
+    assert lines[2][-1] == "under 1.00 |"  # the smallest linear one is better
+    assert lines[2][4] == "50.00, 1 diverged"
+    assert lines[4][-1] == "over 0.98 |"  # the largest linear one is not as good
 
 
 def test_a_run_that_explodes_says_so(tool: Any, tmp_path: Path) -> None:
@@ -75,6 +81,40 @@ def test_a_run_that_explodes_says_so(tool: Any, tmp_path: Path) -> None:
     lines = tool.extremes_table("kerv")(tmp_path).splitlines()
     assert "| 1 | 9 |" in lines[2]
     assert "| 1 | not finite |" in lines[3]
+
+
+def test_translations_are_means_over_seeds(tool: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "translation"
+    folder.mkdir()
+    for arm, seed, epochs, bleu in (
+        ("eigen_shrunk", 0, 10, 30.0), ("linear", 0, 10, 31.0), ("linear", 1, 10, 33.0),
+        ("linear", 0, 67, 38.0),
+    ):  # fmt: skip
+        run = {
+            "params": 1000, "bleu": dict.fromkeys(tool.SETTINGS, bleu), "chrf": bleu + 20,
+            "settings": {"epochs": epochs},
+        }  # fmt: skip
+        name = f"multi30k{epochs}-{arm}-s{seed}.json"
+        (folder / name).write_text(json.dumps(run), encoding="utf-8")
+    lines = tool.bleu_runs_table(tmp_path).splitlines()[3:6]
+    assert lines[0].startswith("| linear | 67 | 1 | 1,000 | 38.00 | ")
+    assert lines[1].startswith("| linear | 10 | 2 | 1,000 | 32.00 ± 1.41 | ")
+    assert lines[1].endswith(" | 52.00 ± 1.41 |")
+    assert lines[2].startswith("| eigen shrunk | 10 | 1 | 1,000 | 30.00 | ")
+
+
+def test_two_networks_are_compared_by_the_seeds_of_both(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    claims = load_tool("claims_table", monkeypatch)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for arm, found in {"r14-eigen": (0.8, 0.82, 0.81, 0.1), "r20-linear": (0.79, 0.8, 0.8)}.items():
+        for seed, score in enumerate(found):
+            text = json.dumps({"test_accuracy": score})
+            (folder / f"{arm}-s{seed}.json").write_text(text, encoding="utf-8")
+    # Differences of 1, 2 and 1 points: 4/3, and 4.30 times the standard error of 1/3.
+    assert claims.ahead(tmp_path, "images/r14-eigen", "images/r20-linear") == "+1.3 (−0.1 … +2.8)"
 
 
 def test_polynomials(monkeypatch: pytest.MonkeyPatch, tool: Any, tmp_path: Path) -> None:
