@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from claims_table import analyses, claims_table
+from claims_table import analyses, claims_table, smaller_transformers
 from result_tables import TABLES_OF_EVIDENCE
 
 from quadric import cost, models
@@ -390,6 +390,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "defaults-uci": _defaults("uci"),
     "claims": claims_table,
     "analyses": analyses,
+    "translation-small": smaller_transformers,
     **TABLES_OF_EVIDENCE,
 }
 PAGES = (
