@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import quadric
 from quadric.data import digits
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 data = digits.load()
 train, test = (data.normalization(x).flatten(1) for x in (data.train_images, data.test_images))

@@ -20,9 +20,8 @@ __version__ = "0.1.0"
 # What type checkers see. tests/test_imports.py checks that it is what users get.
 if TYPE_CHECKING:
     from quadric import functional as functional
+    from quadric import layers as layers
     from quadric import models as models
-    from quadric import zoo as zoo
-    from quadric.attention import QuadraticMultiheadAttention as QuadraticMultiheadAttention
     from quadric.conversion.convert import convert_ as convert_
     from quadric.conversion.report import ConversionReport as ConversionReport
     from quadric.conversion.revert import revert_ as revert_
@@ -34,23 +33,23 @@ if TYPE_CHECKING:
     from quadric.decomposition import decompose as decompose
     from quadric.decomposition import reconstruct as reconstruct
     from quadric.exporting import export_onnx as export_onnx
-    from quadric.nn import QuadraticConv1d as QuadraticConv1d
-    from quadric.nn import QuadraticConv2d as QuadraticConv2d
-    from quadric.nn import QuadraticConv3d as QuadraticConv3d
-    from quadric.nn import QuadraticConvTranspose1d as QuadraticConvTranspose1d
-    from quadric.nn import QuadraticConvTranspose2d as QuadraticConvTranspose2d
-    from quadric.nn import QuadraticConvTranspose3d as QuadraticConvTranspose3d
-    from quadric.nn import QuadraticLinear as QuadraticLinear
+    from quadric.layers import QuadraticConv1d as QuadraticConv1d
+    from quadric.layers import QuadraticConv2d as QuadraticConv2d
+    from quadric.layers import QuadraticConv3d as QuadraticConv3d
+    from quadric.layers import QuadraticConvTranspose1d as QuadraticConvTranspose1d
+    from quadric.layers import QuadraticConvTranspose2d as QuadraticConvTranspose2d
+    from quadric.layers import QuadraticConvTranspose3d as QuadraticConvTranspose3d
+    from quadric.layers import QuadraticLinear as QuadraticLinear
+    from quadric.layers import QuadraticMultiheadAttention as QuadraticMultiheadAttention
+    from quadric.layers import make_layer as make_layer
+    from quadric.layers import neurons as neurons
     from quadric.ops.native import use_kernels as use_kernels
     from quadric.optim import param_groups as param_groups
     from quadric.saving import load_ as load_
     from quadric.saving import save as save
     from quadric.share import quadratic_share as quadratic_share
-    from quadric.zoo import make_layer as make_layer
-    from quadric.zoo import neurons as neurons
 else:
     _NAMES = {
-        "attention": ["QuadraticMultiheadAttention"],
         "conversion.convert": ["convert_"],
         "conversion.report": ["ConversionReport"],
         "conversion.revert": ["revert_"],
@@ -59,7 +58,7 @@ else:
         "counting.report": ["CostReport"],
         "decomposition": ["Decomposition", "decompose", "reconstruct"],
         "exporting": ["export_onnx"],
-        "nn": [
+        "layers": [
             "QuadraticConv1d",
             "QuadraticConv2d",
             "QuadraticConv3d",
@@ -67,20 +66,21 @@ else:
             "QuadraticConvTranspose2d",
             "QuadraticConvTranspose3d",
             "QuadraticLinear",
+            "QuadraticMultiheadAttention",
+            "make_layer",
+            "neurons",
         ],
         "ops.native": ["use_kernels"],
         "optim": ["param_groups"],
         "saving": ["load_", "save"],
         "share": ["quadratic_share"],
-        "zoo": ["make_layer", "neurons"],
     }
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = (
-        *("analysis", "conversion", "counting", "exporting", "functional", "models", "nn", "ops"),
-        "train",
-        "zoo",
+        *("analysis", "bench", "conversion", "counting", "data", "errors", "exporting"),
+        *("functional", "layers", "models", "ops", "sklearn", "train"),
     )
-    __all__ = [*_HOMES, "functional", "models", "zoo"]
+    __all__ = [*_HOMES, "functional", "layers", "models"]
 
     def __getattr__(name: str) -> object:
         # A plain install has no numpy, which nothing here needs: torch's notice is silenced.

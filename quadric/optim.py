@@ -15,10 +15,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quadric.counting.network import check_initialized, check_model
 from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
-from quadric.zoo import get_neuron
+from quadric.layers import QuadraticLayer, get_neuron
+from quadric.support.modules import check_initialized, check_model
 
 # The paper's ratio with SGD is 1/1000 and smaller; a tenth also learns in short trainings.
 _LR_OVER_QUADRATIC_LR = 10
@@ -66,7 +65,7 @@ def param_groups(
 
     Examples:
         >>> import torch
-        >>> from quadric.nn import QuadraticLinear
+        >>> from quadric.layers import QuadraticLinear
         >>> model = nn.Sequential(QuadraticLinear(8, 20), nn.ReLU(), nn.Linear(20, 2))
         >>> groups = param_groups(model, lr=0.1)
         >>> [(group["name"], len(group["params"]), group["lr"]) for group in groups]

@@ -26,12 +26,10 @@ from quadric.conversion.convert import check_convertible, plan_conversion
 from quadric.conversion.description import LayerDescription, describe_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
-from quadric.counting.network import check_model, unwrapped
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import TRANSPOSED
-from quadric.writing import check_place, whole_file
-from quadric.zoo import get_neuron, neurons
+from quadric.layers import TRANSPOSED, QuadraticLayer, get_neuron, neurons
+from quadric.support.modules import check_model, unwrapped
+from quadric.support.writing import check_place, whole_file
 
 KEY = "quadric"
 """The entry of a file's metadata that holds our header, as JSON."""

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from quadric.conversion.targets import undisturbed
-from quadric.counting.network import call_arguments, check_model, takes, unwrapped
 from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
-from quadric.texttable import text_table
+from quadric.layers import QuadraticLayer
+from quadric.support.modules import call_arguments, check_model, restored_eval, takes, unwrapped
+from quadric.support.texttable import text_table
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def quadratic_share(
         InputTypeError: if `model` is not a module, or `batches` is no iterable.
 
     Examples:
-        >>> from quadric.nn import QuadraticLinear
+        >>> from quadric.layers import QuadraticLinear
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(QuadraticLinear(4, 20, rank=9), nn.ReLU(), nn.Linear(20, 1))
         >>> report = quadratic_share(model, [torch.randn(32, 4) for _ in range(3)])
@@ -182,7 +181,7 @@ def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Mom
     seen = 0
     try:
         # A compiled submodule would not call the hooks.
-        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for batch in batches:
                 arguments = _arguments(model, batch)
                 args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)

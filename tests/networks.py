@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from quadric import models
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 
 class UNet(nn.Module):

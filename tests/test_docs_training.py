@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from quadric.cli.app import app
+from quadric.layers import unregister
 from quadric.train.recipe import FIELDS
-from quadric.zoo import unregister
 from tests.command_line import output
 from tests.test_docs_commands import steps
 

@@ -19,7 +19,7 @@ from quadric.errors import (
     MissingExtraError,
     QuadricError,
 )
-from quadric.extras import load_extra, require
+from quadric.support.extras import load_extra, require
 
 PACKAGE = Path(quadric.__file__).parent
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
-from quadric.nn import QuadraticConv2d, QuadraticLinear
+from quadric.layers import QuadraticConv2d, QuadraticLinear, make_layer, neurons
 from quadric.optim import param_groups
-from quadric.zoo import make_layer, neurons
 
 
 def _model() -> nn.Sequential:

@@ -19,10 +19,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import quadric
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.errors import FileError
-from quadric.nn import QuadraticLinear
-from quadric.zoo import make_layer
+from quadric.layers import QuadraticLinear, QuadraticMultiheadAttention, make_layer
 from tests.networks import NETWORKS, assert_untouched, curve_, quadratic_layers, snapshot
 
 CAN_BE_LINEAR = sorted(n for n, row in quadric.neurons().items() if row.can_be_linear)

@@ -9,10 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from quadric.attention import QuadraticMultiheadAttention
-from quadric.nn import QuadraticConv2d, QuadraticLayer, QuadraticLinear
+from quadric.layers import (
+    QuadraticConv2d,
+    QuadraticLayer,
+    QuadraticLinear,
+    QuadraticMultiheadAttention,
+    make_layer,
+    neurons,
+)
 from quadric.share import LayerShare, QuadraticShare, quadratic_share
-from quadric.zoo import make_layer, neurons
 
 
 def _model() -> nn.Sequential:

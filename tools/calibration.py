@@ -27,8 +27,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-from quadric import provenance
 from quadric.sklearn import QuadraticClassifier
+from quadric.support import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 BINS, FOLDS, SEEDS = 15, 5, 3

@@ -17,7 +17,7 @@ from results_summary import points, run_files, scores
 
 from quadric import cost, models
 from quadric.data.intervals import mean_difference
-from quadric.texttable import markdown_table
+from quadric.support.texttable import markdown_table
 from quadric.train.tasks import Metric
 
 SMALL = "linear_shrunk"

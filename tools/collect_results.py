@@ -22,8 +22,8 @@ from typing import Any
 
 from evidence_runs import read_csv, read_piece, without_paths, write_csv
 
-from quadric import provenance
 from quadric.analysis.analyzing import FILE
+from quadric.support import provenance
 from quadric.train import catalog
 from quadric.train.arms import read_results
 

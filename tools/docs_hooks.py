@@ -23,7 +23,7 @@ from quadric.cli.app import COMMANDS, app
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("quadric.analysis", "quadric.analysis.figures", "quadric.data", "quadric.exporting"),
-    *("quadric.functional", "quadric.models", "quadric.sklearn", "quadric.train", "quadric.zoo"),
+    *("quadric.functional", "quadric.models", "quadric.sklearn", "quadric.train", "quadric.layers"),
 )
 
 

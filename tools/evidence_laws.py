@@ -44,9 +44,9 @@ from evidence_runs import (
 
 from quadric.data import laws
 from quadric.data.intervals import mean_difference
-from quadric.sklearn.jobs import Job, Settings
-from quadric.sklearn.losses import SQUARED
-from quadric.texttable import markdown_table
+from quadric.support.texttable import markdown_table
+from quadric.tables.jobs import Job, Settings
+from quadric.tables.losses import SQUARED
 from quadric.train.schedule import make_schedule
 
 WIDTH, BATCH, ROWS, HELD_OUT = 32, 256, 10_000, 2_000

@@ -35,9 +35,9 @@ from torch.nn import functional as F
 from quadric import models, param_groups, quadratic_share
 from quadric.data import digits
 from quadric.data.intervals import mean_difference
+from quadric.layers import QuadraticLayer
 from quadric.models.fitting import Fit
-from quadric.nn import QuadraticLayer
-from quadric.texttable import markdown_table
+from quadric.support.texttable import markdown_table
 from quadric.train.schedule import make_schedule
 
 HIDDEN, BATCH, RATES = (32, 32, 32), 64, (3e-3, 1e-2, 3e-2)

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from quadric import cost, models, provenance, quadratic_share
 from quadric.data.intervals import Difference
-from quadric.nn import QuadraticLayer
-from quadric.sklearn.jobs import Job, Outcome, Rows
-from quadric.sklearn.training import train
-from quadric.writing import whole_file
+from quadric.layers import QuadraticLayer
+from quadric.support.writing import whole_file
+from quadric.tables.jobs import Job, Outcome, Rows
+from quadric.tables.training import train
 
 Trial = tuple[float, float]
 """A learning rate, and the factor of it for the quadratic parameters."""

@@ -55,9 +55,9 @@ from evidence_runs import (
 from quadric.data import uci
 from quadric.data.intervals import mean_difference
 from quadric.data.tables import TableData
-from quadric.sklearn.jobs import Job, Settings
-from quadric.sklearn.losses import SQUARED
-from quadric.texttable import markdown_table
+from quadric.support.texttable import markdown_table
+from quadric.tables.jobs import Job, Settings
+from quadric.tables.losses import SQUARED
 from quadric.train.schedule import make_schedule
 
 WIDTH, HELD_OUT, MANY_ROWS = 48, 0.2, 2_000

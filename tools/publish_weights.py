@@ -18,10 +18,10 @@ from collect_results import published
 
 from quadric import models
 from quadric.models.trained import FOLDER
+from quadric.support.writing import whole_file, write_text
 from quadric.train.arms import read_results
 from quadric.train.directory import RunDirectory
 from quadric.train.tasks import METRICS
-from quadric.writing import whole_file, write_text
 
 LIMITS = (
     "Made to try things with, not to be deployed: trained on this one data set, measured on its "

@@ -31,9 +31,9 @@ from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import summary
 from quadric.data.intervals import mean_difference
 from quadric.demo.table import demo_table
+from quadric.layers.table import neuron_table
 from quadric.models.transformer import FEEDFORWARD
-from quadric.texttable import markdown_table
-from quadric.zoo.table import neuron_table
+from quadric.support.texttable import markdown_table
 
 MINUS = "\N{MINUS SIGN}"
 RATIOS = "medians, in brackets the best,"

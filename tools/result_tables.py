@@ -21,7 +21,7 @@ from quadric import cost, models
 from quadric.data import laws
 from quadric.data.text.scores import SETTINGS
 from quadric.models.registry import SENTENCE
-from quadric.texttable import markdown_table
+from quadric.support.texttable import markdown_table
 from quadric.train import catalog
 
 MINUS = "\N{MINUS SIGN}"

@@ -21,7 +21,7 @@ from quadric.analysis.style import (
     unit_text,
 )
 from quadric.errors import InputError, InputTypeError
-from quadric.extras import require
+from quadric.support.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,8 @@ from quadric.analysis.measuring import Progress, measure
 from quadric.analysis.samples import Samples, read_pictures, samples
 from quadric.data.batches import Parts
 from quadric.errors import InputError, InputTypeError, MissingExtraError
-from quadric.provenance import finite, stamp, write_json
-from quadric.texttable import text_table
+from quadric.support.provenance import finite, stamp, write_json
+from quadric.support.texttable import text_table
 
 FILE = "analysis.json"
 SAMPLES = 500
@@ -76,7 +76,7 @@ def analyze(
         InputTypeError: if `run_or_model` is neither.
 
     Examples:
-        >>> from quadric.nn import QuadraticConv2d
+        >>> from quadric.layers import QuadraticConv2d
         >>> model = nn.Sequential(QuadraticConv2d(1, 4, 3, rank=3), nn.Flatten())
         >>> found = analyze(model, torch.randn(8, 1, 8, 8))
         >>> found["layers"][0]["share"], found["low_frequency"]["holds"]  # fresh: still linear

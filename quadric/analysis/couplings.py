@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from quadric.analysis.forms import second_derivative
 from quadric.analysis.samples import Columns, Samples
-from quadric.conversion.targets import undisturbed
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
+from quadric.support.modules import restored_eval
 
 MOST_COLUMNS = 200
 PIECEWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh)
@@ -59,7 +59,7 @@ def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
     inputs = inputs.to(next(model.parameters()).device)
     spread = inputs.double().std(0, correction=0)
     parts = {"forms": [], "total": []}  # type: dict[str, list[Tensor]]
-    with undisturbed(model), torch.compiler.set_stance("force_eager"):
+    with restored_eval(model), torch.compiler.set_stance("force_eager"):
         for batch in inputs.split(ROWS):
             forms, total = _second_derivatives(model, batch)
             parts["forms"].append(forms.double())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quadric.analysis.forms import effective_rank, true_eigenvalues
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """The quantiles that are kept."""

@@ -13,8 +13,8 @@ from quadric.analysis.arms import Table, arm_table, arms
 from quadric.analysis.reading import RunResult, curve
 from quadric.analysis.style import RC
 from quadric.errors import InputError
-from quadric.progress import duration
-from quadric.writing import whole_file, write_text
+from quadric.support.progress import duration
+from quadric.support.writing import whole_file, write_text
 
 NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
 """Every figure by its name."""
@@ -39,7 +39,7 @@ def draw(
         folder: where the files go; it is made.
         latex: whether LaTeX tables are written, too.
         width: of the figures in inches, by default each figure's own.
-        progress: as `quadric.progress.progress_bar` gives it.
+        progress: as `quadric.support.progress.progress_bar` gives it.
 
     Returns:
         The files, and as notes a line for every figure that these runs do not give.

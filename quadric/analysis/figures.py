@@ -33,7 +33,7 @@ from quadric.analysis.style import (
     number_axis,
 )
 from quadric.errors import InputError
-from quadric.extras import require
+from quadric.support.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

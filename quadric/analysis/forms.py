@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import ConvGeometry
+from quadric.layers import ConvGeometry, QuadraticLayer
 
 LIMIT = 3e10
 """Multiply-accumulates above which the eigenvalues of full matrices are not computed: outputs times

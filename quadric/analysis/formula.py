@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from quadric.analysis.forms import dense_form
-from quadric.counting.network import unwrapped
 from quadric.data.tables import Standardization
 from quadric.errors import InputError
-from quadric.extras import load_extra
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import LinearGeometry
+from quadric.layers import LinearGeometry, QuadraticLayer
+from quadric.support.extras import load_extra
+from quadric.support.modules import unwrapped
 
 if TYPE_CHECKING:
     import sympy
@@ -83,7 +82,7 @@ def to_sympy(
         MissingExtraError: if sympy is not installed.
 
     Examples:
-        >>> from quadric.nn import QuadraticLinear
+        >>> from quadric.layers import QuadraticLinear
         >>> layer = QuadraticLinear(2, 3, rank=2, bias=False)
         >>> with torch.no_grad():
         ...     _ = layer.weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0]]))

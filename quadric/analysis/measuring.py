@@ -16,12 +16,10 @@ from quadric.analysis.couplings import couplings
 from quadric.analysis.distributions import parameters
 from quadric.analysis.frequencies import CUTOFF, Frequencies, verdict
 from quadric.analysis.samples import Samples
-from quadric.conversion.targets import undisturbed
-from quadric.counting.network import check_model, unwrapped
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import ConvGeometry
+from quadric.layers import ConvGeometry, QuadraticLayer
 from quadric.share import QuadraticShare, quadratic_share
+from quadric.support.modules import check_model, restored_eval, unwrapped
 
 VERSION = 1
 """Of the layout of analysis.json."""
@@ -184,7 +182,7 @@ def _responses(
 
     hooks = [maps[name].register_forward_hook(see(name)) for name in chosen]
     try:
-        with undisturbed(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             model(shown.to(next(model.parameters()).device))
     finally:
         for hook in hooks:

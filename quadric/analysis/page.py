@@ -19,7 +19,7 @@ from quadric.analysis.couplings import ranked_list
 from quadric.analysis.reading import RunResult, by_dataset, curve, number, read
 from quadric.analysis.style import neuron_styles, unit_text
 from quadric.errors import InputError
-from quadric.writing import write_text
+from quadric.support.writing import write_text
 
 MOST_PAIRS = 10
 SECONDS = 0.005

@@ -15,7 +15,7 @@ from quadric.data.batches import Parts
 from quadric.data.images import Normalization
 from quadric.data.tables import Standardization, TableData
 from quadric.errors import FileError, InputError, InputTypeError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 BATCH = 64
 

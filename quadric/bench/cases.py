@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from quadric.conversion.convert import convert_
-from quadric.counting.network import tensors_in
 from quadric.errors import InputError, explained
+from quadric.layers import make_layer
 from quadric.models.building import create
 from quadric.models.named import build_network, example_inputs, is_factory
 from quadric.ops import native as kernels
-from quadric.zoo import make_layer
+from quadric.support.modules import tensors_in
 
 ANCHOR_SHAPES = ((20, 32, 128), (40, 16, 128), (60, 8, 128), (60, 56, 16), (120, 28, 16))
 """Channels, size and batch of the single 3x3 convolutions that are timed by default."""

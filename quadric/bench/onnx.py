@@ -15,7 +15,7 @@ from quadric import models, provenance
 from quadric.bench.cases import draw_eigenvalues_
 from quadric.conversion.convert import convert_
 from quadric.exporting import export_onnx, latencies
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 
 NEURONS: dict[str, tuple[str, int | None]] = {
     "linear": ("linear", None),

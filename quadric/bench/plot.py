@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from quadric.bench.run import BenchReport
 from quadric.errors import InputError
-from quadric.writing import whole_file
+from quadric.support.writing import whole_file
 
 
 def check_format(path: Path) -> None:

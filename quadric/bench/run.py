@@ -10,12 +10,12 @@ from typing import Any
 
 import torch._dynamo
 
-from quadric import provenance
 from quadric.bench.cases import Case
 from quadric.bench.memory import peak_bytes
 from quadric.exporting.timing import interleaved
 from quadric.ops import native as kernels
-from quadric.texttable import text_table
+from quadric.support import provenance
+from quadric.support.texttable import text_table
 
 INFERENCES = 3
 """Runs of an inference for one of a training step: it is shorter, so noise weighs more."""

@@ -19,7 +19,7 @@ from quadric.bench.cases import (
     small_cases,
 )
 from quadric.errors import InputError
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 
 Rows = Sequence[dict[str, Any]]
 

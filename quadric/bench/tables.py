@@ -12,11 +12,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
-from quadric import provenance
 from quadric.exporting.timing import interleaved
-from quadric.sklearn.many import fit_many
-from quadric.sklearn.regressor import QuadraticRegressor
-from quadric.texttable import text_table
+from quadric.support import provenance
+from quadric.support.texttable import text_table
+from quadric.tables.many import fit_many
+from quadric.tables.regressor import QuadraticRegressor
 
 MLP = "MLPRegressor"
 LIMITS = {"linear": 1.3, "eigen": 2.0, "shared": 2.0}

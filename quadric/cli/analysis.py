@@ -9,9 +9,9 @@ from typer import Argument, Option
 
 from quadric.cli import options
 from quadric.errors import InputError
-from quadric.extras import require
-from quadric.progress import duration, say
-from quadric.writing import check_writable
+from quadric.support.extras import require
+from quadric.support.progress import duration, say
+from quadric.support.writing import check_writable
 
 
 def analyze(

@@ -35,7 +35,7 @@ from quadric.cli.tables import compare
 from quadric.cli.train import evaluate, recipes, results, sweep, train
 from quadric.cli.translate import translate
 from quadric.errors import QuadricError
-from quadric.writing import DISK
+from quadric.support.writing import DISK
 
 COMMANDS = (
     demo,

@@ -10,9 +10,9 @@ from typer import Option
 
 from quadric.cli import options
 from quadric.errors import InputError
-from quadric.extras import require
-from quadric.progress import duration, say
-from quadric.writing import check_writable
+from quadric.support.extras import require
+from quadric.support.progress import duration, say
+from quadric.support.writing import check_writable
 
 _TIMING = {"paths", "repeats", "rounds", "threads", "memory"}
 _CHOICE = {"neurons", "formats", "dtypes"}
@@ -97,12 +97,12 @@ def bench(
 
     import torch
 
-    from quadric import zoo
+    from quadric import layers
     from quadric.bench import cases as known
     from quadric.bench.command import EXPENSIVE, REPEATS, chosen, usable_paths
     from quadric.bench.run import AT_LEAST, expected_seconds, run, timed_runs
     from quadric.bench.suite import suite_cases, summary
-    from quadric.process import keep_freed_memory
+    from quadric.support.process import keep_freed_memory
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -112,9 +112,9 @@ def bench(
     notes: list[str] = []
     named = options.words(neurons)
     if neurons == "all":
-        named = [name for name in zoo.neurons() if name not in EXPENSIVE]
+        named = [name for name in layers.neurons() if name not in EXPENSIVE]
         notes.append(f"left out, as they take hours unless named: {', '.join(EXPENSIVE)}")
-    compared = chosen("neurons", named, zoo.neurons())
+    compared = chosen("neurons", named, layers.neurons())
     sizes: tuple[tuple[int, int, int], ...] = known.ANCHOR_SHAPES
     if shapes is not None:
         parsed = [options.numbers("shapes", shape, "x", 3) for shape in options.words(shapes)]
@@ -123,7 +123,7 @@ def bench(
     if kind == "suite":
         cases = suite_cases(ways, batch=batch)
     elif ranks is not None:
-        with_rank = [name for name in compared if zoo.get_neuron(name).has_rank]
+        with_rank = [name for name in compared if layers.get_neuron(name).has_rank]
         if not with_rank:
             raise InputError(f"--ranks needs neurons that have a rank, got {neurons}")
         path = "kernels" if "kernels" in ways else ways[0]

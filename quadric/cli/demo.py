@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer import Option
 
-from quadric.extras import require
+from quadric.support.extras import require
 
 
 def demo(

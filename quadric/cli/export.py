@@ -8,9 +8,9 @@ from typer import Argument, Option
 
 from quadric.cli import options
 from quadric.errors import FileError, InputError
-from quadric.extras import require
-from quadric.progress import say
-from quadric.writing import check_writable
+from quadric.support.extras import require
+from quadric.support.progress import say
+from quadric.support.writing import check_writable
 
 
 def export(

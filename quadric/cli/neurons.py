@@ -17,7 +17,7 @@ def neurons(markdown: options.Markdown = False, json_file: options.JsonFile = No
 
     Example: quadric neurons
     """
-    from quadric.zoo.table import neuron_facts, neuron_table
+    from quadric.layers import neuron_facts, neuron_table
 
     options.show(neuron_table(markdown), neuron_facts(), json_file)
 

@@ -11,8 +11,8 @@ import typer
 from typer import Option
 
 from quadric.errors import InputError
-from quadric.progress import progress_bar as progress_bar
-from quadric.writing import check_writable, write_text
+from quadric.support.progress import progress_bar as progress_bar
+from quadric.support.writing import check_writable, write_text
 
 
 def _check_json(file: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from quadric.cli import options
 from quadric.errors import InputError
-from quadric.extras import require
+from quadric.support.extras import require
 
 
 def compare(
@@ -57,10 +57,10 @@ def compare(
     Example: quadric compare houses.csv --target price
     """
     require("tables", "quadric compare")
-    from quadric.provenance import finite
     from quadric.sklearn import compare as compare_table
-    from quadric.sklearn.comparison.saving import check_path
-    from quadric.sklearn.comparison.sources import list_sources, source_facts
+    from quadric.support.provenance import finite
+    from quadric.tables.comparison.saving import check_path
+    from quadric.tables.comparison.sources import list_sources, source_facts
 
     if list_:
         return options.show(list_sources(data_dir), source_facts(), json_file)

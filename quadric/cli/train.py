@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from quadric.cli import options
-from quadric.extras import require
+from quadric.support.extras import require
 
 
 def recipes(
@@ -139,7 +139,7 @@ def evaluate(
     Example: quadric evaluate runs/digits-eigen-k9-s0
     """
     require("train", "quadric evaluate")
-    from quadric.texttable import text_table
+    from quadric.support.texttable import text_table
     from quadric.train.evaluation import evaluate
     from quadric.train.report import rows
 

@@ -11,8 +11,8 @@ from typer import Argument, Option
 
 from quadric.cli import options
 from quadric.errors import InputError
-from quadric.extras import require
-from quadric.writing import check_writable
+from quadric.support.extras import require
+from quadric.support.writing import check_writable
 
 
 def translate(

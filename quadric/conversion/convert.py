@@ -38,11 +38,10 @@ from quadric.conversion.targets import (
     run_examples,
 )
 from quadric.counting.cost import cost
-from quadric.counting.network import check_model, count_parameters
 from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer, get_neuron
 from quadric.ops import native
-from quadric.zoo import get_neuron
+from quadric.support.modules import check_model, count_parameters
 
 
 def convert_(

@@ -8,10 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.targets import walk
-from quadric.nn import QuadraticLayer
-from quadric.zoo import get_neuron
+from quadric.layers import QuadraticLayer, QuadraticMultiheadAttention, get_neuron
 
 # Options that do not change what a layer computes.
 _INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")

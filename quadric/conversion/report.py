@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quadric.texttable import text_table
+from quadric.support.texttable import text_table
 
 
 @dataclass(frozen=True)

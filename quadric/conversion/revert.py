@@ -5,14 +5,12 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils import parametrize
 
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap, build_linear
 from quadric.conversion.targets import collect
-from quadric.counting.network import check_model
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
-from quadric.zoo import get_neuron
+from quadric.layers import QuadraticLayer, QuadraticMultiheadAttention, get_neuron
+from quadric.support.modules import check_model
 
 
 def revert_(model: nn.Module, project: bool = False) -> list[str]:

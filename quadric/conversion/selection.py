@@ -18,12 +18,9 @@ from quadric.conversion.targets import (
     naming_layer,
     obstacle,
 )
-from quadric.counting.network import check_initialized, tensors_in, unfused, unwrapped
 from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import check_size
-from quadric.zoo import Neuron, get_neuron
-from quadric.zoo.layers import check_start
+from quadric.layers import Neuron, QuadraticLayer, check_size, check_start, get_neuron
+from quadric.support.modules import check_initialized, tensors_in, unfused, unwrapped
 
 Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
 Rank = int | Mapping[str, int] | Callable[..., int | None]

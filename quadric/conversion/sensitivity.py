@@ -31,11 +31,10 @@ from torch import Tensor, nn
 
 from quadric.conversion.convert import prepare_conversion
 from quadric.conversion.selection import ExactNames, Rank, Request, Selection
-from quadric.conversion.targets import undisturbed
 from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import check_size
-from quadric.texttable import text_table
+from quadric.layers import QuadraticLayer, check_size
+from quadric.support.modules import restored_eval
+from quadric.support.texttable import text_table
 
 NEURONS = ("eigen", "shared", "square")
 """The neurons whose squares are those of the layer's own outputs, so that one pass is enough."""
@@ -156,7 +155,7 @@ def sensitivity(
     probes = [probe for group in by_layer.values() for probe in group]
     handles = [probe.layer.register_forward_hook(probe.see) for probe in probes]
     try:
-        with undisturbed(model):
+        with restored_eval(model):
             swap.do()
             model.eval()  # the new layers have the training flags of the old ones
             count = _run(model, loss_fn, itertools.chain([first], batches), probes)
@@ -179,7 +178,7 @@ def _outputs(
     seen: list[Any] = []
     handle = model.register_forward_hook(lambda module, args, output: seen.append(output))
     try:
-        with undisturbed(model), torch.enable_grad():
+        with restored_eval(model), torch.enable_grad():
             _check_loss(loss_fn(model, batch), 1)
     finally:
         handle.remove()

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.targets import (
     Target,
     is_attention,
@@ -21,9 +20,7 @@ from quadric.conversion.targets import (
     naming_layer,
 )
 from quadric.errors import InputError
-from quadric.nn import QuadraticLayer
-from quadric.nn.layer import TRANSPOSED
-from quadric.zoo import make_layer
+from quadric.layers import TRANSPOSED, QuadraticLayer, QuadraticMultiheadAttention, make_layer
 
 # Attributes of torch's Transformer modules that switch on paths which read weights without calling
 # the layer, and the value that switches them off. The old value is kept under the same name with a

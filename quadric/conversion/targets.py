@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quadric.counting.network import call_arguments, check_initialized, random_state_kept
 from quadric.errors import InputError, InputTypeError, explained
-from quadric.nn import QuadraticLayer
-from quadric.zoo import Neuron, Rule, layer_kind
+from quadric.layers import Neuron, QuadraticLayer, Rule, layer_kind
+from quadric.support.modules import call_arguments, check_initialized, restored_eval
 
 
 @dataclass
@@ -354,32 +353,8 @@ def run_examples(
     remedy = "give the arguments of model.forward as a tensor, a tuple or a mapping"
     with (
         explained("example_inputs must run through the model", remedy),
-        undisturbed(model),
+        restored_eval(model),
         torch.no_grad(),
         watching or contextlib.nullcontext(),
     ):
         return model(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode, after which flags, buffers and the random state are as they were."""
-    flags = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        model.eval()
-        with random_state_kept(model):
-            yield
-    finally:
-        for module, training in flags:
-            module.training = training
-        with torch.no_grad():
-            for module, name, buffer, value in buffers:
-                module._buffers[name] = buffer
-                if not buffer.is_meta and not torch.equal(buffer, value):
-                    buffer.copy_(value)

@@ -25,7 +25,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.counting import operators
-from quadric.counting.network import (
+from quadric.counting.report import CostReport, LayerCost, Uncounted
+from quadric.errors import InputError, InputTypeError
+from quadric.layers import (
+    ConvTransposeGeometry,
+    EigenLayer,
+    NeuronLayer,
+    QuadraticLayer,
+    Rule,
+    get_neuron,
+)
+from quadric.support.modules import (
     call_arguments,
     check_initialized,
     check_model,
@@ -34,12 +44,6 @@ from quadric.counting.network import (
     unfused,
     unwrapped,
 )
-from quadric.counting.report import CostReport, LayerCost, Uncounted
-from quadric.errors import InputError, InputTypeError
-from quadric.nn import QuadraticLayer
-from quadric.nn.eigen import EigenLayer
-from quadric.nn.layer import ConvTransposeGeometry
-from quadric.zoo import NeuronLayer, Rule, get_neuron
 
 
 def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostReport:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quadric.errors import InputError
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 
 
 @dataclass

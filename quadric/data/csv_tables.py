@@ -19,7 +19,7 @@ from quadric.data.own import OwnData, Samples
 from quadric.data.table_files import read_table
 from quadric.data.tables import TableData
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 
 def load(

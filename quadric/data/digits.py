@@ -10,7 +10,7 @@ import torch
 
 from quadric.data.batches import stratified_split
 from quadric.data.images import CropFlip, ImageData
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 
 def directory(path: str | os.PathLike[str], remedy: str) -> Path:

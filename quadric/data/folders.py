@@ -26,7 +26,7 @@ from quadric.data.batches import Batching, Parts, make_generator
 from quadric.data.files import directory
 from quadric.data.images import Normalization
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image

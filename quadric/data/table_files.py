@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quadric import provenance
 from quadric.demo.pictures import draw_all
 from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
-from quadric.process import one_thread
-from quadric.progress import progress_bar, say
-from quadric.writing import write_text
+from quadric.support import provenance
+from quadric.support.process import one_thread
+from quadric.support.progress import progress_bar, say
+from quadric.support.writing import write_text
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:

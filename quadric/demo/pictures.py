@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from quadric.demo.scenes import NEURONS, Outcome
-from quadric.writing import whole_file
+from quadric.support.writing import whole_file
 
 BLUE, ORANGE = "#0072B2", "#D98E00"
 NEURON_COLORS = {"linear": "#56606B", "eigen": "#D55E00"}

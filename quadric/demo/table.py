@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 
 _HEAD = ("scene", "data", "activation", "neuron", "parameters", "MACs", "test result", "seconds")
 _ALIGN = "llllrrrr"

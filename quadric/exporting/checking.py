@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.counting.network import call_arguments, check_model
 from quadric.errors import InputError, InputTypeError
+from quadric.support.modules import call_arguments, check_model
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The largest difference to the model that is rounding, relative to its largest output."""

@@ -20,8 +20,8 @@ from quadric.exporting.onnx_file import OPSET, export_onnx
 from quadric.exporting.program import export_torch
 from quadric.exporting.report import ExportReport
 from quadric.exporting.timing import latencies
-from quadric.progress import duration
-from quadric.texttable import text_table
+from quadric.support.progress import duration
+from quadric.support.texttable import text_table
 
 FORMATS = (".onnx", ".pt2")
 LATENCY_BATCHES = (1, 32)

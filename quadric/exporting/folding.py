@@ -25,12 +25,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from quadric.conversion.targets import collect, look_around
-from quadric.counting.network import check_model
 from quadric.errors import InputError
 from quadric.exporting.following import Pair, find_pairs, is_touched
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer, layer_kind
 from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
-from quadric.zoo import layer_kind
+from quadric.support.modules import check_model
 
 CANCELLATION = 100.0
 """A folded eigen neuron adds constants sum |lambda'| c_f^2 that cancel again. Above this many

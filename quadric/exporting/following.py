@@ -17,8 +17,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.conversion.targets import Target, run_examples
-from quadric.counting.network import tensors_in
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
+from quadric.support.modules import tensors_in
 
 LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
 """Whose outputs are followed; their subclasses, too."""

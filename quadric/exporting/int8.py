@@ -28,8 +28,8 @@ from quadric.exporting.checking import checked_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
 from quadric.exporting.preparing import quiet
 from quadric.exporting.report import ExportReport
-from quadric.extras import require
-from quadric.writing import unfinished
+from quadric.support.extras import require
+from quadric.support.writing import unfinished
 
 Batch = Tensor | Sequence[Tensor]
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 from quadric.ops.blocks import Blocks
 from quadric.ops.reference import accumulation_dtype
 

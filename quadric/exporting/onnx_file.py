@@ -23,7 +23,7 @@ from quadric.exporting.preparing import (
     quiet,
 )
 from quadric.exporting.report import ExportReport
-from quadric.extras import require
+from quadric.support.extras import require
 
 OPSET = 20
 """The version of ONNX's operators that is written unless another one is asked for."""

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from quadric.conversion.targets import walk
-from quadric.counting.network import tensors_in, unfused, unwrapped
 from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import (
     batch_of,
@@ -34,7 +33,8 @@ from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.following import is_touched
 from quadric.exporting.lean import is_lean, lean_layer
 from quadric.exporting.report import ExportReport
-from quadric.writing import unfinished
+from quadric.support.modules import tensors_in, unfused, unwrapped
+from quadric.support.writing import unfinished
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported file."""

@@ -29,8 +29,8 @@ from quadric.exporting.onnx_file import (
     standard_operators,
 )
 from quadric.exporting.preparing import copied, quiet, with_lean_layers
-from quadric.extras import require
-from quadric.writing import unfinished
+from quadric.support.extras import require
+from quadric.support.writing import unfinished
 
 
 class Encoder(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quadric.exporting.onnx_file import open_session, run_session
-from quadric.extras import require
+from quadric.support.extras import require
 
 
 def interleaved(

@@ -16,11 +16,10 @@ from torch.nn import functional as F
 from quadric.conversion.convert import convert_
 from quadric.conversion.selection import Rank, Selection
 from quadric.errors import InputError
+from quadric.layers import QuadraticLayer, brings_activation, get_neuron, layer_kind, make_layer
 from quadric.models.activations import ACTIVATIONS
 from quadric.models.registry import ENTRIES, Entry, entry
 from quadric.models.trained import fill_, find
-from quadric.nn import QuadraticLayer
-from quadric.zoo import brings_activation, get_neuron, layer_kind, make_layer
 
 # Layers draw from torch's global generator, which threads share.
 _DRAWING = threading.Lock()

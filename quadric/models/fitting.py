@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from quadric.counting.cost import cost as count
-from quadric.counting.network import count_parameters
 from quadric.errors import InputError
 from quadric.models.building import build, create, example_inputs
 from quadric.models.registry import entry
 from quadric.models.widths import scaled as rounded
+from quadric.support.modules import count_parameters
 
 # How close the bisection comes to the next step of the cost.
 _RESOLUTION = 1e-4

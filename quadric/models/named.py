@@ -16,10 +16,10 @@ from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport
 from quadric.errors import InputError, InputTypeError
+from quadric.layers import get_neuron
 from quadric.models import building
 from quadric.models.building import build, create, first_layers
-from quadric.texttable import markdown_table, text_table
-from quadric.zoo import get_neuron
+from quadric.support.texttable import markdown_table, text_table
 
 
 def is_factory(name: str) -> bool:

@@ -35,7 +35,7 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'quadric.train' has no attribute {name!r}")
-        from quadric.extras import require
+        from quadric.support.extras import require
 
         require("train", f"quadric.train.{name}")
         return getattr(_import_module(f"quadric.train.{_HOMES[name]}"), name)

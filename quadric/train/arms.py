@@ -17,7 +17,7 @@ from typing import Any
 from quadric.data.intervals import Difference, mean_difference
 from quadric.data.text.scores import SETTINGS
 from quadric.errors import InputError
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 from quadric.train.directory import RunDirectory, wrong_field
 from quadric.train.recipe import DEFAULTS, PLACE
 from quadric.train.tasks import METRICS as TASK_METRICS

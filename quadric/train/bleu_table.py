@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from quadric.data.text.scores import SETTINGS
-from quadric.texttable import markdown_table, text_table
+from quadric.support.texttable import markdown_table, text_table
 from quadric.train.arms import Arm, varying
 
 _TOKENIZATIONS = {"13a": "13a", "intl": "International"}

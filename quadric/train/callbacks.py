@@ -13,17 +13,17 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProg
 from lightning.pytorch.loggers import Logger
 
 from quadric.data import FolderBatches
-from quadric.nn import QuadraticLayer
-from quadric.process import in_notebook
-from quadric.progress import duration
+from quadric.layers import QuadraticLayer
 from quadric.share import quadratic_share
+from quadric.support.process import in_notebook
+from quadric.support.progress import duration
+from quadric.support.writing import whole_file
 from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_numbers, log_settings
 from quadric.train.module import TrainingModule
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import METRICS, Task
-from quadric.writing import whole_file
 
 TRIAL, BETWEEN = 5.0, 60.0
 """Seconds of steps before the whole is estimated, and between lines within a long epoch."""

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import torch
 
 from quadric.errors import InputError
+from quadric.support.writing import whole_file
 from quadric.train.directory import RunDirectory
-from quadric.writing import whole_file
 
 _MARK = b"quadric-sha256:"
 _COMMENT = len(_MARK) + 64

@@ -9,7 +9,8 @@ from typing import Any
 
 from quadric.errors import FileError, InputError
 from quadric.models.checkpoints import parse_selection
-from quadric.process import keep_freed_memory
+from quadric.support.process import keep_freed_memory
+from quadric.support.writing import DISK, naming
 from quadric.train import arms, catalog, interface, training
 from quadric.train import grid as sweeping
 from quadric.train.bleu_table import bleu_table
@@ -17,7 +18,6 @@ from quadric.train.directory import RUNS
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
 from quadric.train.recipe import PLACE, option_words
 from quadric.train.report import final_report
-from quadric.writing import DISK, naming
 
 DIVERGED = 1
 FAILED = 1

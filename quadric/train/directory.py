@@ -29,9 +29,9 @@ from typing import Any
 
 from quadric.data.text.scores import SETTINGS
 from quadric.errors import FileError, InputError
+from quadric.support.writing import PARTIAL, write_text
 from quadric.train import catalog
 from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
-from quadric.writing import PARTIAL, write_text
 
 RUNS = Path("runs")
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"

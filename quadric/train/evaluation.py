@@ -37,7 +37,7 @@ def measure(
         task: its metrics.
         device: where it runs.
         precision: as in a recipe.
-        progress: as `quadric.progress.progress_bar` gives it, told of each batch.
+        progress: as `quadric.support.progress.progress_bar` gives it, told of each batch.
 
     Returns:
         The metrics of the task, the largest activation and its layer.
@@ -101,7 +101,7 @@ def evaluate(
         test: of a translation run, a source file and its translation to be tested on instead.
         imports: files or modules of the run's own code, which may be run.
         trust: run all code that the directory names.
-        progress: as `quadric.progress.progress_bar` gives it, told of each batch.
+        progress: as `quadric.support.progress.progress_bar` gives it, told of each batch.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:

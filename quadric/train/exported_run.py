@@ -16,12 +16,12 @@ from quadric.errors import InputError
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.exporting.step_files import export_steps
+from quadric.support.writing import whole_file
 from quadric.train.data import PicturePart, TablePart, TrainingData
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
 from quadric.train.text_part import TextPart
-from quadric.writing import whole_file
 
 _SCALE = dataclasses.fields(Standardization)
 

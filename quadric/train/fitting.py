@@ -19,10 +19,11 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
-from quadric import provenance
 from quadric.ops.native import active, reason, use_kernels
-from quadric.process import one_thread
 from quadric.saving import save
+from quadric.support import provenance
+from quadric.support.process import one_thread
+from quadric.support.writing import DISK
 from quadric.train import checkpoints, loggers
 from quadric.train.averaging import load_average_
 from quadric.train.callbacks import EpochRecords, make_callbacks
@@ -35,7 +36,6 @@ from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
-from quadric.writing import DISK
 
 # A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
 # fast, and does not wait for another one on a busy machine.

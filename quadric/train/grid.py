@@ -20,14 +20,14 @@ from typing import Any, TextIO
 
 from quadric import parts
 from quadric.errors import InputError, QuadricError
-from quadric.process import keep_freed_memory
+from quadric.layers import neurons
+from quadric.support.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
 from quadric.train.tasks import METRICS
 from quadric.train.training import Run, find_run, train
-from quadric.zoo import neurons
 
 # Of a process of a sweep: it was told to stop.
 _stopped = False

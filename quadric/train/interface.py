@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from quadric.errors import InputError
-from quadric.extras import load_extra
-from quadric.progress import duration
-from quadric.texttable import text_table
+from quadric.support.extras import load_extra
+from quadric.support.progress import duration
+from quadric.support.texttable import text_table
 from quadric.train import arms, grid, report, training
 from quadric.train.directory import RUNS, RunDirectory, is_run_directory
 from quadric.train.network import load_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quadric.texttable import text_table
+from quadric.support.texttable import text_table
 from quadric.train import catalog
 
 

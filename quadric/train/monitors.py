@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 
 class LargestActivation:

@@ -24,8 +24,8 @@ from typing import Any
 
 from quadric import parts
 from quadric.errors import InputError
+from quadric.layers import neurons
 from quadric.train.recipe import Recipe
-from quadric.zoo import neurons
 
 
 def modules(recipe: Recipe) -> list[str]:

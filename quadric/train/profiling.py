@@ -7,8 +7,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import profile, schedule
 
+from quadric.support.writing import whole_file, write_text
 from quadric.train.directory import RunDirectory
-from quadric.writing import whole_file, write_text
 
 # Steps: left out, warming up, measured.
 SKIPPED, WARMING, MEASURED = 2, 1, 10

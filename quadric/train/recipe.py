@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from quadric.errors import InputError
-from quadric.zoo import get_neuron, neurons
+from quadric.layers import get_neuron, neurons
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from quadric.data.text.scores import TITLES
-from quadric.texttable import text_table
+from quadric.support.texttable import text_table
 from quadric.train.directory import RunDirectory
 from quadric.train.tasks import METRICS
 

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 from torch import nn
 
 from quadric.errors import InputError
-from quadric.extras import EXTRAS, require
 from quadric.parts import refuse_foreign
-from quadric.process import in_notebook
+from quadric.support.extras import EXTRAS, require
+from quadric.support.process import in_notebook
 from quadric.train import catalog, checkpoints, own_code
 from quadric.train.data import GIVEN, DataSet, load_data
 from quadric.train.directory import (

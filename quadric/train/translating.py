@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from quadric.data.text.lines import decode_lines, inspect
 from quadric.errors import InputError
-from quadric.process import keep_freed_memory
+from quadric.support.process import keep_freed_memory
 from quadric.train.network import device_of, load_run
 from quadric.train.text_part import TextPart
 from quadric.train.translation import Translator, Warn, warn_on_screen

@@ -23,8 +23,8 @@ from quadric.data.text.sentences import from_lists
 from quadric.errors import InputError
 from quadric.models.beam_search import END, beam_search
 from quadric.models.transformer import PADDING
+from quadric.support.writing import whole_file
 from quadric.train.tasks import Progress, Task, no_progress
-from quadric.writing import whole_file
 
 TOKENIZER = "tokenizer.model"
 LANGUAGES = "languages.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from quadric.process import keep_freed_memory
+from quadric.support.process import keep_freed_memory
 from quadric.train.directory import RunDirectory
 from quadric.train.lifeline import die_with_parent
 from quadric.train.own_code import load_code

@@ -227,7 +227,7 @@ def test_a_convolution_that_is_never_called_has_no_responses() -> None:
     class Partly(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.used, self.never = (quadric.nn.QuadraticConv2d(1, 4, 3, rank=3) for _ in "ab")
+            self.used, self.never = (quadric.layers.QuadraticConv2d(1, 4, 3, rank=3) for _ in "ab")
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             out: torch.Tensor = self.used(x)

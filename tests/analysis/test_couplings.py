@@ -13,7 +13,7 @@ from quadric.analysis.samples import samples
 from quadric.data import laws
 from quadric.data.tables import TableData
 from quadric.errors import InputError
-from quadric.nn import QuadraticLinear
+from quadric.layers import QuadraticLinear
 
 
 def product_layer() -> QuadraticLinear:

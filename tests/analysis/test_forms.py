@@ -12,7 +12,7 @@ import quadric
 from quadric.analysis.distributions import distribution, parameters
 from quadric.analysis.forms import dense_form, effective_rank, true_eigenvalues
 from quadric.errors import InputError
-from quadric.nn import QuadraticConv2d, QuadraticLinear
+from quadric.layers import QuadraticConv2d, QuadraticLinear
 
 # A glu is no polynomial: its values do not tell the matrix.
 NEURONS = [name for name in quadric.neurons() if name not in ("linear", "glu")]

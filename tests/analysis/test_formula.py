@@ -14,7 +14,7 @@ from quadric.analysis.formula import Formula
 from quadric.data import laws
 from quadric.data.tables import Standardization
 from quadric.errors import InputError
-from quadric.nn import QuadraticLinear
+from quadric.layers import QuadraticLinear
 
 
 def network(*widths: int, neuron: str = "eigen", **options: int) -> nn.Sequential:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from quadric.analysis.frequencies import Frequencies, low_frequency_shares, verdict
-from quadric.nn import QuadraticConv2d
+from quadric.layers import QuadraticConv2d
 
 
 def wave(cycles_per_pixel: float, size: int = 16) -> torch.Tensor:

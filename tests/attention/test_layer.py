@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from quadric.attention import QuadraticMultiheadAttention
-from quadric.nn import QuadraticLayer, QuadraticLinear
-from quadric.zoo import neurons
+from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention, neurons
 from tests.nn.test_memory import saved_storages
 
 E, H, N, L, S = 12, 4, 3, 5, 7

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from quadric.bench import onnx as latency
 from quadric.cli.app import app
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

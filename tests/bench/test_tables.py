@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from quadric.bench.tables import LIMITS, TableBench, bench_tables
 from quadric.cli.app import app
-from quadric.sklearn.adam import FlatAdam
+from quadric.tables.adam import FlatAdam
 
 
 def test_ratios() -> None:

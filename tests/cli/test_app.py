@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from quadric.cli.app import Command, Commands, app
 from quadric.errors import FileError, InputError, InputTypeError, MissingExtraError
-from quadric.extras import EXTRAS, TITLES
+from quadric.support.extras import EXTRAS, TITLES
 from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
@@ -173,7 +173,7 @@ def test_a_bug_keeps_its_traceback(probe: Any, error: Exception) -> None:
 def test_an_operation_that_fails_in_the_library_is_a_bug(probe: Any) -> None:
     def command() -> None:
         """Example: quadric probe"""
-        from quadric.provenance import finite
+        from quadric.support.provenance import finite
 
         finite({1: object.__new__})
         finite(type("Odd", (dict,), {"items": None})())

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quadric import progress
+from quadric.support import progress
 from tests.command_line import assert_mistake, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from quadric import models
-from quadric import texttable as _text
+from quadric.layers import neurons
+from quadric.layers.table import neuron_facts, neuron_table
 from quadric.models import named as networks
-from quadric.zoo import neurons
-from quadric.zoo.table import neuron_facts, neuron_table
+from quadric.support import texttable as _text
 from tests.command_line import assert_mistake, output, quadric
 
 NETS = """

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import quadric
-from quadric.counting.network import tensors_in
 from quadric.exporting import export_torch
+from quadric.support.modules import tensors_in
 from tests.conversion.families import build, call
 from tests.networks import curve_, quadratic_layers
 

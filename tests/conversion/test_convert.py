@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import quadric
-from quadric.attention import QuadraticMultiheadAttention
 from quadric.conversion.convert import plan_conversion
-from quadric.nn import QuadraticLayer, QuadraticLinear
+from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention
 from tests.networks import (
     NETWORKS,
     Mixed,

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import quadric
-from quadric.attention import QuadraticMultiheadAttention
-from quadric.nn import QuadraticLinear
+from quadric.layers import QuadraticLinear, QuadraticMultiheadAttention
 from tests.conversion.test_convert import CAN_BE_LINEAR, CLOSE, outputs, small
 from tests.networks import NETWORKS, assert_untouched, curve_, snapshot
 

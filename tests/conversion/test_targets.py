@@ -11,7 +11,7 @@ from torch import nn
 from quadric.conversion.targets import (
     find_targets,
     look_around,
-    undisturbed,
+    restored_eval,
     walk,
 )
 from tests.networks import Shared, snapshot
@@ -62,7 +62,7 @@ def test_undisturbed_even_by_an_error() -> None:
     before = snapshot(model)
 
     def disturb() -> None:
-        with undisturbed(model):
+        with restored_eval(model):
             assert not model.training
             model.train()
             model(torch.randn(4, 3))

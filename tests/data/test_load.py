@@ -8,7 +8,7 @@ import pytest
 
 from quadric import data
 from quadric.errors import MissingExtraError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 from tests.data import test_uci
 
 

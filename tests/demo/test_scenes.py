@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from quadric.demo import scenes
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 TASKS = scenes.all_tasks()
 

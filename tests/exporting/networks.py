@@ -18,7 +18,7 @@ def trained_(model: nn.Module) -> Any:
             if module.running_mean is not None and module.running_var is not None:
                 module.running_mean.normal_(std=0.3)
                 module.running_var.uniform_(0.5, 1.5)
-        elif isinstance(module, quadric.nn.QuadraticLayer):
+        elif isinstance(module, quadric.layers.QuadraticLayer):
             for name, parameter in module.quadratic_parameters().items():
                 if "eigenvalues" in name:
                     nn.init.normal_(parameter, std=0.1)
@@ -36,5 +36,5 @@ def encoder(neuron: str = "eigen", width: int = 16, batch_first: bool = True) ->
     return trained_(model)
 
 
-def quadratic_layers(model: nn.Module) -> list[quadric.nn.QuadraticLayer]:
-    return [m for m in model.modules() if isinstance(m, quadric.nn.QuadraticLayer)]
+def quadratic_layers(model: nn.Module) -> list[quadric.layers.QuadraticLayer]:
+    return [m for m in model.modules() if isinstance(m, quadric.layers.QuadraticLayer)]

@@ -27,7 +27,7 @@ def trained_(model: nn.Module) -> Any:
             if module.running_mean is not None and module.running_var is not None:
                 module.running_mean.normal_()
                 module.running_var.uniform_(0.5, 2.0)
-        elif isinstance(module, quadric.nn.QuadraticLayer):
+        elif isinstance(module, quadric.layers.QuadraticLayer):
             for parameter in module.quadratic_parameters().values():
                 nn.init.normal_(parameter, std=0.3)
     return model.double().eval()

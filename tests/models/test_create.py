@@ -8,7 +8,7 @@ from torch import nn
 
 import quadric
 from quadric import models
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 
 
 def count(model: nn.Module) -> int:

@@ -9,7 +9,7 @@ import torch
 
 import quadric
 from quadric import models
-from quadric.counting.network import count_parameters
+from quadric.support.modules import count_parameters
 
 
 def params(name: str, **options: Any) -> int:

@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric import convert_, cost, models
 from quadric.errors import InputError
+from quadric.layers import QuadraticLayer
 from quadric.models.transformer import ATTENTION, FEEDFORWARD, PADDING, Transformer, transformer
-from quadric.nn import QuadraticLayer
 
 SMALL = {"vocabulary": 19, "depth": 2, "model_width": 12, "feedforward_width": 10, "heads": 3}
 

@@ -108,7 +108,7 @@ def test_fx_trace_of_a_network_keeps_the_layer_whole(case: Case) -> None:
 
     class Leaves(torch.fx.Tracer):
         def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-            return isinstance(module, quadric.nn.QuadraticLayer) or super().is_leaf_module(
+            return isinstance(module, quadric.layers.QuadraticLayer) or super().is_leaf_module(
                 module, name
             )
 

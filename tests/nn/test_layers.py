@@ -92,7 +92,7 @@ def test_has_the_attributes_of_the_torch_layer(case: Case) -> None:
     for name in names:
         assert getattr(layer, name) == getattr(plain, name), name
     assert not isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd))
-    assert isinstance(layer, quadric.nn.QuadraticLayer)
+    assert isinstance(layer, quadric.layers.QuadraticLayer)
     assert layer.neuron == "eigen"
     quadratic = layer.quadratic_parameters()
     assert list(quadratic) == ["eigenvalues"]

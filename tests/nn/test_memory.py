@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quadric
 from quadric import ops
-from quadric.nn.eigen import EigenLayer
+from quadric.layers.eigen import EigenLayer
 from tests import reference
 from tests.conftest import assert_close
 from tests.nn.cases import CASES, IDS, Case

@@ -99,7 +99,7 @@ def test_infinite_only_where_a_part_does_not_fit(neuron: str) -> None:
         plain = nn.Conv2d(inputs, 20, 3, padding=1)
         blocks += [quadric.make_layer(plain, neuron=neuron), nn.ReLU()]
     model = nn.Sequential(*blocks)
-    layers: list[Any] = [m for m in model if isinstance(m, quadric.nn.QuadraticLayer)]
+    layers: list[Any] = [m for m in model if isinstance(m, quadric.layers.QuadraticLayer)]
     for layer in layers:
         nn.init.normal_(layer.quadratic_parameters()["eigenvalues"], std=0.03)
     model.half()

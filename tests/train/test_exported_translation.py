@@ -9,7 +9,7 @@ import pytest
 
 import quadric.train
 from quadric.exporting.step_files import OnnxNetwork, StepFiles, export_steps
-from quadric.nn import QuadraticLayer
+from quadric.layers import QuadraticLayer
 from quadric.train.translation import Translator
 from tests.command_line import assert_mistake, output
 from tests.command_line import quadric as command

@@ -19,13 +19,13 @@ from torch import nn
 
 import quadric
 from quadric.errors import InputError
+from quadric.layers import neurons, unregister
 from quadric.models.named import plain_network
 from quadric.train import evaluate, load, run
 from quadric.train.data import OwnPart, TablePart, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
 from quadric.train.training import find_run
-from quadric.zoo import neurons, unregister
 from tests.command_line import assert_mistake, output
 from tests.command_line import quadric as command
 from tests.train.small import curve

@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric.counting.cost import layer_macs, layer_rule
-from quadric.nn import QuadraticLayer
-from quadric.zoo import Rule, neurons
+from quadric.layers import QuadraticLayer, Rule, neurons
 
 aten = torch.ops.aten
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quadric
-from quadric.nn import QuadraticLayer
-from quadric.zoo import NeuronConv2d, NeuronLinear, neurons
+from quadric.layers import NeuronConv2d, NeuronLinear, QuadraticLayer, neurons
 from tests.conftest import assert_close
 from tests.zoo.cases import (
     CASE_IDS,

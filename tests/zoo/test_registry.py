@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import quadric
-from quadric import zoo
-from quadric.zoo import Rule, neurons
-from quadric.zoo.registry import along_channels
-from quadric.zoo.table import HEADER, neuron_facts, neuron_table
+from quadric import layers
+from quadric.layers import Rule, neurons
+from quadric.layers.registry import along_channels
+from quadric.layers.table import HEADER, neuron_facts, neuron_table
 
 NAMES = [
     "linear",
@@ -73,9 +73,9 @@ def test_options_with_their_defaults_make_the_default_rule() -> None:
 
 def test_unknown_names_list_the_known() -> None:
     with pytest.raises(ValueError, match=r"neuron must be one of linear, .*shared, got 'quartic'"):
-        zoo.get_neuron("quartic")
+        layers.get_neuron("quartic")
     with pytest.raises(ValueError, match="got 'quartic'"):
-        zoo.unregister("quartic")
+        layers.unregister("quartic")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_unknown_names_list_the_known() -> None:
 def gated() -> Iterator[type[Rule]]:
     """z + a z^2 scaled: a neuron that the library does not know, with an option."""
 
-    @zoo.register(
+    @layers.register(
         "gated",
         paper="a test",
         formula="z + s a z^2, z = w'x + b",
@@ -126,7 +126,7 @@ def gated() -> Iterator[type[Rule]]:
 
     yield Gated
     if "gated" in neurons():
-        zoo.unregister("gated")
+        layers.unregister("gated")
 
 
 def test_a_registered_neuron_makes_layers(gated: type[Rule]) -> None:
@@ -165,16 +165,16 @@ def test_a_registered_neuron_takes_part_in_all_else(gated: type[Rule]) -> None:
 
 
 def test_unregister(gated: type[Rule]) -> None:
-    zoo.unregister("gated")
+    layers.unregister("gated")
     assert "gated" not in neurons()
     with pytest.raises(ValueError, match="got 'gated'"):
         quadric.make_layer(nn.Linear(2, 3), neuron="gated")
 
 
 def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Rule]) -> None:
-    zoo.unregister("gated")
+    layers.unregister("gated")
 
-    @zoo.register("gated", paper="a test", formula="?", params="?", macs="?")
+    @layers.register("gated", paper="a test", formula="?", params="?", macs="?")
     @dataclass(frozen=True)
     class Uncosted(gated):  # type: ignore[valid-type, misc]
         num_macs = Rule.num_macs
@@ -188,9 +188,9 @@ def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Rul
 def test_registering_refuses() -> None:
     facts: dict[str, Any] = {"paper": "x", "formula": "x", "params": "n", "macs": "n"}
     with pytest.raises(ValueError, match=r"'fan', which is registered.*unregister"):
-        zoo.register("fan", **facts)(type(neurons()["fan"].make_rule()))
-    with pytest.raises(TypeError, match=r"derives from quadric\.zoo\.Rule, got <class 'int'>"):
-        zoo.register("whole", **facts)(int)  # type: ignore[type-var]
+        layers.register("fan", **facts)(type(neurons()["fan"].make_rule()))
+    with pytest.raises(TypeError, match=r"derives from quadric\.layers\.Rule, got <class 'int'>"):
+        layers.register("whole", **facts)(int)  # type: ignore[type-var]
     assert "whole" not in neurons()
 
 
@@ -273,7 +273,7 @@ def test_the_neuron_of_the_page_works() -> None:
         assert report.macs == 2 * 9 * 3 * (18 + 3)
         assert report.params == sum(p.numel() for p in layer.parameters())
     finally:
-        zoo.unregister("cubic")
+        layers.unregister("cubic")
 
 
 def test_the_counts_on_the_page() -> None:

@@ -28,7 +28,7 @@ from quadric.data.text.lines import TextFile, inspect_pair, read_pairs
 from quadric.data.text.sentences import SentenceWriter, open_sentences
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
 from quadric.errors import InputError
-from quadric.writing import DISK, naming, sync
+from quadric.support.writing import DISK, naming, sync
 
 VERSION = 1
 """Of the files in the cache."""

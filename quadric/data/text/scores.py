@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 SETTINGS = {
     "13a_cased": {"tokenize": "13a", "lowercase": False},

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quadric.errors import InputError
-from quadric.extras import load_extra
+from quadric.support.extras import load_extra
 
 MOST = 1 << 16
 """Pieces: their numbers are stored in two bytes."""

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from quadric.data.files import cache_directory, download
 from quadric.data.text.corpus import publish
 from quadric.errors import InputError
-from quadric.writing import DISK, naming
+from quadric.support.writing import DISK, naming
 
 LANGUAGES = ("en", "de")
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from torch import nn
 
 import quadric
-from quadric.zoo.registry import along_channels
+from quadric.layers.registry import along_channels
 
 
-@quadric.zoo.register(
+@quadric.layers.register(
     "bent", paper="mine", formula="z + a z^2, z = w'x + b", params="n + 1", macs="n + 2"
 )
 @dataclass(frozen=True)
-class Bent(quadric.zoo.Rule):
+class Bent(quadric.layers.Rule):
     quadratic = ("a",)
     switches = ("a",)
 

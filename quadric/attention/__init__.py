@@ -1,3 +1,0 @@
-"""Multi-head attention with quadratic projections."""
-
-from quadric.attention.layer import QuadraticMultiheadAttention as QuadraticMultiheadAttention

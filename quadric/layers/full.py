@@ -1,0 +1,160 @@
+"""Neurons with a full quadratic form: n^2 parameters per output, for small layers.
+
+- general: Zoumpourlis et al., "Non-linear Convolution Filters for CNN-Based Learning", ICCV 2017:
+  x'Mx + w'x + b. The source keeps the upper triangle of M; ours is the whole matrix, as in the
+  paper's Table I.
+- pure: Mantini and Shah, "CQNN", 2021: x'Mx (+ b). Their code appends a constant 1 to x, which
+  brings a linear part back; the formula of Table I, which is ours, has none.
+
+The released code of `pure` starts M by Glorot's uniform rule, and so do we. The source of `general`
+does not say; our start is scaled so that x'Mx has the variance of one input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.layers.neuron_layer import NeuronLayer
+from quadric.layers.registry import Rule, along_channels, register, squared_dtype
+from quadric.ops.maps import ConvMap
+
+MEMORY_LIMIT = 2**30
+"""Bytes (in float32) above which a layer with full quadratic forms refuses to be built, unless told
+otherwise."""
+
+
+def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
+    """The inputs of every neuron: (*, positions…, groups, n), the channel dimension last."""
+    linear_map = layer.linear_map
+    if not isinstance(linear_map, ConvMap):
+        return input.unsqueeze(-2)
+    spatial = linear_map.spatial
+    kernel, stride, dilation = linear_map.kernel_size, linear_map.strides, linear_map.dilations
+    sides = linear_map.sides()
+    if linear_map.pads_itself(sides):
+        flat = [p for side in reversed(sides) for p in side]
+        input = nn.functional.pad(input, flat)
+    batched = input.dim() == spatial + 2
+    x = input if batched else input.unsqueeze(0)
+    for d in range(spatial):
+        reach = dilation[d] * (kernel[d] - 1) + 1
+        # Each unfold appends the window as a new last dimension.
+        x = x.unfold(2 + d, reach, stride[d])[..., :: dilation[d]]
+    # (N, C, *positions, *kernel) -> (N, *positions, groups, C / groups * prod(kernel))
+    x = x.movedim(1, 1 + spatial)
+    patch: Tensor = x.unflatten(1 + spatial, (linear_map.groups, -1)).flatten(2 + spatial)
+    return patch if batched else patch.squeeze(0)
+
+
+def quadratic_forms(layer: NeuronLayer, input: Tensor, forms: Tensor) -> Tensor:
+    """Computes x'Mx for every output, with the channels where the linear map puts them."""
+    x = patches(layer, input)
+    groups, n = x.shape[-2:]
+    per_group = forms.reshape(groups, -1, n)
+    product = torch.einsum("...gn,gmn->...gm", x, per_group).unflatten(-1, (-1, n))
+    out = (squared_dtype(product) * squared_dtype(x).unsqueeze(-2)).sum(-1).flatten(-2)
+    return out.movedim(-1, out.dim() + layer.linear_map.channel_dim).to(product.dtype)
+
+
+@dataclass(frozen=True)
+class _Full(Rule):
+    """What general and pure have in common: the forms and the memory limit."""
+
+    max_bytes: int = MEMORY_LIMIT
+    quadratic = ("forms",)
+
+    def _form_shape(self, layer: NeuronLayer) -> tuple[int, int, int]:
+        n, outputs = layer.num_inputs, layer.num_outputs
+        size = 4 * outputs * n * n
+        if size > self.max_bytes:
+            raise InputError(
+                f"a layer of the neuron {self.name!r} must fit max_bytes = {self.max_bytes:,}, "
+                f"but {outputs} forms of "
+                f"{n} x {n} need {size:,} bytes: raise max_bytes, or use the rank-k neuron 'eigen' "
+                f"({4 * outputs * (n + 1):,} bytes) or 'symmetric'"
+            )
+        return outputs, n, n
+
+    def start_(self, layer: NeuronLayer, init: str) -> None:
+        forms = layer.parameter("forms")
+        if init == "linear":
+            nn.init.zeros_(forms)
+        else:
+            bound = self._bound(layer.num_inputs)
+            nn.init.uniform_(forms, -bound, bound)
+
+    def _bound(self, n: int) -> float:
+        """Entries of variance 1 / n^2: x'Mx then has the scale of one input."""
+        return math.sqrt(3) / n
+
+
+@register(
+    "general",
+    paper="Zoumpourlis et al. 2017",
+    formula="x'Mx + w'x + b",
+    params="n^2 + n",
+    macs="n^2 + 2n",
+    printed_params="n^2 + n",
+    printed_macs="n^2 + 2n",
+)
+@dataclass(frozen=True)
+class General(_Full):
+    """x'Mx + w'x + b."""
+
+    switches = ("forms",)
+
+    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        return super().shapes(layer, bias) | {"forms": self._form_shape(layer)}
+
+    def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        linear = layer.linear_map(input, layer.weight, layer.bias)
+        return linear, quadratic_forms(layer, input, layer.parameter("forms"))
+
+    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+        linear, quadratic = self._parts(layer, input)
+        return linear + quadratic
+
+    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+        linear, quadratic = self._parts(layer, input)
+        return linear, quadratic
+
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n * n + n, n * n + 2 * n
+
+
+@register(
+    "pure",
+    paper="Mantini and Shah 2021",
+    formula="x'Mx + b",
+    params="n^2",
+    macs="n^2 + n",
+    printed_params="n^2",
+    printed_macs="n^2 + n",
+)
+@dataclass(frozen=True)
+class Pure(_Full):
+    """x'Mx + b. It cannot represent a linear layer."""
+
+    starts = ("published",)
+
+    def _bound(self, n: int) -> float:
+        """Glorot's uniform start for an n x n matrix."""
+        return math.sqrt(3 / n)
+
+    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {"forms": self._form_shape(layer)}
+        return shapes | {"bias": (layer.num_outputs,)} if bias else shapes
+
+    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+        out = quadratic_forms(layer, input, layer.parameter("forms"))
+        if layer.bias is not None:
+            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_map.channel_dim)
+        return out
+
+    def per_output(self, n: int) -> tuple[int, int]:
+        return n * n, n * n + n

@@ -1,0 +1,176 @@
+"""What functions that take a whole network need: checks, wrappers, parameters, quiet runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
+
+from quadric.errors import InputError, InputTypeError
+
+
+def check_model(model: Any) -> None:
+    """Checks that an argument is a network.
+
+    Args:
+        model: the argument.
+
+    Raises:
+        InputTypeError: if it is not a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: give the network "
+            "itself, not its parameters or its name"
+        )
+
+
+def check_initialized(module: nn.Module, name: str = "") -> None:
+    """Checks that a network or layer has no lazy parameters.
+
+    Args:
+        module: the network or layer.
+        name: its name, the start of the names of its parameters.
+
+    Raises:
+        InputError: if a parameter or buffer has no shape yet.
+    """
+    for kind in (module.named_parameters, module.named_buffers):
+        for key, tensor in kind(prefix=name):
+            if is_lazy(tensor):
+                raise InputError(
+                    f"every parameter must be initialized, got {key!r} without a shape: run one "
+                    "forward pass first"
+                )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside torch.compile, DataParallel and DistributedDataParallel.
+
+    Args:
+        model: a network, wrapped or not.
+
+    Returns:
+        The network without its wrappers.
+    """
+    wrappers = {"OptimizedModule": "_orig_mod"}
+    wrappers |= {"DataParallel": "module", "DistributedDataParallel": "module"}
+    while type(model).__name__ in wrappers:
+        model = model.get_submodule(wrappers[type(model).__name__])
+    return model
+
+
+def call_arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model's forward that example inputs stand for, wherever they are given.
+
+    A tensor is the only argument, a tuple holds several, a mapping holds keyword arguments. If the
+    forward takes fewer arguments, or none of these names, the tuple or mapping itself is the only
+    argument.
+
+    Args:
+        model: the network.
+        inputs: a tensor, a tuple or a mapping.
+
+    Returns:
+        The positional and the keyword arguments.
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(inputs, tuple) and takes(model, *inputs):
+        return inputs, {}
+    if hasattr(inputs, "keys"):
+        names = {p.name for p in parameters}
+        if names & set(inputs.keys()) or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return (), {key: inputs[key] for key in inputs.keys()}
+    return (inputs,), {}
+
+
+def takes(model: nn.Module, *args: Any, **kwargs: Any) -> bool:
+    """Whether a model's forward can be called with these arguments, by their number and names."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def count_parameters(module: nn.Module) -> int:
+    """The number of parameters. Shared ones count once, lazy ones (of no size yet) not at all.
+
+    Args:
+        module: a network or a layer.
+
+    Returns:
+        The count.
+    """
+    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in arguments or a result, in order.
+
+    Args:
+        value: a tensor, or whatever torch's pytrees know, mappings and dataclasses, in any depth.
+
+    Returns:
+        The tensors.
+    """
+    found: list[Tensor] = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, (tuple, list)):  # a subclass
+            found += tensors_in(list(leaf))
+        elif isinstance(leaf, Mapping):
+            found += tensors_in(list(leaf.values()))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            found += tensors_in(list(vars(leaf).values()))
+    return found
+
+
+def random_state_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """A context after which the random state of the CPU and of the model's GPUs is as before."""
+    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    kept: contextlib.AbstractContextManager[None] = torch.random.fork_rng(devices=sorted(devices))
+    return kept
+
+
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+    """A context without torch's fused attention, which calls no submodules."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextlib.contextmanager
+def restored_eval(model: nn.Module) -> Iterator[None]:
+    """Eval mode, after which flags, buffers and the random state are as they were."""
+    flags = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        model.eval()
+        with random_state_kept(model):
+            yield
+    finally:
+        for module, training in flags:
+            module.training = training
+        with torch.no_grad():
+            for module, name, buffer, value in buffers:
+                module._buffers[name] = buffer
+                if not buffer.is_meta and not torch.equal(buffer, value):
+                    buffer.copy_(value)

@@ -1,0 +1,1 @@
+"""Networks for tables. The public door is `quadric.sklearn`."""

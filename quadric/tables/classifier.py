@@ -1,0 +1,276 @@
+"""QuadraticClassifier: a network of quadratic neurons for two or more classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.tables.estimators import QuadraticNetwork
+from quadric.tables.inputs import Arrays
+from quadric.tables.losses import LOGISTIC, SOFTMAX, Loss
+from quadric.tables.modules import Scaled, TableClassifier, input_scaling
+from quadric.tables.parameters import Rule, is_finite
+
+
+class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[misc]
+    """Classification with a small network of quadratic neurons.
+
+    Parameters are those of `QuadraticRegressor`, named and meant as in
+    `sklearn.neural_network.MLPClassifier`. Labels may be numbers, strings or anything else that
+    sorts. Two classes have one output, more have one each. Early stopping keeps the epoch with the
+    lowest log loss on the rows that are held out (scikit-learn: the highest accuracy, which moves
+    in jumps where these rows are few).
+
+    Args:
+        hidden_layer_sizes: width of each hidden layer.
+        neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
+            ordinary network.
+        rank: its rank; None for the neuron's own default.
+        neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
+        activation: "silu", "relu", "tanh", "logistic" or "identity".
+        class_weight: weights of the classes, which multiply those of the rows: a mapping from
+            labels to numbers (1 where a class is not in it), or "balanced": all classes weigh the
+            same together. None: all rows count the same. Probabilities are then those of the
+            weighted rows.
+        alpha: L2 penalty of the weights, divided by the rows of a minibatch.
+        shrinkage: how strongly the weights of each column are pulled to zero at the start of `fit`,
+            as a share of what Adam can move them. The pull fades within some hundred steps. It
+            keeps useless columns out; 0 for none.
+        batch_size: rows of a minibatch; "auto" is min(200, rows).
+        learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
+            does, to a fifth, three times, before the fit stops.
+        learning_rate_init: learning rate of Adam.
+        quadratic_lr: learning rate of the quadratic parameters; None for the same.
+        max_iter: epochs at most.
+        max_time: seconds of training, after which the epoch is the last one; None: no limit.
+        tol: the fraction by which the loss must fall to count as an improvement.
+        early_stopping: hold a part of the rows out and stop when its loss no longer falls. "auto":
+            from 100 rows on.
+        validation_fraction: the part that is held out, the same share of every class.
+        scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps; None:
+            the log loss.
+        n_iter_no_change: epochs without improvement before it stops.
+        standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`; press those
+            together that lie far from the median (`modules.Scaled`). False: neither.
+        random_state: of the start, the order of the rows and the part that is held out.
+        warm_start: `fit` goes on with the network and the scaling that are there.
+        verbose: print the loss of each epoch.
+        device: where the network learns and predicts.
+
+    Attributes:
+        classes_: the labels, sorted.
+        module_: the fitted network with its scaling; `to_torch()` gives a copy.
+        loss_curve_: training loss of each epoch, without the penalty.
+        best_loss_: the lowest of them.
+        validation_scores_: accuracy, or `scoring`, on the part that was held out, each epoch;
+            None without.
+        best_validation_score_: of the epoch that was kept.
+        n_iter_: epochs.
+        n_features_in_: columns.
+        feature_names_in_: their names, where X had any.
+        prepared_names_: the columns that the network takes, made of those by `prepare`.
+        dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
+        n_outputs_: outputs of the network.
+        n_layers_: layers, input and output included.
+        n_parameters_: parameters of the network.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> y = np.where((X**2).sum(1) < 1.4, "inside", "outside")
+        >>> model = QuadraticClassifier((16,), max_iter=1000, random_state=0).fit(X, y)
+        >>> [str(label) for label in model.classes_]
+        ['inside', 'outside']
+    """
+
+    class_weight: Mapping[Any, float] | str | None = None  # pickles from before it have none
+    _given_classes = False
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        *,
+        neuron: str = "shared",
+        rank: int | None = None,
+        neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
+        activation: str = "silu",
+        class_weight: Mapping[Any, float] | str | None = None,
+        alpha: float = 1e-4,
+        shrinkage: float = 0.4,
+        batch_size: int | str = "auto",
+        learning_rate: str = "constant",
+        learning_rate_init: float = 3e-3,
+        quadratic_lr: float | None = None,
+        max_iter: int = 500,
+        max_time: float | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        scoring: str | None = None,
+        n_iter_no_change: int = 30,
+        standardize: bool = True,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self._take(locals())
+
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        check_classification_targets(y)
+        if y.ndim == 2 and y.shape[1] > 1:
+            raise InputError(
+                f"y must be one column of labels, got shape {y.shape}: fit one classifier per "
+                "column (sklearn.multioutput.MultiOutputClassifier)"
+            )
+        y = column_or_1d(y, warn=True)
+        if first:
+            if not self._given_classes:
+                self.classes_ = np.unique(y)
+            if len(self.classes_) < 2:
+                raise InputError(
+                    f"y must have at least 2 classes, got 1 class, "
+                    f"{self.classes_[0]!s}: give rows of another one"
+                )
+            self.n_outputs_ = 1 if len(self.classes_) == 2 else len(self.classes_)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InputError(
+                f"y must hold the labels {self.classes_.tolist()} of the first call, got "
+                f"{unknown.tolist()}: name all labels in the first partial_fit(..., classes=), fit "
+                "a new estimator, or leave them out of the eval_set"
+            )
+        return np.searchsorted(self.classes_, y)
+
+    def _class_weights(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        wanted, number = self.class_weight, len(self.classes_)
+        if wanted is None:
+            return np.ones(number)
+        if isinstance(wanted, str):  # "balanced": all classes weigh the same
+            sums = np.bincount(targets, weights, number)
+            return np.divide(weights.sum(), number * sums, out=np.zeros(number), where=sums > 0)
+        labels = self.classes_.tolist()
+        unknown = [label for label in wanted if label not in labels]
+        if unknown:
+            raise InputError(
+                f"class_weight must name classes of y, {labels}, got {unknown}: correct the labels"
+            )
+        return np.asarray([wanted.get(label, 1.0) for label in labels], dtype=np.float64)
+
+    def _rules(self) -> list[Rule]:
+        wanted = self.class_weight
+        right = wanted is None or (isinstance(wanted, str) and wanted == "balanced")
+        if isinstance(wanted, Mapping):
+            weights = list(wanted.values())
+            right = all(is_finite(weight) and weight > 0 for weight in weights)
+        rule = "None, 'balanced' or a mapping from labels to finite numbers > 0"
+        return [*super()._rules(), ("class_weight", right, rule)]
+
+    def _loss(self) -> Loss:
+        return LOGISTIC if len(self.classes_) == 2 else SOFTMAX
+
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
+        X, _, weights = rows
+        inputs = input_scaling(X, weights, bool(self.standardize))
+        return TableClassifier(network, inputs, len(self.classes_))
+
+    def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
+        if len(self.classes_) == 2:
+            return torch.tensor(targets, dtype=module.input_mean.dtype)
+        return torch.tensor(targets, dtype=torch.int64)
+
+    def _truth(self, targets: np.ndarray) -> np.ndarray:
+        return np.asarray(self.classes_[targets])
+
+    def _stratify(self, targets: np.ndarray) -> np.ndarray | None:
+        counts = np.bincount(targets, minlength=len(self.classes_))
+        counts = counts[counts > 0]
+        held = int(np.ceil(self.validation_fraction * len(targets)))
+        # A class of one row cannot be in both parts, and each part must have room for all classes.
+        if counts.min() < 2 or min(held, len(targets) - held) < len(counts):
+            return None
+        return targets
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Predicts the probability of each class.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows, classes), in the order of `classes_`.
+        """
+        return self._forward(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Predicts the logarithm of the probability of each class.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows, classes), in the order of `classes_`.
+        """
+        return np.asarray(np.log(self.predict_proba(X)))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predicts the most probable label of each row.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows,) labels.
+        """
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(1)])
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> QuadraticClassifier:
+        """Learns these rows for one epoch, without early stopping.
+
+        The first call fixes the scaling and names all classes.
+
+        Args:
+            X: (rows, columns).
+            y: their labels.
+            classes: all labels of this and later calls; needed in the first call.
+            sample_weight: of the rows.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: if the classes are missing in the first call, or differ in a later one.
+        """
+        if self.class_weight == "balanced":
+            raise InputError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have: "
+                "give the weights as a mapping, or sample_weight"
+            )
+        if not hasattr(self, "module_"):
+            if classes is None:
+                raise InputError("classes must be passed on the first call to partial_fit.")
+            self.classes_ = unique_labels(classes)
+            self._given_classes = True
+        elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
+            raise InputError(
+                f"classes must be those of the first call, {self.classes_.tolist()}, got "
+                f"{list(classes)}: fit a new estimator"
+            )
+        try:
+            return self._partial_fit(X, y, sample_weight)
+        finally:
+            self._given_classes = False

@@ -1,0 +1,170 @@
+"""Does a quadratic network help on this table? `quadric.sklearn.compare` says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from quadric.errors import FileError, InputError
+from quadric.tables.comparison.models import LARGE_ROWS, SEEDS, Plan, parse_neurons
+from quadric.tables.comparison.opponents import choose_rivals
+from quadric.tables.comparison.records import Records
+from quadric.tables.comparison.report import Comparison
+from quadric.tables.comparison.run import Progress, check_table, run_fits
+from quadric.tables.comparison.saving import check_path, save_best
+from quadric.tables.comparison.sources import load_source
+from quadric.tables.comparison.splitting import parse_split
+from quadric.tables.networks import ACTIVATIONS
+
+Place = str | os.PathLike[str] | None
+
+
+def compare(
+    source: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    neurons: str = "eigen,shared",
+    hidden: Sequence[int] = (64, 64),
+    activation: str = "silu",
+    folds: int = 5,
+    seeds: int | None = None,
+    seed: int = 0,
+    split: str = "random",
+    epochs: int | None = None,
+    rows: int | None = None,
+    delimiter: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    data_dir: Place = None,
+    run_dir: Place = None,
+    baselines: bool = True,
+    opponents: Sequence[str] = (),
+    save: Place = None,
+    progress: Progress | None = None,
+    on_result: Callable[[str], object] | None = None,
+) -> Comparison:
+    """Says whether a quadratic network is better on a table, and by how much.
+
+    Every fit of the cross-validation is kept in a directory, so that the same call goes on where it
+    was stopped. It also gets compare.json, compare.png and a result.json for each network.
+
+    Args:
+        source: a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of scikit-learn.
+        target: the column to predict; only a file needs it.
+        task: "regression" or "classification"; None finds it from the target.
+        neurons: the neurons to compare with linear, with an optional rank: "eigen:3,shared".
+        hidden: widths of the linear network; the others have no more parameters.
+        activation: between the layers: silu, relu, tanh, logistic or identity.
+        folds: of the cross-validation.
+        seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
+        seed: of the split and the first start.
+        split: "random"; "time" or "time:COLUMN" tests on later rows, "group:COLUMN" on other
+            groups than those that were learned from.
+        epochs: at most; None for enough to converge.
+        rows: the first rows of a file, or the number of samples of a law.
+        delimiter: of a file; None finds it.
+        drop: columns of a file to leave out.
+        categories: columns of a file to take as categories.
+        data_dir: where the UCI tables are.
+        run_dir: where the fits are kept; None for a directory under runs/compare.
+        baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
+        opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp.
+        save: a file, .onnx or .safetensors, for the best quadratic network, refitted on all rows.
+        progress: called with the number of new fits, what is being fitted, and the number of all.
+        on_result: called with a line about each model as soon as it is fitted on all folds.
+
+    Returns:
+        The comparison: print it, or take `verdict()`, `rows`, `differences`, `to_dict()`.
+
+    Raises:
+        InputError: if an argument, the table or the directory does not fit.
+        MissingExtraError: if an opponent that is named is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = compare("diabetes", hidden=[4], folds=2, seeds=1, epochs=2,
+        ...                     baselines=False, run_dir=f"{folder}/run")
+        >>> [row.model for row in found.rows]
+        ['linear', 'eigen', 'shared']
+    """
+    contenders, widths = parse_neurons(neurons), tuple(hidden)
+    _check(widths, activation, save)
+    rivals, way = choose_rivals(opponents, usual=baselines), parse_split(split)
+    table = load_source(
+        os.fspath(source),
+        target=target,
+        task=task,
+        data_dir=data_dir,
+        rows=rows,
+        delimiter=delimiter,
+        drop=drop,
+        categories=categories,
+        split=way,
+        seed=seed,
+    )
+    table = check_table(table, folds)
+    large = len(table.target) > LARGE_ROWS
+    plan = Plan(
+        task=table.task,
+        contenders=contenders,
+        hidden=widths,
+        activation=activation,
+        max_iter=epochs,
+        folds=folds,
+        seeds=seeds or (1 if large else SEEDS),
+        seed=seed,
+        with_baselines=baselines,
+        rivals=rivals,
+        split=way,
+        large=large,
+    )
+
+    def on_model(records: Records, label: str) -> None:
+        if on_result is not None:
+            on_result(Comparison(table, plan, records).line(label))
+
+    records = run_fits(table, plan, directory=run_dir, progress=progress, on_model=on_model)
+    found = Comparison(table, plan, records)
+    _write_all(found, save)
+    return found
+
+
+def _write_all(found: Comparison, save: Place) -> None:
+    """Writes the files of a comparison, and its best network if a file for it is named."""
+    finished = (found.records.path / "compare.json").is_file()
+    try:
+        _write(found)
+    except FileError as error:
+        if not finished:
+            raise
+        # Of the same comparison: what it says is there already.
+        found.written = [f"{found.records.path}: as it was ({error})"]
+    if save is not None:
+        found.written += save_best(found, Path(save))
+
+
+def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
+    """Refuses what does not depend on the table, before it is read."""
+    if not hidden or min(hidden) < 1:
+        raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if save is not None:
+        check_path(Path(save))
+
+
+def _write(found: Comparison) -> None:
+    """Writes the numbers and the picture, and notes what was written."""
+    found.write()
+    if importlib.util.find_spec("matplotlib") is not None:
+        from quadric.tables.comparison.picture import draw
+
+        picture = found.records.path / "compare.png"
+        draw(found, picture)
+        found.written.append(f"{picture}: the picture")
+    else:
+        found.written.append("no picture: pip install 'quadric[plots]'")

@@ -1,0 +1,76 @@
+"""The comparison as a picture: errors of all models fold by fold, and differences to linear."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from quadric.support.writing import whole_file
+from quadric.tables.comparison.report import Comparison, format_error
+
+QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
+
+
+def draw(comparison: Comparison, path: Path) -> None:
+    """Writes the picture; the format is that of the name.
+
+    Args:
+        comparison: what is shown.
+        path: the file.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    rows = [row for row in comparison.rows if row.errors]
+    figure = Figure(figsize=(10, 1.6 + 0.42 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [3, 2]})
+    measure = comparison.measure
+    for place, row in enumerate(rows):
+        color = QUADRATIC if row.is_quadratic else PLAIN if row.contender else OTHER
+        values = [measure.shown(error) for error in row.errors]
+        mean = sum(values) / len(values)
+        left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)
+        left.plot([mean], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
+        text = format_error(mean) if measure.relative else f"{mean:.3f}"
+        left.annotate(
+            text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
+        )
+    params = [row.mean("params") for row in rows]
+    sizes = ["" if count is None else f"  ({count:,.0f})" for count in params]
+    left.set_yticks(range(len(rows)), [r.model + size for r, size in zip(rows, sizes, strict=True)])
+    left.invert_yaxis()
+    left.set_xlabel(f"{measure.name} on test rows\n(each fold, and the mean)")
+    left.set_title("model  (parameters)", loc="left", fontsize=10)
+    shown = [error for row in rows for error in row.errors]
+    # A model that is many times worse than the best would hide all other differences.
+    if measure.relative and min(shown) > 0 and max(shown) > 4 * min(shown):
+        left.set_xscale("log")
+        # Within a decade or two the powers of ten alone would be one tick.
+        within = max(shown) < 50 * min(shown)
+        left.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if within else (1,)))
+        left.xaxis.set_major_formatter("{x:g}")
+        left.xaxis.set_minor_formatter(NullFormatter())
+    left.grid(axis="x", alpha=0.3)
+    known = {label: d for label, d in comparison.differences.items() if d is not None}
+    for place, difference in enumerate(known.values()):
+        right.errorbar(
+            [difference.mean], [place], xerr=[difference.half_width], fmt="o", color=QUADRATIC,
+            capsize=4, linewidth=2,
+        )  # fmt: skip
+    right.axvline(0, color=PLAIN, linewidth=1)
+    right.set_yticks(range(len(known)), list(known))
+    right.set_ylim(len(known) - 0.5, -0.5)
+    unit = f"% of linear's {measure.word}" if measure.relative else "points of accuracy"
+    better = "left is better" if measure.relative else "right is better"
+    right.set_xlabel(f"difference to linear, {unit}\n(paired, 95 % interval; {better})")
+    right.set_title("at equal parameters", loc="left", fontsize=10)
+    right.grid(axis="x", alpha=0.3)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    title = f"{comparison.table.name}: {comparison.table.target.name}"
+    lines = [title, *textwrap.wrap(comparison.verdict(), 110)]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=150)

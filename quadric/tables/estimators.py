@@ -1,0 +1,463 @@
+"""What QuadraticRegressor and QuadraticClassifier have in common: parameters, fitting, prediction.
+
+Parameters are named and meant as in scikit-learn's MLPRegressor. What differs is said in the
+docstrings of the two classes. A fit is three steps, so that several estimators can fit together
+(`many.py`): `prepare_fit` makes a job of the data, `training.train` trains its network, `end_fit`
+takes the outcome.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import is_regressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.layers import get_neuron
+from quadric.tables.inputs import (
+    Arrays,
+    TableInput,
+    pair,
+    plain_booleans,
+    refuse_large,
+    refuse_text,
+    weighted,
+    without_zeros,
+)
+from quadric.tables.jobs import AdamState, Job, Outcome, Rows, Settings, merge
+from quadric.tables.losses import Loss
+from quadric.tables.modules import Scaled
+from quadric.tables.networks import build_network, form
+from quadric.tables.parameters import Rule, check_device, check_rules, shared_rules
+from quadric.tables.scoring import Judge
+from quadric.tables.training import FORWARD_ROWS, train
+
+Self = TypeVar("Self", bound="QuadraticNetwork")
+
+AUTO_STOPPING_ROWS = 100
+"""With early_stopping="auto" a fit stops early from this number of rows on."""
+
+PREDICT_ROWS = 2**16
+"""Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
+
+
+class QuadraticNetwork(TableInput):
+    """Abstract: a network of quadratic neurons with scikit-learn's interface."""
+
+    neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
+    module_: Scaled
+    _optimizer: list[AdamState | None] | None
+    n_iter_: int
+    loss_curve_: list[float]
+
+    # The parameters; each class has a signature of its own, as scikit-learn reads it.
+    hidden_layer_sizes: int | Sequence[int]
+    neuron: str
+    rank: int | None
+    members: int = 1  # pickles from before it have none
+    activation: str
+    alpha: float
+    shrinkage: float = 0.0  # pickles from before it have none
+    batch_size: int | str
+    learning_rate: str
+    learning_rate_init: float
+    quadratic_lr: float | None
+    max_iter: int
+    max_time: float | None = None  # pickles from before it have none, nor the next one
+    tol: float
+    early_stopping: bool | str
+    validation_fraction: float
+    scoring: str | None = None
+    n_iter_no_change: int
+    standardize: bool
+    random_state: Any
+    warm_start: bool
+    verbose: bool
+    device: str
+
+    def _take(self, parameters: dict[str, Any]) -> None:
+        """Sets the parameters of a constructor, given as its `locals()`."""
+        for name, value in parameters.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
+
+    # What the two classes add.
+
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        """Targets as the loss takes them, before standardization.
+
+        The first time it notes their form: `n_outputs_`, and the classes.
+
+        Args:
+            y: validated targets.
+            dtype: of X.
+            first: whether a new network will be made.
+        """
+        raise NotImplementedError
+
+    def _loss(self) -> Loss:
+        raise NotImplementedError
+
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
+        """The network with the scaling of these rows."""
+        raise NotImplementedError
+
+    def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
+        """Encoded targets as the network sees them."""
+        raise NotImplementedError
+
+    def _truth(self, targets: np.ndarray) -> np.ndarray:
+        """Encoded targets as `y` has them."""
+        raise NotImplementedError
+
+    def _class_weights(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        """What the weights of rows are multiplied with, for each encoded target."""
+        return None
+
+    def _stratify(self, targets: np.ndarray) -> np.ndarray | None:
+        """What must have the same shares in the rows that are held out."""
+        return None
+
+    # Fitting.
+
+    def fit(
+        self: Self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+    ) -> Self:
+        """Fits the network to a table.
+
+        Args:
+            X: (rows, columns): an array of numbers, or a DataFrame, which may hold categories,
+                text, booleans, dates and holes as well.
+            y: the targets.
+            sample_weight: of the rows; a row of weight 0 is as if it were not there.
+            eval_set: (X, y) of rows to stop early by; no others are held out.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            InputError: if a parameter does not fit, or the training does not stay finite.
+        """
+        self.end_fit(train(self.prepare_fit(X, y, sample_weight, eval_set)))
+        return self
+
+    def prepare_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None
+    ) -> list[Job]:
+        """The first half of `fit`: checks, splits, scales, builds. Then train a job per member."""
+        self._check_parameters()
+        if self.early_stopping is False and (eval_set is not None or self.scoring is not None):
+            given = "an eval_set" if eval_set is not None else f"scoring={self.scoring!r}"
+            raise InputError(
+                f"{given} needs early stopping, got early_stopping=False: leave it 'auto'"
+            )
+        continued = bool(self.warm_start) and hasattr(self, "module_")
+        return self._prepare(
+            X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
+        )
+
+    def end_fit(self, outcomes: Sequence[Outcome]) -> None:
+        """The second half of `fit`: notes how the training of the members went."""
+        settings_max, outcome = int(self.max_iter), merge(outcomes)
+        self._note(outcome, [])
+        # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
+        self._optimizer = None
+        if not (outcome.stopped or outcome.diverged_at) and len(outcome.losses) == settings_max:
+            warnings.warn(
+                f"Maximum iterations ({settings_max}) reached and the optimization hasn't "
+                "converged yet: raise max_iter, or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
+        self._check_parameters()
+        continued = hasattr(self, "module_")
+        jobs = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
+        earlier = getattr(self, "_optimizer", None) if continued else None
+        if isinstance(earlier, AdamState):  # a pickle from before members
+            earlier = [earlier]
+        for job, optimizer in zip(jobs, earlier or [None] * len(jobs), strict=True):
+            job.optimizer = optimizer
+            job.settings = dataclasses.replace(job.settings, max_iter=1)
+        outcomes = train(jobs)
+        self._note(merge(outcomes), self.loss_curve_ if continued else [])
+        # The optimizers go on where they stopped; `fit` starts new ones.
+        self._optimizer = [outcome.optimizer for outcome in outcomes]
+        return self
+
+    def _note(self, outcome: Outcome, earlier: list[float]) -> None:
+        """Sets the attributes of a fit that goes on after the earlier losses."""
+        if not outcome.usable:
+            del self.module_
+            raise InputError(
+                f"training must stay finite, but the loss of epoch {outcome.diverged_at} is not: "
+                f"lower learning_rate_init (got {self.learning_rate_init}) or quadratic_lr (got "
+                f"{self.quadratic_lr}), and leave standardize=True"
+            )
+        if outcome.diverged_at is not None:
+            warnings.warn(
+                f"the loss of epoch {outcome.diverged_at} is not finite; the best epoch before it "
+                "was kept: lower learning_rate_init",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        self.loss_curve_ = [*earlier, *outcome.losses]
+        self.best_loss_ = min([*earlier, outcome.best_loss])
+        self.loss_ = self.loss_curve_[-1]
+        self.n_iter_ = len(self.loss_curve_)
+        self.validation_scores_ = outcome.scores or None
+        self.best_validation_score_ = outcome.best_score
+        self.module_.eval()
+
+    def _prepare(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        eval_set: tuple[Any, Any] | None = None,
+        continued: bool,
+        stopping: bool,
+    ) -> list[Job]:
+        # For each member: of the part that is held out, of the start, of the order of the rows.
+        draw = check_random_state(self.random_state).randint
+        seeds = draw(2**31 - 1, size=(int(self.members), 3)).tolist()
+        # The first fit decides in which dtype the network computes.
+        dtype = self._dtype() if continued else None
+        rows, held = self._read(X, y, sample_weight, first=not continued, dtype=dtype), None
+        # A scorer needs rows to judge by, however few there are.
+        enough = len(rows[0]) >= AUTO_STOPPING_ROWS or self.scoring is not None
+        stopping &= enough if self.early_stopping == "auto" else bool(self.early_stopping)
+        if eval_set is not None:
+            held, stopping = (
+                self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype),
+                False,
+            )
+        parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
+        if continued:
+            self._check_network(rows[0].shape[1])
+            module = self.module_
+        else:
+            computing = getattr(torch, rows[0].dtype.name)
+            networks = [self._build(rows[0].shape[1], dtype=computing, seed=s) for _, s, _ in seeds]
+            module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
+            module.others.extend(networks[1:])
+        module.to(self.device)
+        jobs = [
+            self._job(module, network, *part, seed, not continued)
+            for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
+        ]
+        self.module_ = module
+        self.n_layers_ = len(self.widths()) + 2
+        self.n_parameters_ = sum(p.numel() for p in module.parameters())
+        return jobs
+
+    def _job(
+        self,
+        module: Scaled,
+        network: nn.Sequential,
+        rows: Arrays,
+        held: Arrays | None,
+        seed: int,
+        first: bool,
+    ) -> Job:
+        """What one member learns."""
+        batch: Any = 200 if self.batch_size == "auto" else self.batch_size
+        quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
+        job = Job(
+            network=network,
+            train=self._rows(self._by_class(rows, rows), module),
+            validation=None if held is None else self._rows(self._by_class(held, rows), module),
+            loss=self._loss(),
+            settings=Settings(
+                batch_size=min(int(batch), len(rows[0])),
+                max_iter=int(self.max_iter),
+                tol=float(self.tol),
+                patience=int(min(self.n_iter_no_change, 2**31)),
+                alpha=float(self.alpha),
+                adaptive=self.learning_rate == "adaptive",
+                verbose=bool(self.verbose),
+                max_time=None if self.max_time is None else float(self.max_time),
+                shrinkage=float(self.shrinkage) if first else 0.0,
+            ),
+            lr=float(self.learning_rate_init),
+            quadratic_lr=float(quadratic_lr),
+            seed=seed,
+        )
+        if held is not None and self.scoring is not None:
+            job.judge = self._judge(held, job, module)
+        return job
+
+    def _by_class(self, rows: Arrays, learned: Arrays) -> Arrays:
+        """Rows weighted by the classes of those that are learned."""
+        each = self._class_weights(*learned[1:])
+        return rows if each is None else weighted(rows, each)
+
+    def _judge(
+        self, held: Arrays, job: Job, module: Scaled
+    ) -> Callable[[Tensor], tuple[float, float]]:
+        """The scorer as the judge of early stopping; it measures predictions in the unit of y."""
+        _, targets, weights = held
+        classes = getattr(self, "classes_", None)
+        judge = Judge(str(self.scoring), self._truth(targets), weights, classes)
+
+        def judged(outputs: Tensor) -> tuple[float, float]:
+            return judge(module.answer(outputs).detach().cpu().numpy())
+
+        assert job.validation is not None
+        with torch.no_grad():
+            judge.check(module.answer(job.network(job.validation.inputs)).cpu().numpy())
+        return judged
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, dtype: np.dtype | None
+    ) -> Arrays:
+        """Rows as numbers, those of weight zero left out, and targets encoded."""
+        options = {
+            "dtype": [np.float64, np.float32],
+            "multi_output": True,
+            "y_numeric": is_regressor(self),
+        }
+        X, y, sample_weight = self._unmasked(X, y, sample_weight)
+        if is_regressor(self):
+            refuse_text(y)
+        else:
+            y = plain_booleans(y)
+        numbers = self._read_frame(X, first)
+        if numbers is None:
+            X, y = validate_data(self, X, y, reset=first, **options)
+        else:
+            X, y = check_X_y(numbers, y, estimator=self, **options)
+        refuse_large(X, self._prepared_names())
+        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        X, y, weights = without_zeros(X, y, weights)
+        if dtype is not None:
+            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
+        return X, self._encode(y, X.dtype, first=first), weights
+
+    def _rows(self, rows: Arrays, module: Scaled) -> Rows:
+        X, targets, weights = rows
+        device = module.input_mean.device
+        inputs = torch.tensor(X, device=device)
+        for part in inputs.split(FORWARD_ROWS):
+            part.copy_(module.standardized(part))
+        weight = torch.tensor(weights, device=device)
+        return Rows(inputs, self._targets(targets, module).to(device), weight)
+
+    def _split(self, rows: Arrays, seed: int) -> tuple[Arrays, Arrays]:
+        """The rows to learn from and those that are held out."""
+        if len(rows[0]) < 2:
+            raise InputError(
+                f"early stopping needs at least 2 samples, got n_samples = {len(rows[0])}: set "
+                "early_stopping=False"
+            )
+        X, X_held, targets, targets_held, weights, weights_held = train_test_split(
+            *rows,
+            test_size=self.validation_fraction,
+            random_state=seed,
+            stratify=self._stratify(rows[1]),
+        )
+        return (X, targets, weights), (X_held, targets_held, weights_held)
+
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the hidden layers."""
+        return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
+
+    def _build(self, columns: int, **options: Any) -> nn.Sequential:
+        return build_network(
+            columns,
+            self.n_outputs_,
+            self.widths(),
+            neuron=self.neuron,
+            rank=self.rank,
+            neuron_options=self.neuron_options,
+            activation=self.activation,
+            **options,
+        )
+
+    def _check_network(self, columns: int) -> None:
+        """Refuses to go on with a network of another form (warm_start, partial_fit)."""
+        wanted = form([self._build(columns, device="meta")] * int(self.members))
+        have = form(self.module_.networks)
+        if wanted != have:
+            raise InputError(
+                f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
+                "new estimator, or set warm_start=False"
+            )
+
+    def _rules(self) -> list[Rule]:
+        """What the parameters must be."""
+        return shared_rules(self)
+
+    def _check_parameters(self) -> None:
+        get_neuron(self.neuron)
+        check_device(self.device)
+        check_rules(self, self._rules())
+
+    def _dtype(self) -> np.dtype:
+        return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
+
+    # Predicting.
+
+    def _forward(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = self.prepare(X)
+        mean = self.module_.input_mean
+        pieces = []
+        with torch.no_grad():
+            for start in range(0, len(X), PREDICT_ROWS):
+                rows = torch.tensor(X[start : start + PREDICT_ROWS])
+                pieces.append(self.module_(rows.to(mean.device, mean.dtype)).cpu())
+        return torch.cat(pieces).numpy()
+
+    def to_torch(self) -> nn.Module:
+        """The fitted network as a module of its own, with the scaling inside.
+
+        It takes rows as a tensor and gives what `predict` gives (a classifier: what `predict_proba`
+        gives). The columns are those of `fit` if all of them are numbers, holes as NaN; of a frame
+        with categories, text or dates they are those of `prepare`. Its dtype is that of the table
+        it was fitted to; `.float()` converts it.
+
+        Returns:
+            A copy; training it leaves the estimator as it is.
+        """
+        check_is_fitted(self)
+        module: nn.Module = copy.deepcopy(self.module_).requires_grad_()
+        front = None if self._preparation is None else self._preparation.exported()
+        return (module if front is None else nn.Sequential(front, module)).eval()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if "module_" in state:  # a pickle must load where there is no such device
+            state = {**state, "module_": copy.deepcopy(state["module_"]).cpu()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "module_") and torch.device(self.device).type == "cuda":
+            if torch.cuda.is_available():
+                self.module_.to(self.device)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "module_")

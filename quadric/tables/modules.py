@@ -1,0 +1,255 @@
+"""A fitted estimator as a plain `nn.Module`, with its scaling inside."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.saving import load_, read_tensors
+from quadric.tables.networks import build_network
+
+# Numbers further than this from the median are pressed together. It is counted in deviations of a
+# normal column with the same middle half.
+LIMIT = 3.0
+
+# The middle half of a normal column is this number of deviations wide.
+NORMAL_HALF = 1.349
+
+# How far, in deviations, the largest number can still lie beyond a limit.
+REACH = 3.0
+
+
+class InputScaling(NamedTuple):
+    """How columns are standardized, (columns,) each.
+
+    Attributes:
+        mean: what becomes 0.
+        scale: what becomes 1.
+        low: where standardized numbers are pressed together from, downwards.
+        high: the same, upwards.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+
+class Scaled(nn.Module):
+    """Abstract: a network that first standardizes its inputs.
+
+    Between the limits of a column that is exact. Beyond them numbers are pressed together smoothly,
+    so that one that is far out does not rule the squares, and no input lies outside of what the
+    network has learned by more than `REACH`.
+
+    Attributes:
+        input_mean: of the rows that the network learned from, between the limits.
+        input_scale: their standard deviation, 1 for a constant column.
+        input_low: lower limit of standardized inputs; minus infinity for none.
+        input_high: upper limit; infinity for none.
+        network: the network on standardized inputs.
+        others: further members; the prediction is the mean of all.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+    input_low: Tensor
+    input_high: Tensor
+
+    def __init__(self, network: nn.Sequential, inputs: InputScaling) -> None:
+        super().__init__()
+        for name, values in inputs._asdict().items():
+            self.register_buffer(f"input_{name}", values)
+        self.network = network
+        self.others = nn.ModuleList()
+
+    @property
+    def networks(self) -> list[nn.Sequential]:
+        """All members."""
+        return [self.network, *self.others]  # type: ignore[list-item]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Pickles from before limits and members have none.
+        self.fill_limits()
+        self._modules.setdefault("others", nn.ModuleList())
+
+    def fill_limits(self) -> None:
+        """Gives a network from before them limits that nothing reaches."""
+        for name, limit in (("input_low", -math.inf), ("input_high", math.inf)):
+            if name not in self._buffers:
+                self.register_buffer(name, torch.full_like(self.input_mean, limit))
+
+    def standardized(self, input: Tensor) -> Tensor:
+        """Inputs as the network sees them."""
+        z = (input - self.input_mean) / self.input_scale
+        inside = torch.clamp(z, self.input_low, self.input_high)
+        beyond = z - inside
+        return inside + beyond / (1 + beyond.abs() / REACH)
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """From what the network gives to what is predicted."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor) -> Tensor:
+        """From rows in their own units to predictions."""
+        z = self.standardized(input)
+        answers = [self.answer(network(z)) for network in self.networks]
+        return answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
+
+
+class TableRegressor(Scaled):
+    """Predicts targets in their own unit: (N, outputs), or (N,) if there is one target.
+
+    Attributes:
+        target_mean: of the rows that the network learned from.
+        target_scale: their standard deviation.
+    """
+
+    target_mean: Tensor
+    target_scale: Tensor
+
+    def __init__(
+        self,
+        network: nn.Sequential,
+        inputs: InputScaling,
+        targets: tuple[Tensor, Tensor],
+        flat: bool,
+    ) -> None:
+        super().__init__(network, inputs)
+        self.register_buffer("target_mean", targets[0])
+        self.register_buffer("target_scale", targets[1])
+        self.flat = flat
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """Targets in their own unit."""
+        targets = self.restored(outputs * self.target_scale + self.target_mean)
+        return targets.squeeze(-1) if self.flat else targets
+
+    def restored(self, targets: Tensor) -> Tensor:
+        """Undoes what was done to the targets before they were standardized: here nothing."""
+        return targets
+
+
+class TableClassifier(Scaled):
+    """Predicts the probability of each class: (N, classes), in the order of `classes_`."""
+
+    def __init__(self, network: nn.Sequential, inputs: InputScaling, classes: int) -> None:
+        super().__init__(network, inputs)
+        self.classes = classes
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """The probability of each class."""
+        if self.classes == 2:  # one logit, that of the second class
+            outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
+        return outputs.softmax(-1)
+
+
+def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool) -> InputScaling:
+    """How columns are standardized, in their dtype.
+
+    The limits of a column lie `LIMIT` deviations around its median, but not outside of its range.
+    Where the middle half of a column is one number, its range is the limit.
+
+    Args:
+        values: (N, columns).
+        weights: of the rows.
+        wanted: if False, inputs stay as they are.
+
+    Returns:
+        The scaling.
+    """
+    if not wanted:
+        infinite = torch.full(values.shape[1:], math.inf, dtype=torch.tensor(values[:0]).dtype)
+        return InputScaling(*mean_and_scale(values, weights, False), -infinite, infinite)
+    limits = np.stack([_limits(column, weights) for column in values.T], 1).astype(values.dtype)
+    parts = [
+        mean_and_scale(np.clip(values[:, i : i + 1], *limits[:, i]), weights, True)
+        for i in range(values.shape[1])
+    ]
+    mean, scale = (torch.cat(part) for part in zip(*parts, strict=True))
+    low, high = ((torch.tensor(limit) - mean) / scale for limit in limits)
+    return InputScaling(mean, scale, low, high)
+
+
+def _limits(column: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Between which numbers a column is left as it is."""
+    order = column.argsort()
+    before = weights[order].cumsum(dtype=np.float64)
+    at = np.searchsorted(before, before[-1] * np.array([0.25, 0.5, 0.75]))
+    lower, median, upper = column[order[at]].astype(np.float64)
+    low, high = float(column[order[0]]), float(column[order[-1]])
+    reach = LIMIT * (upper - lower) / NORMAL_HALF
+    return (max(low, median - reach), min(high, median + reach)) if reach > 0 else (low, high)
+
+
+def mean_and_scale(
+    values: np.ndarray, weights: np.ndarray | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of columns, in their dtype.
+
+    Args:
+        values: (N, columns).
+        weights: of the rows.
+        wanted: if False, means 0 and deviations 1.
+
+    Returns:
+        Means and deviations, (columns,) each.
+    """
+    columns = values.shape[1]
+    mean, scale = np.zeros(columns), np.ones(columns)
+    if wanted:
+        # In float64: sums of many float32 numbers lose digits.
+        exact = values.astype(np.float64, copy=False)
+        scaler = StandardScaler().fit(exact, sample_weight=weights)
+        # Rounding leaves a constant column a tiny deviation.
+        noise = 10 * np.finfo(values.dtype).eps * np.abs(scaler.mean_)
+        mean, scale = scaler.mean_, np.where(scaler.scale_ > noise, scaler.scale_, 1.0)
+    return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))
+
+
+def load_network(path: str | os.PathLike[str]) -> Scaled:
+    """Loads the network that `quadric compare --save model.safetensors` wrote.
+
+    Args:
+        path: the file; the JSON beside it says what is in it.
+
+    Returns:
+        The network with its scaling, in eval mode.
+
+    Raises:
+        InputError: if the JSON does not describe a network.
+    """
+    beside = Path(path).with_suffix(".json")
+    try:
+        facts = json.loads(beside.read_text(encoding="utf-8"))
+        network, classes = dict(facts["network"]), facts["classes"]
+        inputs = int(network.pop("inputs"))
+        outputs = int(network.pop("outputs"))
+        # float64 where the digits of a column or of the target need it.
+        wide = network.pop("dtype", "float32") == "float64"
+        dtype = torch.float64 if wide else torch.float32
+        plain = build_network(inputs, outputs, dtype=dtype, **network)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{beside} does not describe a network ({error}): save it again") from None
+    columns = InputScaling(*torch.zeros(4, inputs, dtype=dtype))
+    module: Scaled
+    if classes is None:
+        targets = (torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype))
+        module = TableRegressor(plain, columns, targets, flat=outputs == 1)
+    else:
+        module = TableClassifier(plain, columns, len(classes))
+    if "input_low" not in read_tensors(os.fspath(path))[0]:  # a file from before the limits
+        del module.input_low, module.input_high
+    load_(module, path)
+    module.fill_limits()
+    return module.eval()

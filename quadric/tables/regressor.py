@@ -1,0 +1,223 @@
+"""QuadraticRegressor: a network of quadratic neurons for one or several targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import column_or_1d
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.tables.estimators import QuadraticNetwork
+from quadric.tables.inputs import Arrays, refuse_large
+from quadric.tables.losses import SQUARED, Loss, pinball
+from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
+from quadric.tables.parameters import Rule, is_finite
+from quadric.tables.targets import TRANSFORMS, TransformedRegressor, make_transform
+
+LOSSES = ("squared_error", "absolute_error", "quantile")
+
+
+class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
+    """Regression with a small network of quadratic neurons.
+
+    Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`, the optimizer is
+    Adam. What differs: `activation`, `learning_rate_init`, `max_iter` and `n_iter_no_change` have
+    other defaults, chosen on many tables (docs/defaults.md); `early_stopping` is "auto"; inputs and
+    target are standardized; and `tol` is a fraction of the loss (on smooth data the error keeps
+    falling long after an absolute tolerance would have stopped).
+
+    Args:
+        hidden_layer_sizes: width of each hidden layer.
+        neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
+            ordinary network.
+        rank: its rank; None for the neuron's own default.
+        neuron_options: its further options, such as {"act": "gelu"} of glu.
+        members: networks that learn side by side, each from its own start and with other rows held
+            out; predictions are their mean.
+        activation: "silu", "relu", "tanh", "logistic" or "identity".
+        loss: what is minimized: "squared_error" predicts the mean, "absolute_error" the median,
+            "quantile" a quantile.
+        quantile: which one, between 0 and 1; None without `loss="quantile"`.
+        target_transform: for skewed targets, undone in `predict`: "log" (all targets above 0);
+            "quantile", a curve that makes them normal; "auto": "log" where a target is positive
+            and strongly skewed (above 1, and at most half of that as a logarithm), else nothing.
+            The network learns the mean of the transformed target, which lies below that of the
+            target itself.
+        alpha: L2 penalty of the weights, divided by the rows of a minibatch; quadratic parameters
+            and biases have none.
+        shrinkage: how strongly the weights of each column are pulled to zero at the start of `fit`,
+            as a share of what Adam can move them. The pull fades within some hundred steps. It
+            keeps useless columns out; 0 for none.
+        batch_size: rows of a minibatch; "auto" is min(200, rows).
+        learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
+            does, to a fifth, three times, before the fit stops. Costs two to three times the
+            epochs and lowers the error.
+        learning_rate_init: learning rate of Adam.
+        quadratic_lr: learning rate of the quadratic parameters; None for the same. A tenth of it
+            nearly removes the gain.
+        max_iter: epochs at most.
+        max_time: seconds of training, after which the epoch is the last one; None: no limit.
+        tol: the fraction by which the loss must fall to count as an improvement.
+        early_stopping: hold a part of the rows out, stop when its loss no longer falls and keep
+            the best epoch. "auto": from 100 rows on.
+        validation_fraction: the part that is held out.
+        scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps, measured
+            in the unit of the target; None: the loss.
+        n_iter_no_change: epochs without improvement before it stops.
+        standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
+            press inputs together that lie far from the median (`modules.Scaled`). False: neither.
+        random_state: of the start, the order of the rows and the part that is held out.
+        warm_start: `fit` goes on with the network and the scaling that are there.
+        verbose: print the loss of each epoch.
+        device: where the network learns and predicts.
+
+    Attributes:
+        module_: the fitted network with its scaling; `to_torch()` gives a copy.
+        loss_curve_: training loss of each epoch, on standardized targets, without the penalty.
+        best_loss_: the lowest of them.
+        validation_scores_: R^2 on the part that was held out, each epoch (of the transformed
+            target; for losses that are no squares minus the loss; with `scoring` that score); None
+            without.
+        best_validation_score_: of the epoch that was kept.
+        n_iter_: epochs.
+        n_features_in_: columns.
+        feature_names_in_: their names, where X had any.
+        prepared_names_: the columns that the network takes, made of those by `prepare`.
+        dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
+        n_outputs_: targets.
+        n_layers_: layers, input and output included.
+        n_parameters_: parameters of the network.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).uniform(1, 3, (500, 2))
+        >>> y = X[:, 0] * X[:, 1]
+        >>> model = QuadraticRegressor((16,), max_iter=1000, random_state=0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.99)
+        True
+    """
+
+    # Pickles from before these parameters have none of them.
+    loss: str = "squared_error"
+    quantile: float | None = None
+    target_transform: str | None = None
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        *,
+        neuron: str = "shared",
+        rank: int | None = None,
+        neuron_options: Mapping[str, Any] | None = None,
+        members: int = 1,
+        activation: str = "silu",
+        loss: str = "squared_error",
+        quantile: float | None = None,
+        target_transform: str | None = None,
+        alpha: float = 1e-4,
+        shrinkage: float = 0.4,
+        batch_size: int | str = "auto",
+        learning_rate: str = "constant",
+        learning_rate_init: float = 3e-3,
+        quadratic_lr: float | None = None,
+        max_iter: int = 500,
+        max_time: float | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        scoring: str | None = None,
+        n_iter_no_change: int = 30,
+        standardize: bool = True,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self._take(locals())
+
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
+        refuse_large(targets, [f"y[{i}]" for i in range(targets.shape[1])])
+        if first:
+            self._flat = y.ndim == 1
+            self.n_outputs_ = targets.shape[1]
+        if targets.shape[1] != self.n_outputs_:
+            raise InputError(
+                f"y must have {self.n_outputs_} columns like the first one, got "
+                f"{targets.shape[1]}: fit a new estimator"
+            )
+        return targets
+
+    def _loss(self) -> Loss:
+        if self.loss == "squared_error":
+            return SQUARED
+        return pinball(0.5 if self.loss == "absolute_error" else float(self.quantile or 0.5))
+
+    def _rules(self) -> list[Rule]:
+        names, level = LOSSES, self.quantile
+        wanted = self.loss == "quantile"
+        right = is_finite(level) and 0 < float(level or 0) < 1 if wanted else level is None
+        rule = "a number > 0 and < 1" if wanted else "None unless loss='quantile'"
+        transforms = self.target_transform in TRANSFORMS
+        return [
+            *super()._rules(),
+            ("loss", self.loss in names, f"one of {', '.join(names)}"),
+            ("quantile", right, rule),
+            ("target_transform", transforms, f"one of {', '.join(map(str, TRANSFORMS))}"),
+        ]
+
+    def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
+        X, targets, weights = rows
+        wanted = bool(self.standardize)
+        inputs = input_scaling(X, weights, wanted)
+        transform = make_transform(self.target_transform, targets, weights)
+        if transform is None:
+            return TableRegressor(
+                network, inputs, mean_and_scale(targets, weights, wanted), self._flat
+            )
+        targets = transform.straighten(targets)
+        scale = mean_and_scale(targets, weights, wanted)
+        return TransformedRegressor(network, inputs, scale, self._flat, transform)
+
+    def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
+        assert isinstance(module, TableRegressor)
+        if isinstance(module, TransformedRegressor):
+            targets = module.transform.straighten(targets)
+        values = torch.tensor(targets, device=module.target_mean.device)
+        return (values - module.target_mean) / module.target_scale
+
+    def _truth(self, targets: np.ndarray) -> np.ndarray:
+        return targets.ravel() if self._flat else targets
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predicts targets.
+
+        Args:
+            X: (rows, columns).
+
+        Returns:
+            (rows,), or (rows, targets) if there are several.
+        """
+        return self._forward(X)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
+        """Learns these rows for one epoch, without early stopping.
+
+        The first call fixes the scaling.
+
+        Args:
+            X: (rows, columns).
+            y: their targets.
+            sample_weight: of the rows.
+
+        Returns:
+            The estimator.
+        """
+        return self._partial_fit(X, y, sample_weight)

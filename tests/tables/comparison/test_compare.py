@@ -1,0 +1,72 @@
+"""`quadric.sklearn.compare` as a person calls it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quadric.sklearn.comparison import compare as module
+
+from quadric.errors import InputError
+from quadric.sklearn import compare, load_network
+
+OLD = Path(__file__).parent.parent.parent / "data_files" / "compare"
+QUICK: dict[str, Any] = {"hidden": [4], "folds": 2, "seeds": 1, "epochs": 2, "baselines": False}
+
+
+def test_fits_of_an_earlier_version_are_refused_and_left_alone(tmp_path: Path) -> None:
+    # Its networks had another scaling: their errors must not stand beside new ones.
+    folder = tmp_path / "run"
+    shutil.copytree(OLD, folder)
+    with pytest.raises(InputError, match=r"holds another comparison \(format, split differ\)"):
+        compare("diabetes", run_dir=folder, **QUICK)
+    for file in OLD.iterdir():
+        assert (folder / file.name).read_bytes() == file.read_bytes()
+
+
+def test_files_and_lines(tmp_path: Path) -> None:
+    file = tmp_path / "houses.csv"
+    rows = [f"{i % 7},{'xy'[i % 2]},{i % 5},{(i % 7) ** 2}.5" for i in range(40)]
+    file.write_text("size;kind;id;price\n".replace(";", ",") + "\n".join(rows))
+    found = compare(
+        file, target="price", drop=["id"], run_dir=tmp_path / "run", neurons="shared:2",
+        save=tmp_path / "model.safetensors", **QUICK,
+    )  # fmt: skip
+    assert list(found.table.kinds) == ["size", "kind"]
+    assert [row.model for row in found.rows] == ["linear", "shared[2]"]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {"compare.json", "compare.png", "fits.jsonl", "linear", "shared-k2"}
+    assert load_network(tmp_path / "model.safetensors").network[0].rank == 2
+    said = ["all numbers", "the picture", "refitted on all 40 rows", "as listed there"]
+    assert len(found.written) == len(said)
+    assert all(text in line for text, line in zip(said, found.written, strict=True))
+
+
+def test_without_matplotlib_there_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    found = compare("diabetes", run_dir=tmp_path / "run", **QUICK)
+    assert found.written[1] == "no picture: pip install 'quadric[plots]'"
+    assert not (tmp_path / "run" / "compare.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": ()}, "hidden must be positive whole numbers"),
+        ({"hidden": (8, 0)}, "hidden must be positive whole numbers"),
+        ({"activation": "gelu"}, "activation must be one of silu"),
+        ({"folds": 1}, "folds must be >= 2"),
+        ({"neurons": "linear"}, "one besides linear"),
+        ({"save": "model.pt"}, r"\.onnx or \.safetensors"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_fitted(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare("diabetes", run_dir=tmp_path / "run", **{**QUICK, **changes})
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,509 @@
+"""The comparison: fits, how they are kept, what is said about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from quadric.sklearn.comparison import run as run_module
+
+from quadric.data.columns import UserTable, make_table
+from quadric.data.preparation import prepare
+from quadric.sklearn import QuadraticRegressor, load_network
+from quadric.tables.comparison.models import Plan, parse_neurons
+from quadric.tables.comparison.picture import draw
+from quadric.tables.comparison.records import Fit, Records
+from quadric.tables.comparison.report import Comparison
+from quadric.tables.comparison.run import check_table, run_fits, settings
+from quadric.tables.comparison.saving import check_path, save_best
+from quadric.tables.comparison.sources import (
+    EMBEDDED,
+    LAW_ROWS,
+    list_sources,
+    load_source,
+    source_facts,
+)
+from quadric.tables.comparison.splitting import splits
+
+
+def curved_table(rows: int = 90) -> UserTable:
+    draw = np.random.default_rng(0)
+    a, b = draw.uniform(-2, 2, (2, rows))
+    frame = pd.DataFrame({"a": a, "b": b, "kind": np.where(a > 0, "x", "y"), "y": 10 * a * b})
+    frame.loc[::9, "b"] = np.nan
+    return make_table("curved", frame, "y")
+
+
+def plan(task: str = "regression", **changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "hidden": (8,), "max_iter": 8, "folds": 3, "seeds": 2, "seed": 5, **changes,
+    }  # fmt: skip
+    return Plan(task, parse_neurons("eigen,shared:4"), **given)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    table = curved_table()
+    records = run_fits(table, plan(), directory=tmp_path_factory.mktemp("runs") / "c")
+    return Comparison(table, plan(), records)
+
+
+def test_every_model_on_every_fold(done: Comparison) -> None:
+    keys = set(done.records.fits)
+    networks = {
+        (m, f, s) for m in ("linear", "eigen", "shared[4]") for f in range(3) for s in (0, 1)
+    }
+    others = {
+        (m, f, 0)
+        for m in ("HistGradientBoosting", "MLPRegressor", "SVR (RBF)", "ridge")
+        for f in range(3)
+    }
+    assert keys == networks | others
+    assert len(keys) == plan().folds * sum(plan().starts().values())
+    budget = done.records.fits["linear", 0, 0].params
+    for fit in done.records.fits.values():
+        assert fit.status == "ok"
+        assert fit.error is not None
+        assert fit.seconds > 0
+        if fit.model in ("eigen", "shared[4]"):
+            assert fit.params is not None
+            assert fit.params <= budget
+            assert fit.quadratic_share is not None
+            assert list(fit.quadratic_share) == ["0"]
+            assert 0 < fit.quadratic_share["0"] < 1
+
+
+def test_a_fit_is_that_of_the_estimator_on_the_fold(done: Comparison) -> None:
+    table = done.table
+    train, test = splits(table, 3, 5)[1]
+    X, Z = prepare(table, train, test)
+    y = table.target.to_numpy()
+    fit = done.records.fits["eigen", 1, 1]
+    model = QuadraticRegressor(
+        fit.widths, neuron="eigen", learning_rate="adaptive", max_iter=8,
+        n_iter_no_change=200, random_state=5 + 1000 + 1,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="Maximum iterations"):
+        model.fit(X, y[train])
+    error = np.sqrt(np.mean((model.predict(Z) - y[test]) ** 2))
+    assert fit.error == pytest.approx(float(error), rel=1e-4)
+    assert fit.score == pytest.approx(model.score(Z, y[test]), rel=1e-3)
+
+
+def test_means_and_differences(done: Comparison) -> None:
+    fits = done.records.fits
+    linear = [statistics.fmean(fits["linear", f, s].error for s in (0, 1)) for f in range(3)]
+    eigen = [statistics.fmean(fits["eigen", f, s].error for s in (0, 1)) for f in range(3)]
+    assert done.row("linear").error == pytest.approx(statistics.fmean(linear))
+    assert done.row("linear").spread == pytest.approx(statistics.stdev(linear))
+    expected = statistics.fmean(100 * (b / a - 1) for a, b in zip(linear, eigen, strict=True))
+    difference = done.differences["eigen"]
+    assert difference is not None
+    assert difference.mean == pytest.approx(expected)
+    assert difference.pairs == 3
+
+
+def test_the_report(done: Comparison) -> None:
+    text = str(done)
+    assert "curved: 90 rows, 3 columns, regression of y, 3 folds, 2 starts per network" in text
+    assert "missing values: 'b' 10" in text
+    assert re.search(r"^shared\[4\] +\d+ +\d+\.\d+ ± \d+\.\d+ ", text, re.MULTILINE)
+    assert re.search(r"^HistGradientBoosting +- ", text, re.MULTILINE)
+    line = done.python_line()
+    assert line is not None
+    assert line.startswith("QuadraticRegressor((")
+    assert "activation" not in line  # it is the default
+    other = Comparison(done.table, plan(activation="tanh"), done.records)
+    assert "activation='tanh'" in (other.python_line() or "")
+
+
+def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) -> None:
+    done.write()
+    folder = done.records.path
+    whole = json.loads((folder / "compare.json").read_text())
+    assert whole["verdict"] == done.verdict()
+    assert [r["model"] for r in whole["results"]].count("mlp") == 3
+    result = json.loads((folder / "shared-k4" / "result.json").read_text())
+    keys = [
+        "recipe", "dataset", "model", "neuron", "rank", "seed", "status", "params", "macs",
+        "test_rmse", "test_loss", "quadratic_share", "epochs", "seconds", "peak_memory_bytes",
+        "versions", "machine", "command", "settings",
+    ]  # fmt: skip
+    assert set(keys) <= set(result)
+    assert (result["neuron"], result["rank"], result["status"]) == ("shared", 4, "ok")
+    assert list(result["quadratic_share"]) == ["0"]  # its one hidden layer
+    assert 0 < result["quadratic_share"]["0"] < 1
+    assert result["peak_memory_bytes"] > 2**20
+    # A rank that was not given is the neuron's own.
+    eigen = json.loads((folder / "eigen" / "result.json").read_text())
+    assert (eigen["rank"], eigen["settings"]["rank"]) == (9, 9)
+    linear = json.loads((folder / "linear" / "result.json").read_text())
+    assert (linear["rank"], linear["quadratic_share"]) == (None, None)
+    assert result["test_rmse"] == pytest.approx(done.row("shared[4]").error)
+    assert len(result["folds"]) == 6
+    picture = tmp_path / "p.png"
+    draw(done, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_quadric_results_reads_them(done: Comparison) -> None:
+    pytest.importorskip("lightning")
+    from quadric.train.arms import group, read_results, tabulate
+
+    done.write()
+    folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]
+    results, notes = read_results(folders)
+    text = tabulate(group(results))
+    assert notes == []
+    assert {result["recipe"] for result in results} == {"compare curved"}  # by table
+    assert re.search(r"^eigen\[9\] +1 .* 0\.\d\d\d ", text, re.MULTILINE)
+    assert "shared[4] minus linear" in text
+
+
+def test_a_stopped_comparison_goes_on(
+    done: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (done.records.path / "fits.jsonl").read_text().splitlines()
+    folder = tmp_path / "again"
+    folder.mkdir()
+    settings = (done.records.path / "settings.json").read_text()
+    (folder / "settings.json").write_text(settings)
+    # Killed while it wrote the fifth fit.
+    (folder / "fits.jsonl").write_text("\n".join(lines[:4]) + "\n" + lines[4][:25])
+    new: list[Fit] = []
+    add = Records.add
+
+    def watch(self: Records, fit: Fit) -> None:
+        new.append(fit)
+        add(self, fit)
+
+    monkeypatch.setattr(Records, "add", watch)
+    told: list[tuple[int, int]] = []
+
+    def tell(done: int, what: str, total: int) -> None:
+        told.append((done, total))
+
+    records = run_fits(curved_table(), plan(), directory=folder, progress=tell)
+    assert len(new) == len(lines) - 4
+    assert told[0] == (4, len(lines))
+    assert sum(done for done, _ in told) == len(lines)
+    assert set(records.fits) == set(done.records.fits)
+    # The same numbers as without the interruption.
+    for key, fit in records.fits.items():
+        assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
+    new.clear()
+    run_fits(curved_table(), plan(), directory=folder)
+    assert new == []
+
+
+def test_a_directory_belongs_to_one_comparison(done: Comparison, tmp_path: Path) -> None:
+    folder = done.records.path
+    with pytest.raises(ValueError, match=r"another comparison \(folds differ\)"):
+        run_fits(curved_table(), plan(folds=2), directory=folder)
+    with pytest.raises(ValueError, match=r"data"):
+        run_fits(curved_table(91), plan(), directory=folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="holds other files"):
+        run_fits(curved_table(), plan(), directory=other)
+
+
+def test_default_directories_differ_by_data_and_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = curved_table()
+    paths = {
+        Records(settings(p, t), t.name).path
+        for p, t in [(plan(), table), (plan(seed=1), table), (plan(), curved_table(91))]
+    }
+    assert len(paths) == 3
+    assert all(re.fullmatch(r"runs/compare/curved-[0-9a-f]{8}", path.as_posix()) for path in paths)
+
+
+def test_folds_are_prepared_in_parts_if_they_are_large(
+    done: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "PREPARED_BYTES", 1)
+    records = run_fits(curved_table(), plan(), directory=tmp_path / "c")
+    for key, fit in records.fits.items():
+        assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
+
+
+def test_classification(tmp_path: Path) -> None:
+    draw_ = np.random.default_rng(0)
+    X = draw_.normal(size=(160, 2))
+    inside = (X**2).sum(1) < 1.2
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.where(inside, "in", "out")})
+    table = make_table("ring", frame, "y")
+    chosen = plan("classification", max_iter=200, seeds=1)
+    records = run_fits(table, chosen, directory=tmp_path / "c")
+    found = Comparison(table, chosen, records)
+    assert "accuracy" in found.table_text()
+    assert 0.6 < 1 - found.row("eigen").error < 1
+    assert found.result(found.row("linear"))["test_accuracy"] == pytest.approx(
+        1 - found.row("linear").error
+    )
+    draw(found, tmp_path / "p.png")
+    lines = save_best(found, tmp_path / "model.safetensors")
+    assert "refitted on all 160 rows" in lines[0]
+    facts = json.loads((tmp_path / "model.json").read_text())
+    assert facts["classes"] == ["in", "out"]
+    with torch.no_grad():
+        probabilities = load_network(tmp_path / "model.safetensors")(torch.tensor(X).float())
+    guess = np.where(probabilities[:, 0] > 0.5, "in", "out")
+    assert (guess == frame["y"]).mean() > 0.7
+
+
+def fake(
+    errors: dict[str, list[float]], task: str = "regression", score: float = 0.5
+) -> Comparison:
+    """A comparison with these errors of each fold, and this score of the very large ones."""
+
+    class Fixed(Records):
+        def __init__(self) -> None:
+            self.settings = {}
+            self.fits = {
+                (model, fold, 0): Fit(model, fold, 0, "ok" if e == e else "diverged",
+                                      e if e == e else None, score if e > 10 else 0.5, 100, 100,
+                                      1.0, 0.01)
+                for model, values in errors.items()
+                for fold, e in enumerate(values)
+            }  # fmt: skip
+
+    base = Plan(
+        task, parse_neurons("eigen,shared"), (8,), folds=5, seeds=1,
+        with_baselines="ridge" in errors or "logistic regression" in errors,
+    )  # fmt: skip
+    table = UserTable("t", pd.DataFrame({"a": [1.0]}), pd.Series([1.0], name="y"), {}, task)
+    for label in base.starts():
+        errors.setdefault(label, [9.0] * 5)
+    return Comparison(table, base, Fixed())
+
+
+LINEAR = [1.0, 1.1, 0.9, 1.05, 0.95]
+
+
+@pytest.mark.parametrize(
+    ("eigen", "shared", "expected"),
+    [
+        ([0.9, 0.98, 0.82, 0.94, 0.86], [1.0, 1.2, 0.9, 1.0, 0.9],
+         "eigen lowers the error by 9.9 % ± 1.5 at equal size."),
+        ([0.9, 0.98, 0.82, 0.94, 0.86], [0.5, 0.56, 0.45, 0.52, 0.48],
+         "shared lowers the error by 50 % ± 1.0 at equal size; "
+         "eigen lowers the error by 9.9 % ± 1.5."),
+        ([1.0, 1.12, 0.88, 1.05, 0.95], [1.0, 1.2, 0.8, 1.1, 0.9],
+         "no difference on this table: eigen −0.1 % ± 2.7, shared −0.5 % ± 15."),
+        ([1.2, 1.33, 1.07, 1.26, 1.14], [1.1, 1.2, 1.0, 1.16, 1.04],
+         "eigen raises the error by 20 % ± 1.3; shared raises the error by 10 % ± 1.5 at equal "
+         "size: stay with linear here."),
+        ([1.2, 1.33, 1.07, 1.26, 1.14], [1.0, 1.12, 0.88, 1.05, 0.95],
+         "no gain on this table: eigen raises the error by 20 % ± 1.3, shared −0.1 % ± 2.7."),
+        ([1.2, 1.33, 1.07, 1.26, 1.14], [0.5, 0.56, 0.45, 0.52, 0.48],
+         "shared lowers the error by 50 % ± 1.0 at equal size; "
+         "eigen raises the error by 20 % ± 1.3."),
+    ],
+)  # fmt: skip
+def test_verdicts(eigen: list[float], shared: list[float], expected: str) -> None:
+    found = fake({"linear": list(LINEAR), "eigen": eigen, "shared": shared})
+    assert found.verdict().startswith(expected + " ")
+
+
+def test_a_better_baseline_is_named() -> None:
+    errors = {"linear": list(LINEAR), "eigen": list(LINEAR), "shared": list(LINEAR)}
+    found = fake({**errors, "ridge": [0.5] * 5})
+    assert found.verdict().endswith(" ridge has the lowest error of all (0.5000).")
+    errors = {"linear": [0.2] * 5, "eigen": [0.1, 0.11, 0.09, 0.1, 0.1], "shared": [0.2] * 5}
+    found = fake({**errors, "logistic regression": [0.05] * 5}, "classification")
+    assert found.verdict() == (
+        "eigen raises the accuracy by 10 points ± 1.3 at equal size. logistic regression has the "
+        "highest accuracy of all (0.950)."
+    )
+
+
+def test_diverged_networks_are_said() -> None:
+    nan = float("nan")
+    found = fake({"linear": list(LINEAR), "eigen": [nan, *LINEAR[1:]], "shared": list(LINEAR)})
+    assert found.differences["eigen"] is None
+    assert "diverged (1 of 5)" in found.table_text()
+    assert "eigen" not in found.verdict()
+    found = fake({"linear": [nan] * 5, "eigen": list(LINEAR), "shared": list(LINEAR)})
+    assert found.verdict().startswith("no verdict: training diverged")
+
+
+def test_a_blow_up_is_named_instead_of_a_difference() -> None:
+    errors = {"linear": list(LINEAR), "eigen": [1.0, 60.0, 0.9, 1.0, 1.0], "shared": list(LINEAR)}
+    found = fake({**errors, "ridge": [1.2] * 5}, score=-74.8)
+    assert found.verdict() == (
+        "no difference on this table: shared −0.0 % ± 0.0. eigen blew up in 1 of 5 fits (R² −74.8 "
+        "at worst): do not trust it here. linear has the lowest error of all (1.000)."
+    )
+    assert re.search(r"^eigen .* blew up ", found.table_text(), re.MULTILINE)
+    found = fake({**errors, "linear": [1.0, 60.0, 0.9, 1.0, 1.0], "eigen": LINEAR}, score=-74.8)
+    assert found.verdict().startswith(
+        "no verdict on networks of equal size: the linear one blew up. linear blew up in 1 of 5"
+    )
+
+
+def test_uneven_classes_are_compared_by_log_loss(tmp_path: Path) -> None:
+    draw_ = np.random.default_rng(0)
+    a, b = draw_.normal(size=(2, 300))
+    frame = pd.DataFrame({"a": a, "b": b, "y": np.where(a * b > 1, "yes", "no")})
+    table = make_table("rare", frame, "y")
+    chosen = plan("classification", max_iter=60, seeds=1)
+    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
+    losses = [fit.loss for fit in found.row("eigen").fits]
+    assert found.row("eigen").errors == tuple(losses)
+    guess = found.row("base rate")
+    assert guess.mean("score") == pytest.approx((frame["y"] == "no").mean())
+    assert (guess.mean("auc"), guess.mean("balanced")) == (0.5, 0.5)
+    assert "uneven, so judged by log loss" in str(found)
+    assert re.search(r"model +parameters +accuracy +balanced +AUC +log loss ", str(found))
+    assert re.search(r"^SVC.* - ", found.table_text(), re.MULTILINE)  # it has no probabilities
+    assert re.search(r" has the lowest log loss of all \(0\.\d+\)\.$", found.verdict())
+    result = found.to_dict()["results"][1]
+    assert result["test_accuracy"] == pytest.approx(found.row("eigen").mean("score"))
+    assert {"test_auc", "test_balanced_accuracy", "test_loss"} <= set(result)
+    draw(found, tmp_path / "p.png")
+
+
+def test_large_tables_get_less_and_say_so() -> None:
+    large = Plan("regression", parse_neurons("eigen"), (8,), seeds=1, large=True)
+    notes = large.notes(50_000)
+    assert [note.split(":")[0] for note in notes] == [
+        "more than 15,000 rows",
+        "networks learn for at most 200 epochs instead of 400 (--epochs)",
+        "SVR (RBF) learns from 5,000 of 40,000 rows",
+    ]
+    assert Plan("regression", large.contenders, (8,)).notes(12_000) == []
+
+
+def test_models_are_told_as_they_come(tmp_path: Path) -> None:
+    told: list[str] = []
+    table, chosen = curved_table(), plan(seeds=1, folds=2, max_iter=2)
+
+    def on_model(records: Records, label: str) -> None:
+        told.append(Comparison(table, chosen, records).line(label))
+
+    run_fits(table, chosen, directory=tmp_path / "c", on_model=on_model)
+    names = [line.partition(":")[0] for line in told]
+    assert names[:2] == ["HistGradientBoosting", "ridge"]  # what takes moments comes first
+    assert sorted(names) == sorted(chosen.starts())
+    assert re.fullmatch(r"ridge: RMSE [\d.]+ ± [\d.]+, R² -?[\d.]+, [\d.]+ s to fit", told[1])
+
+
+def test_short_tables_and_rare_classes() -> None:
+    with pytest.raises(ValueError, match="at least 4 rows per fold, got 5 rows for 5 folds"):
+        check_table(curved_table(5), 5)
+    with pytest.raises(ValueError, match="folds must be >= 2"):
+        check_table(curved_table(), 1)
+    frame = pd.DataFrame({"a": np.arange(30) * 0.3, "y": ["p", "q"] * 14 + ["rare", "rare"]})
+    table = check_table(make_table("t", frame, "y"), 5)
+    assert len(table.target) == len(table.inputs) == 28
+    assert table.notes[-1] == "2 rows of classes with fewer than 5 rows are left out: 'rare'"
+    frame["y"] = ["p"] * 28 + ["rare", "rare"]
+    with pytest.raises(ValueError, match="at least 2 classes with 5 rows"):
+        check_table(make_table("t", frame, "y"), 5)
+    frame["y"] = [f"class {i % 14}" for i in range(30)]
+    with pytest.raises(ValueError, match=r"2 of 'class 4' and 9 more: give more rows") as caught:
+        check_table(make_table("t", frame, "y"), 5)
+    assert len(str(caught.value)) < 250
+
+
+def test_sources(tmp_path: Path) -> None:
+    assert len(load_source("law:lorentz").target) == LAW_ROWS
+    law = load_source("law:lorentz", rows=50)
+    assert list(law.inputs) == ["q", "E", "B", "v", "t"]
+    first = law.inputs.iloc[0]
+    assert law.target[0] == pytest.approx(
+        first["q"] * (first["E"] + first["B"] * first["v"] * np.sin(first["t"]))
+    )
+    digits = load_source("digits")
+    assert (digits.task, set(digits.target)) == ("classification", set("0123456789"))
+    path = tmp_path / "houses.csv"
+    path.write_text("a,price\n" + "".join(f"{i % 7},{i}.5\n" for i in range(30)))
+    assert load_source(str(path), target="price").name == "houses"
+    for text in (list_sources(), str(source_facts())):
+        assert "law:lorentz" in text
+        assert "diabetes" in text
+        assert "uci:kin8nm" in text
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_data_sets_can_be_prepared(name: str) -> None:
+    table = check_table(load_source(name), 5)
+    train, test = splits(table, 5, 0)[0]
+    X, Z = prepare(table, train, test)
+    assert X.shape == (len(train), table.inputs.shape[1])
+    assert len(Z) == len(test)
+    assert table.task == EMBEDDED[name][1]
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "message"),
+    [
+        ("houses", {}, "no such file or data set: 'houses'"),
+        ("missing.csv", {"target": "a"}, "no such file"),
+        ("law:none", {}, "unknown law"),
+        ("uci:kin8nm", {}, "--data-dir"),
+        ("law:lorentz", {"target": "q"}, "--target is for files"),
+        ("law:lorentz", {"task": "sort"}, "task must be one of regression, classification"),
+        ("law:lorentz", {"task": "classification"}, "law:lorentz is a regression"),
+        ("digits", {"task": "regression"}, "digits is a classification"),
+        ("digits", {"rows": 50}, "--rows is for files and laws"),
+    ],
+)
+def test_wrong_sources(source: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_source(source, **given)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".safetensors"])
+def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix: str) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, 60)
+    # In float32 both columns would be steps of 64.
+    table = make_table("offset", pd.DataFrame({"x": 1e9 + x, "y": 1e9 + 3 * x}), "y")
+    chosen = plan(max_iter=400, folds=2, seeds=1, with_baselines=False)
+    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
+    path = tmp_path / f"model{suffix}"
+    save_best(found, path)
+    rows = table.inputs.to_numpy()
+    if suffix == ".onnx":
+        session = onnxruntime.InferenceSession(path)
+        (predicted,) = session.run(None, {"input": rows})
+    else:
+        with torch.no_grad():
+            predicted = load_network(path)(torch.tensor(rows)).numpy()
+    assert np.corrcoef(predicted - 1e9, x)[0, 1] > 0.9
+
+
+def test_saving(done: Comparison, tmp_path: Path) -> None:
+    lines = save_best(done, tmp_path / "model.safetensors")
+    assert "prepared columns" in lines[1]
+    facts = json.loads((tmp_path / "model.json").read_text())
+    assert facts["inputs"] == ["a", "b", "missingindicator_b", "kind_x", "kind_y"]
+    median = float(done.table.inputs["b"].median())
+    assert facts["preparation"][1] == {"column": "b", "kind": "number", "if_missing": median}
+    assert facts["preparation"][4] == {"column": "kind", "kind": "1 if 'y', else 0"}
+    module = load_network(tmp_path / "model.safetensors")
+    with torch.no_grad():
+        assert module(torch.zeros(4, 5)).shape == (4,)
+    with pytest.raises(ValueError, match=r"\.onnx or \.safetensors"):
+        check_path(tmp_path / "model.pt")
+    with pytest.raises(OSError, match="there is no directory"):
+        check_path(tmp_path / "none" / "model.onnx")
+    with pytest.raises(ValueError, match=r"--save .* writes .*model\.json .* --json"):
+        check_path(tmp_path / "model.onnx", str(tmp_path / "x" / ".." / "model.json"))
+    check_path(tmp_path / "model.onnx", "-")
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not describe a network"):
+        load_network(tmp_path / "model.safetensors")
