@@ -60,7 +60,7 @@ def public_names() -> dict[str, object]:
     """Every public class and function by its full name: those of `quadric` and of its packages."""
     found = {f"quadric.{name}": getattr(quadric, name) for name in vars(quadric)["__all__"]}
     for module in map(import_module, PACKAGES):
-        for name in dir(module):
+        for name in getattr(module, "__all__", dir(module)):
             value = getattr(module, name)
             if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)):
                 continue

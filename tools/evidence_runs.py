@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric import cost, models, provenance, quadratic_share
+from quadric import cost, models, quadratic_share
 from quadric.data.intervals import Difference
 from quadric.layers import QuadraticLayer
+from quadric.support import provenance
 from quadric.support.writing import whole_file
 from quadric.tables.jobs import Job, Outcome, Rows
 from quadric.tables.training import train

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from quadric import models, provenance
+from quadric import models
 from quadric.bench.cases import draw_eigenvalues_
 from quadric.conversion.convert import convert_
 from quadric.exporting import export_onnx, latencies
+from quadric.support import provenance
 from quadric.support.texttable import markdown_table, text_table
 
 NEURONS: dict[str, tuple[str, int | None]] = {

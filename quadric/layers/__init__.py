@@ -41,3 +41,29 @@ from quadric.layers.table import neuron_table as neuron_table
 
 # Importing a family registers its neurons.
 del _eigen, _full, _gates, _kervolution, _products, _shared
+
+__all__ = [
+    "Neuron",
+    "NeuronConv1d",
+    "NeuronConv2d",
+    "NeuronConv3d",
+    "NeuronLayer",
+    "NeuronLinear",
+    "QuadraticConv1d",
+    "QuadraticConv2d",
+    "QuadraticConv3d",
+    "QuadraticConvTranspose1d",
+    "QuadraticConvTranspose2d",
+    "QuadraticConvTranspose3d",
+    "QuadraticLayer",
+    "QuadraticLinear",
+    "QuadraticMultiheadAttention",
+    "Rule",
+    "brings_activation",
+    "get_neuron",
+    "layer_kind",
+    "make_layer",
+    "neurons",
+    "register",
+    "unregister",
+]
