@@ -21,7 +21,7 @@ from quadric.layers.layer import LinearGeometry as LinearGeometry
 from quadric.layers.layer import QuadraticLayer as QuadraticLayer
 from quadric.layers.layer import check_size as check_size
 from quadric.layers.linear import QuadraticLinear as QuadraticLinear
-from quadric.layers.make import check_start as check_start
+from quadric.layers.neuron_layer import check_start as check_start
 from quadric.layers.make import layer_kind as layer_kind
 from quadric.layers.make import make_layer as make_layer
 from quadric.layers.neuron_layer import NeuronConv1d as NeuronConv1d
