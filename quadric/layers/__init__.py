@@ -21,7 +21,6 @@ from quadric.layers.layer import LinearGeometry as LinearGeometry
 from quadric.layers.layer import QuadraticLayer as QuadraticLayer
 from quadric.layers.layer import check_size as check_size
 from quadric.layers.linear import QuadraticLinear as QuadraticLinear
-from quadric.layers.neuron_layer import check_start as check_start
 from quadric.layers.make import layer_kind as layer_kind
 from quadric.layers.make import make_layer as make_layer
 from quadric.layers.neuron_layer import NeuronConv1d as NeuronConv1d
@@ -30,6 +29,7 @@ from quadric.layers.neuron_layer import NeuronConv3d as NeuronConv3d
 from quadric.layers.neuron_layer import NeuronLayer as NeuronLayer
 from quadric.layers.neuron_layer import NeuronLinear as NeuronLinear
 from quadric.layers.neuron_layer import brings_activation as brings_activation
+from quadric.layers.neuron_layer import check_start as check_start
 from quadric.layers.registry import Neuron as Neuron
 from quadric.layers.registry import Rule as Rule
 from quadric.layers.registry import get_neuron as get_neuron
