@@ -142,7 +142,7 @@ ORDER: dict[str, list[str]] = {
         "cifar",
         "folders",
         "uci",
-        "own",
+        "user_dataset",
         "csv_tables",
         "intervals",
         "text",

@@ -14,7 +14,7 @@ from quadric.analysis.formula import has_formula, to_sympy
 from quadric.analysis.frequencies import CUTOFF
 from quadric.analysis.measuring import Progress, measure
 from quadric.analysis.samples import Samples, read_pictures, samples
-from quadric.data.batches import Parts
+from quadric.data.batches import SplitDataset
 from quadric.errors import InputError, InputTypeError, MissingExtraError
 from quadric.support.provenance import finite, stamp, write_json
 from quadric.support.texttable import text_table
@@ -117,7 +117,7 @@ def _open(
     flat = False
     if data is None:
         flat = bool(getattr(run.data, "flat", False))
-        known = isinstance(run.data.data, Parts)  # as it was limited and split
+        known = isinstance(run.data.data, SplitDataset)  # as it was limited and split
         data = run.data.data if known else run.data.test(0, 1)
     found = samples(data, count, flat=flat, names=names)
     keys = ("dataset", "model", "neuron", "rank", "seed")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quadric.data import laws
-from quadric.data.batches import Parts
+from quadric.data.batches import SplitDataset
 from quadric.data.images import Normalization
 from quadric.data.tables import Standardization, TableData
 from quadric.errors import FileError, InputError, InputTypeError
@@ -104,7 +104,7 @@ def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> 
     if isinstance(data, TableData):
         columns = _columns(data)
         data = data.standardized()
-    if isinstance(data, Parts):
+    if isinstance(data, SplitDataset):
         return _of_parts(data, limit, flat, columns)
     if isinstance(data, Tensor):
         inputs = data[:limit]

@@ -3,7 +3,7 @@
 `load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>`,
 `uci:<name>`, `csv:<file>`, `text`, `multi30k` and `wmt14`. Pictures come as `ImageData` or
 `FolderData`, which have the same methods, tables as `TableData`, sentence pairs as `TextData`, and
-what a user's own function gives, through `own.make_data`, as `OwnData`.
+what a user's own function gives, through `user_dataset.make_data`, as `UserDataset`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from quadric.data.folders import FolderData as FolderData
 from quadric.data.images import CropFlip as CropFlip
 from quadric.data.images import ImageData as ImageData
 from quadric.data.images import Normalization as Normalization
-from quadric.data.own import OwnData as OwnData
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
 from quadric.data.text import Languages as Languages
 from quadric.data.text import TextData as TextData
 from quadric.data.text import corpus, wmt14
+from quadric.data.user_dataset import UserDataset as UserDataset
 from quadric.errors import InputError
 
-DataSet = ImageData | FolderData | TableData | TextData | OwnData
+DataSet = ImageData | FolderData | TableData | TextData | UserDataset
 IMAGES = ("digits", "cifar10", "cifar100", "folders")
 TEXTS = ("text", "multi30k", "wmt14")
 

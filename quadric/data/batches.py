@@ -137,7 +137,7 @@ class TensorBatches:
             yield inputs, self.targets[index]
 
 
-class Parts:
+class SplitDataset:
     """A data set with a training part, a test part and perhaps a validation part.
 
     A subclass is a frozen dataclass with the fields `train_<column>`, `test_<column>` and

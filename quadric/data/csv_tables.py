@@ -15,9 +15,9 @@ import torch
 
 from quadric.data.batches import stratified_split
 from quadric.data.columns import list_columns, make_table
-from quadric.data.own import OwnData, Samples
 from quadric.data.table_files import read_table
 from quadric.data.tables import TableData
+from quadric.data.user_dataset import Samples, UserDataset
 from quadric.errors import InputError
 from quadric.support.extras import load_extra
 
@@ -34,7 +34,7 @@ def load(
     rows: int | None = None,
     test: float = 0.2,
     seed: int = 0,
-) -> TableData | OwnData:
+) -> TableData | UserDataset:
     """Reads a table and splits off test rows.
 
     Args:
@@ -94,4 +94,4 @@ def load(
     data = TableData(file, train_inputs, nothing[0], test_inputs, nothing[1], columns, target)
     scaled = data.standardized()
     train = Samples(scaled.train_inputs.float(), targets[kept])
-    return OwnData(file, train, Samples(scaled.test_inputs.float(), targets[held]), len(names))
+    return UserDataset(file, train, Samples(scaled.test_inputs.float(), targets[held]), len(names))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from quadric.data.batches import Batching, Parts, make_generator
+from quadric.data.batches import Batching, SplitDataset, make_generator
 from quadric.data.files import directory
 from quadric.data.images import Normalization
 from quadric.errors import InputError
@@ -260,7 +260,7 @@ class FolderBatches:
 
 
 @dataclass(frozen=True)
-class FolderData(Parts):
+class FolderData(SplitDataset):
     """A data set of pictures in class folders; the methods are those of `ImageData`.
 
     Attributes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quadric.data.batches import Batching, Parts, TensorBatches
+from quadric.data.batches import Batching, SplitDataset, TensorBatches
 from quadric.errors import InputError
 
 
@@ -74,7 +74,7 @@ class Normalization:
 
 
 @dataclass(frozen=True)
-class ImageData(Parts):
+class ImageData(SplitDataset):
     """A data set of pictures in memory.
 
     Attributes:

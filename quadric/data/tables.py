@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from quadric.data.batches import Batching, Parts, TensorBatches
+from quadric.data.batches import Batching, SplitDataset, TensorBatches
 from quadric.errors import InputError
 
 
@@ -47,7 +47,7 @@ class Standardization:
 
 
 @dataclass(frozen=True)
-class TableData(Parts):
+class TableData(SplitDataset):
     """A regression table.
 
     Attributes:

@@ -20,9 +20,9 @@ from quadric.data import DataSet as DataSet
 from quadric.data.batches import Batches
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
-from quadric.data.own import OwnData, make_data
 from quadric.data.tables import TableData
 from quadric.data.text import TextData
+from quadric.data.user_dataset import UserDataset, make_data
 from quadric.errors import InputError
 from quadric.train.own_code import function_of
 from quadric.train.recipe import Recipe
@@ -98,7 +98,7 @@ class TablePart(TrainingData):
 class OwnPart(TrainingData):
     """Samples of a user's own: classes, or numbers as they are."""
 
-    def __init__(self, recipe: Recipe, data: OwnData) -> None:
+    def __init__(self, recipe: Recipe, data: UserDataset) -> None:
         super().__init__(recipe, data, recipe.data_seed)
         self.input_shape = data.input_shape
         if data.num_classes is None:
@@ -171,7 +171,7 @@ _KINDS: dict[type, Callable[[Recipe, Any], TrainingData]] = {
     ImageData: PicturePart,
     FolderData: PicturePart,
     TableData: TablePart,
-    OwnData: OwnPart,
+    UserDataset: OwnPart,
     TextData: TextPart,
 }
 

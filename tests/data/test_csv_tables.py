@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from quadric.data import load
-from quadric.data.own import OwnData
 from quadric.data.tables import TableData
+from quadric.data.user_dataset import UserDataset
 from quadric.errors import InputError
 from quadric.train import load as load_model
 from quadric.train import run
@@ -50,7 +50,7 @@ def test_numbers_are_a_table(file: Path) -> None:
 
 def test_classes_are_standardized_rows_with_labels(file: Path) -> None:
     data = load(f"csv:{file}", target="sold", test=0.25)
-    assert isinstance(data, OwnData)
+    assert isinstance(data, UserDataset)
     assert data.num_classes == 2
     inputs = data.train_samples.inputs
     assert len(inputs) == 150

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
-from quadric.data.batches import Batches, Batching, Parts, TensorBatches, make_generator
+from quadric.data.batches import Batches, Batching, SplitDataset, TensorBatches, make_generator
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.tables import TableData
@@ -54,7 +54,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class OwnData(Parts):
+class UserDataset(SplitDataset):
     """A data set of a user's own.
 
     Attributes:
@@ -137,7 +137,7 @@ class DatasetBatches:
 
 def make_data(
     found: Any, name: str, workers: int | None = None
-) -> ImageData | FolderData | TableData | OwnData:
+) -> ImageData | FolderData | TableData | UserDataset:
     """A data set of what a user's function gave.
 
     Args:
@@ -152,7 +152,7 @@ def make_data(
         InputError: if shapes or numbers of samples do not fit.
         InputTypeError: if it is nothing of that kind.
     """
-    if isinstance(found, ImageData | FolderData | TableData | OwnData):
+    if isinstance(found, ImageData | FolderData | TableData | UserDataset):
         return found
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise InputTypeError(f"data set {name!r} gave {_kind(found)}: {FORMS}")
@@ -164,7 +164,7 @@ def make_data(
     if numbers and train.targets is not None and inputs.dim() == 1 and target.numel() == 1:
         return _table(train, test, name)
     classes = None if numbers else _num_classes(train, test, name)
-    return OwnData(name, train, test, classes, workers or 0)
+    return UserDataset(name, train, test, classes, workers or 0)
 
 
 PARTS = ("train", "test")
