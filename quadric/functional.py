@@ -21,7 +21,7 @@ from torch import Tensor
 from quadric.errors import InputError, InputTypeError
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
-from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 
 IntOrInts = int | Sequence[int]
 
@@ -165,7 +165,7 @@ def add_shared(
 
 
 def quadratic_map(
-    linear_map: Map,
+    linear_op: LinearOp,
     input: Tensor,
     weight: Tensor,
     eigenvalues: Tensor,
@@ -177,12 +177,12 @@ def quadratic_map(
     """The eigen neuron over any linear map: what the functions below have in common."""
     check_rank(rank)
     _check_weight(weight)
-    linear_map.check(input, weight)
-    blocks = eigen_blocks(linear_map.outputs(weight), rank, linear_map.groups)
+    linear_op.check(input, weight)
+    blocks = eigen_blocks(linear_op.outputs(weight), rank, linear_op.groups)
     _check_bias(bias, blocks.channels)
     _check_eigenvalues(eigenvalues, blocks)
     return add_squares(
-        linear_map, blocks, linear_map.prepare(input), weight, bias, eigenvalues, recompute
+        linear_op, blocks, linear_op.prepare(input), weight, bias, eigenvalues, recompute
     )
 
 
@@ -198,7 +198,7 @@ def quadratic_linear(
         bias: (out_features).
         rank: the number of features of a neuron.
     """
-    return quadratic_map(DenseMap(), input, weight, eigenvalues, bias, rank=rank)
+    return quadratic_map(DenseOp(), input, weight, eigenvalues, bias, rank=rank)
 
 
 def _conv(
@@ -213,7 +213,7 @@ def _conv(
     groups: int,
     rank: int,
 ) -> Tensor:
-    linear_map = ConvMap(
+    linear_op = ConvOp(
         spatial,
         _as_tuple(stride),
         padding if isinstance(padding, str) else _as_tuple(padding),
@@ -221,7 +221,7 @@ def _conv(
         groups,
         kernel_size=tuple(weight.shape[2:]),
     )
-    return quadratic_map(linear_map, input, weight, eigenvalues, bias, rank=rank)
+    return quadratic_map(linear_op, input, weight, eigenvalues, bias, rank=rank)
 
 
 def _as_tuple(value: IntOrInts) -> int | tuple[int, ...]:
@@ -289,7 +289,7 @@ def _conv_transpose(
     dilation: IntOrInts,
     rank: int,
 ) -> Tensor:
-    linear_map = TransposedConvMap(
+    linear_op = TransposedConvOp(
         spatial,
         _as_tuple(stride),
         padding if isinstance(padding, str) else _as_tuple(padding),
@@ -297,7 +297,7 @@ def _conv_transpose(
         groups,
         _as_tuple(dilation),
     )
-    return quadratic_map(linear_map, input, weight, eigenvalues, bias, rank=rank)
+    return quadratic_map(linear_op, input, weight, eigenvalues, bias, rank=rank)
 
 
 def quadratic_conv_transpose1d(

@@ -209,7 +209,7 @@ class _Moments:
         linear, quadratic, _ = layer.responses(args[0] if args else next(iter(kwargs.values())))
         # float64 on the CPU where the device has none
         device = "cpu" if linear.device.type == "mps" else linear.device
-        parts = torch.stack([linear, quadratic]).movedim(layer.linear_map.channel_dim, 1)
+        parts = torch.stack([linear, quadratic]).movedim(layer.linear_op.channel_dim, 1)
         # (2, neurons, samples)
         parts = parts.reshape(2, parts.shape[1], -1).to(device, torch.float64)
         if not parts.shape[-1]:

@@ -53,14 +53,14 @@ ORDER: dict[str, list[str]] = {
     "support": ["extras", "process", "progress", "texttable", "writing", "provenance", "modules"],
     "ops": [
         "blocks",
-        "maps",
+        "linear_ops",
         "reference",
-        "slices",
-        "rows",
+        "torch_views",
+        "cpu_matmul",
         "cache",
         "native",
         "backends",
-        "eager",
+        "autograd",
         "compiled",
     ],
     "layers": [

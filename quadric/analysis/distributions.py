@@ -94,7 +94,7 @@ def _linear_weights(layer: nn.Module) -> Tensor:
         return torch.empty(0)
     tensor: Tensor = weight.detach()
     if isinstance(layer, QuadraticLayer) and layer.blocks is not None:
-        tensor = layer.linear_map.filters(tensor)
+        tensor = layer.linear_op.filters(tensor)
         if layer.blocks.shape == "star":
             tensor = tensor[layer.blocks.heads]
     return tensor

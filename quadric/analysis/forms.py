@@ -112,7 +112,7 @@ def _of_blocks(layer: QuadraticLayer) -> list[Tensor]:
     blocks = layer.blocks
     assert blocks is not None
     weight: Tensor = layer.weight  # type: ignore[assignment]
-    filters = layer.linear_map.filters(weight).detach().cpu().double()
+    filters = layer.linear_op.filters(weight).detach().cpu().double()
     eigenvalues = layer.effective_eigenvalues().detach().cpu().double()
     star = blocks.shape == "star"
     found: list[Tensor] = []

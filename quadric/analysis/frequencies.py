@@ -70,7 +70,7 @@ class Frequencies:
 
     def see(self, layer: Any, linear: Tensor, quadratic: Tensor) -> None:
         """Adds the responses of one batch."""
-        spatial = -1 - layer.linear_map.channel_dim
+        spatial = -1 - layer.linear_op.channel_dim
         if min(linear.shape[-spatial:]) < SMALLEST:
             side = " x ".join(map(str, linear.shape[-spatial:]))
             self.reason = f"its maps of {side} pixels are too small, at least {SMALLEST} are needed"

@@ -234,7 +234,7 @@ class _Probe:
 
     def see(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """A forward hook that adds up moments of the output, and adds the shift to it."""
-        dim = self.layer.linear_map.channel_dim
+        dim = self.layer.linear_op.channel_dim
         with torch.no_grad():
             z = output.detach().movedim(dim, -1).flatten(0, -2).double()
             self.elements += z.shape[0]

@@ -145,10 +145,10 @@ def layer_macs(layer: QuadraticLayer, rule: Rule, input: Tensor, output: Tensor)
     Returns:
         All MACs, and how many of them its linear layer would not have.
     """
-    linear_map = layer.linear_map
-    n, outputs, groups = layer.num_inputs, layer.num_outputs, linear_map.groups
+    linear_op = layer.linear_op
+    n, outputs, groups = layer.num_inputs, layer.num_outputs, linear_op.groups
     positions = output.numel() // outputs
-    elements = linear_map.prepare(input).numel()
+    elements = linear_op.prepare(input).numel()
     linear = positions * outputs * n
     quadratic = rule.num_macs(n, outputs, groups, positions, elements) - linear
     if isinstance(layer, ConvTransposeGeometry):

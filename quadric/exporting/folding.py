@@ -28,7 +28,7 @@ from quadric.conversion.targets import collect, look_around
 from quadric.errors import InputError
 from quadric.exporting.following import Pair, find_pairs, is_touched
 from quadric.layers import QuadraticLayer, layer_kind
-from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 from quadric.support.modules import check_model
 
 CANCELLATION = 100.0
@@ -172,7 +172,7 @@ def _obstacle(pair: Pair) -> str | None:
         return f"{type(layer).__name__} is a subclass that may compute something else"
     if type(norm).forward not in _KNOWN_FORWARDS:
         return f"{type(norm).__name__} is a subclass with a forward of its own"
-    spatial = -1 - _linear_map_of(layer).channel_dim
+    spatial = -1 - _linear_op_of(layer).channel_dim
     if pair.dims != spatial + 2:
         return _OTHER_DIMENSION
     tensors = [*layer._parameters.values(), norm.running_mean]
@@ -181,14 +181,14 @@ def _obstacle(pair: Pair) -> str | None:
     return None
 
 
-def _linear_map_of(layer: nn.Module) -> Map:
+def _linear_op_of(layer: nn.Module) -> LinearOp:
     """The linear map of a torch layer or of a quadratic one, for its filters and dimensions."""
     own: Any = layer
     if isinstance(layer, QuadraticLayer):
-        return layer.linear_map
+        return layer.linear_op
     if isinstance(layer, nn.Linear):
-        return DenseMap()
-    kind = TransposedConvMap if own.transposed else ConvMap
+        return DenseOp()
+    kind = TransposedConvOp if own.transposed else ConvOp
     return kind(len(own.kernel_size), groups=own.groups)
 
 
@@ -210,7 +210,7 @@ class _Folded:
 @torch.no_grad()
 def _folded(layer: Any, norm: Any) -> _Folded | str:
     """A layer and the BatchNorm after it as one, or why that cannot be."""
-    filters = _linear_map_of(layer).filters(layer.weight.double())
+    filters = _linear_op_of(layer).filters(layer.weight.double())
     if norm.num_features != filters.shape[0]:
         return _OTHER_DIMENSION
     spread = (norm.running_var.double() + norm.eps).sqrt()
@@ -253,14 +253,14 @@ def _folded(layer: Any, norm: Any) -> _Folded | str:
 @torch.no_grad()
 def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     layer: Any = pair.layer.module
-    linear_map = _linear_map_of(layer)
+    linear_op = _linear_op_of(layer)
     old = layer.weight
 
     def parameter(values: Tensor) -> nn.Parameter:
         # New objects: the old ones may be shared with another layer.
         return nn.Parameter(values.to(old.dtype).contiguous(), requires_grad=old.requires_grad)
 
-    layer.weight = parameter(linear_map.weight_of(new.filters, old))
+    layer.weight = parameter(linear_op.weight_of(new.filters, old))
     if old.dim() == 4 and old.is_contiguous(memory_format=torch.channels_last):
         layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
     layer.bias = parameter(new.bias)
@@ -270,7 +270,7 @@ def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
         layer.normalize = False
     replacement: nn.Module = nn.Identity()
     if new.shift is not None:
-        replacement = ChannelShift(new.shift.to(old.dtype), linear_map.channel_dim)
+        replacement = ChannelShift(new.shift.to(old.dtype), linear_op.channel_dim)
         report.shifts[pair.layer.name] = pair.norm.name
     ((parent, key),) = pair.norm.places
     parent._modules[key] = replacement.eval()

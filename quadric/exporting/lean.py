@@ -52,7 +52,7 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
         return linear
     values = layer.effective_eigenvalues().detach()
     matrix = blocks.matrix(values.to(accumulation_dtype(values.dtype)))
-    spatial = -1 - layer.linear_map.channel_dim
+    spatial = -1 - layer.linear_op.channel_dim
     lean: nn.Module
     if spatial:
         lean = LeanConv(layer, linear, _pointwise_steps(matrix, blocks, spatial, shift))

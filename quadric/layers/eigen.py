@@ -19,7 +19,7 @@ from quadric.layers.layer import QuadraticLayer, check_dtype, check_plain_parame
 from quadric.layers.tracing import as_node, is_proxy
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks
-from quadric.ops.maps import Map
+from quadric.ops.linear_ops import LinearOp
 
 Self = TypeVar("Self", bound="EigenLayer")
 
@@ -71,7 +71,7 @@ class EigenLayer(QuadraticLayer):
 
     @property
     def blocks(self) -> Blocks:
-        return eigen_blocks(self.num_outputs, self.rank, self.linear_map.groups)
+        return eigen_blocks(self.num_outputs, self.rank, self.linear_op.groups)
 
     @property
     def neuron_ranks(self) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class EigenLayer(QuadraticLayer):
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
         if not self.normalize:
             return self.eigenvalues
-        filters = self.linear_map.filters(self.weight)[self.blocks.features]
+        filters = self.linear_op.filters(self.weight)[self.blocks.features]
         dtype = torch.promote_types(filters.dtype, torch.float32)
         lengths = filters.to(dtype).square().sum(1)
         scaled = self.eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
@@ -111,18 +111,16 @@ class EigenLayer(QuadraticLayer):
     def forward(self, input: Tensor) -> Tensor:
         if is_proxy(input):
             return as_node(self, input)  # type: ignore[no-any-return]
-        return self._forward(self.linear_map, input)
+        return self._forward(self.linear_op, input)
 
-    def _forward(self, linear_map: Map, input: Tensor) -> Tensor:
+    def _forward(self, linear_op: LinearOp, input: Tensor) -> Tensor:
         # The parameters were checked when the layer was made: only the input is left.
         weight = self.weight
-        linear_map.check(input, weight)
-        blocks = eigen_blocks(linear_map.outputs(weight), self.rank, linear_map.groups)
+        linear_op.check(input, weight)
+        blocks = eigen_blocks(linear_op.outputs(weight), self.rank, linear_op.groups)
         eigenvalues = self.effective_eigenvalues()
-        ready = linear_map.prepare(input)
-        return add_squares(
-            linear_map, blocks, ready, weight, self.bias, eigenvalues, self.recompute
-        )
+        ready = linear_op.prepare(input)
+        return add_squares(linear_op, blocks, ready, weight, self.bias, eigenvalues, self.recompute)
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the output.
@@ -131,10 +129,10 @@ class EigenLayer(QuadraticLayer):
             The linear part w'x + b of each neuron (m channels), its weighted squares (m channels),
             and the features (the other channels): y is the sum of the first two.
         """
-        linear_map, blocks = self.linear_map, self.blocks
-        linear_map.check(input, self.weight)
-        z = linear_map(linear_map.prepare(input), self.weight, self.bias)
-        dim = linear_map.channel_dim
+        linear_op, blocks = self.linear_op, self.blocks
+        linear_op.check(input, self.weight)
+        z = linear_op(linear_op.prepare(input), self.weight, self.bias)
+        dim = linear_op.channel_dim
         heads, others = (
             torch.tensor(places, dtype=torch.long, device=z.device)
             for places in (blocks.heads, blocks.features)
@@ -164,7 +162,7 @@ class EigenLayer(QuadraticLayer):
                 f"{n} need {size:,} "
                 "bytes: raise max_bytes or use a smaller layer"
             )
-        filters = self.linear_map.filters(self.weight)
+        filters = self.linear_op.filters(self.weight)
         lam_all = self.effective_eigenvalues().to(filters.dtype)
         matrices = filters.new_zeros(m, n, n)
         w, b = filters.new_zeros(m, n), filters.new_zeros(m)

@@ -98,7 +98,7 @@ class Symmetric(Rule):
     def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
         eigenvectors, lam = layer.parameter("eigenvectors"), layer.parameter("eigenvalues")
         linear, features = layer.fused(input, [layer.weight, eigenvectors], [layer.bias, None])
-        dim = linear.dim() + layer.linear_map.channel_dim
+        dim = linear.dim() + layer.linear_op.channel_dim
         f = squared_dtype(features.unflatten(dim, (-1, self.rank)))
         lam = lam.reshape(*lam.shape, *(1,) * (linear.dim() - dim - 1)).to(f.dtype)
         return linear, (f * f * lam).sum(dim + 1)

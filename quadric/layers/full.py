@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from quadric.errors import InputError
 from quadric.layers.neuron_layer import NeuronLayer
 from quadric.layers.registry import Rule, along_channels, register, squared_dtype
-from quadric.ops.maps import ConvMap
+from quadric.ops.linear_ops import ConvOp
 
 MEMORY_LIMIT = 2**30
 """Bytes (in float32) above which a layer with full quadratic forms refuses to be built, unless told
@@ -30,13 +30,13 @@ otherwise."""
 
 def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
     """The inputs of every neuron: (*, positions…, groups, n), the channel dimension last."""
-    linear_map = layer.linear_map
-    if not isinstance(linear_map, ConvMap):
+    linear_op = layer.linear_op
+    if not isinstance(linear_op, ConvOp):
         return input.unsqueeze(-2)
-    spatial = linear_map.spatial
-    kernel, stride, dilation = linear_map.kernel_size, linear_map.strides, linear_map.dilations
-    sides = linear_map.sides()
-    if linear_map.pads_itself(sides):
+    spatial = linear_op.spatial
+    kernel, stride, dilation = linear_op.kernel_size, linear_op.strides, linear_op.dilations
+    sides = linear_op.sides()
+    if linear_op.pads_itself(sides):
         flat = [p for side in reversed(sides) for p in side]
         input = nn.functional.pad(input, flat)
     batched = input.dim() == spatial + 2
@@ -47,7 +47,7 @@ def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
         x = x.unfold(2 + d, reach, stride[d])[..., :: dilation[d]]
     # (N, C, *positions, *kernel) -> (N, *positions, groups, C / groups * prod(kernel))
     x = x.movedim(1, 1 + spatial)
-    patch: Tensor = x.unflatten(1 + spatial, (linear_map.groups, -1)).flatten(2 + spatial)
+    patch: Tensor = x.unflatten(1 + spatial, (linear_op.groups, -1)).flatten(2 + spatial)
     return patch if batched else patch.squeeze(0)
 
 
@@ -58,7 +58,7 @@ def quadratic_forms(layer: NeuronLayer, input: Tensor, forms: Tensor) -> Tensor:
     per_group = forms.reshape(groups, -1, n)
     product = torch.einsum("...gn,gmn->...gm", x, per_group).unflatten(-1, (-1, n))
     out = (squared_dtype(product) * squared_dtype(x).unsqueeze(-2)).sum(-1).flatten(-2)
-    return out.movedim(-1, out.dim() + layer.linear_map.channel_dim).to(product.dtype)
+    return out.movedim(-1, out.dim() + layer.linear_op.channel_dim).to(product.dtype)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class General(_Full):
         return super().shapes(layer, bias) | {"forms": self._form_shape(layer)}
 
     def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        linear = layer.linear_map(input, layer.weight, layer.bias)
+        linear = layer.linear_op(input, layer.weight, layer.bias)
         return linear, quadratic_forms(layer, input, layer.parameter("forms"))
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Pure(_Full):
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         out = quadratic_forms(layer, input, layer.parameter("forms"))
         if layer.bias is not None:
-            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_map.channel_dim)
+            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_op.channel_dim)
         return out
 
     def per_output(self, n: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from quadric.functional import check_rank
 from quadric.layers.layer import uniform_start_
 from quadric.layers.neuron_layer import NeuronLayer
 from quadric.layers.registry import Rule, along_channels, register, squared_dtype
-from quadric.ops.maps import ConvMap
+from quadric.ops.linear_ops import ConvOp
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class GLU(Bilinear):
         weights: list[Tensor] = [layer.weight, layer.parameter("weight2")]
         factor, gate = (squared_dtype(part) for part in layer.fused(input, weights, [None, None]))
         b1, b2 = getattr(layer, "bias2", None), layer.bias
-        dim = layer.linear_map.channel_dim
+        dim = layer.linear_op.channel_dim
         start = gate.new_tensor([self.gate.offset]) if b1 is None else b1.to(gate.dtype)
         value, slope = torch.func.jvp(self.gate.function, (start,), (torch.ones_like(start),))[:2]
         linear = along_channels(value, dim) * factor
@@ -199,7 +199,7 @@ class Cross(Rule):
         check_rank(self.rank)
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        groups, outputs = layer.linear_map.groups, layer.num_outputs
+        groups, outputs = layer.linear_op.groups, layer.num_outputs
         extra = {"u": (outputs, self.rank), "v": (groups * self.rank, outputs // groups)}
         return super().shapes(layer, bias) | extra
 
@@ -213,7 +213,7 @@ class Cross(Rule):
             nn.init.normal_(u, std=std)
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        out = layer.linear_map(input, layer.weight, layer.bias)
+        out = layer.linear_op(input, layer.weight, layer.bias)
         z = squared_dtype(out)
         features = _mixed(layer, z, layer.parameter("v"))
         return (z + z * _mixed(layer, features, layer.parameter("u"))).to(out.dtype)
@@ -224,9 +224,9 @@ class Cross(Rule):
 
 def _mixed(layer: NeuronLayer, channels: Tensor, matrix: Tensor) -> Tensor:
     """The channels of each group times its rows of a matrix, position by position."""
-    linear_map, weight = layer.linear_map, matrix.to(channels.dtype)
-    spatial = -1 - linear_map.channel_dim
+    linear_op, weight = layer.linear_op, matrix.to(channels.dtype)
+    spatial = -1 - linear_op.channel_dim
     if not spatial:
         return F.linear(channels, weight)
     weight = weight.reshape(*weight.shape, *(1,) * spatial)
-    return ConvMap(spatial, groups=linear_map.groups)(channels, weight, None)
+    return ConvOp(spatial, groups=linear_op.groups)(channels, weight, None)

@@ -55,9 +55,9 @@ class Kervolution(Rule):
         self, layer: NeuronLayer, input: Tensor
     ) -> tuple[Tensor, Tensor | float, Tensor | float]:
         """The parts z = w'x, c, and b, shaped to broadcast."""
-        linear_map = layer.linear_map
-        z = linear_map(input, layer.weight, None)
-        dim = linear_map.channel_dim
+        linear_op = layer.linear_op
+        z = linear_op(input, layer.weight, None)
+        dim = linear_op.channel_dim
         dtype = squared_dtype(z).dtype
         c: Tensor | float = self.c
         if self.learnable_c:

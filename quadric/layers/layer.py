@@ -18,7 +18,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from quadric.errors import InputError, InputTypeError
 from quadric.functional import check_groups
 from quadric.ops.blocks import Blocks
-from quadric.ops.maps import ConvMap, DenseMap, Map, TransposedConvMap
+from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 
 IntOrInts = int | Sequence[int]
 
@@ -41,7 +41,7 @@ class QuadraticLayer(nn.Module):
     bias: nn.Parameter | None
 
     @property
-    def linear_map(self) -> Map:
+    def linear_op(self) -> LinearOp:
         """The linear map under the neuron."""
         raise NotImplementedError
 
@@ -261,8 +261,8 @@ class LinearGeometry(QuadraticLayer):
         self.out_features = out_features
 
     @property
-    def linear_map(self) -> Map:
-        return DenseMap()
+    def linear_op(self) -> LinearOp:
+        return DenseOp()
 
     @property
     def num_outputs(self) -> int:
@@ -331,8 +331,8 @@ class ConvGeometry(QuadraticLayer):
             setattr(self, name, getattr(parsed, name))
 
     @property
-    def linear_map(self) -> Map:
-        return ConvMap(
+    def linear_op(self) -> LinearOp:
+        return ConvOp(
             self.spatial,
             self.stride,
             self.padding,
@@ -403,8 +403,8 @@ class ConvTransposeGeometry(ConvGeometry):
         super()._set_geometry(in_channels, out_channels, **arguments)
 
     @property
-    def linear_map(self) -> Map:
-        return TransposedConvMap(
+    def linear_op(self) -> LinearOp:
+        return TransposedConvOp(
             self.spatial,
             self.stride,
             self.padding,  # type: ignore[arg-type]  # torch allows no string padding here
@@ -413,11 +413,11 @@ class ConvTransposeGeometry(ConvGeometry):
             self.dilation,
         )
 
-    def map_to(self, input: Tensor, output_size: Sequence[int] | None) -> Map:
+    def map_to(self, input: Tensor, output_size: Sequence[int] | None) -> LinearOp:
         """The map that makes an output of that spatial size, where the stride leaves a choice."""
-        linear_map = self.linear_map
-        if output_size is None or not isinstance(linear_map, TransposedConvMap):
-            return linear_map
+        linear_op = self.linear_op
+        if output_size is None or not isinstance(linear_op, TransposedConvOp):
+            return linear_op
         chosen = nn.modules.conv._ConvTransposeNd._output_padding(
             self,  # type: ignore[arg-type]  # only its output_padding is read
             input,
@@ -428,7 +428,7 @@ class ConvTransposeGeometry(ConvGeometry):
             self.spatial,
             self.dilation,  # type: ignore[arg-type]
         )
-        return dataclasses.replace(linear_map, output_padding=tuple(chosen))
+        return dataclasses.replace(linear_op, output_padding=tuple(chosen))
 
     def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
         filters = self.out_channels if filters is None else filters

@@ -77,7 +77,7 @@ class NeuronLayer(QuadraticLayer):
 
     @property
     def blocks(self) -> Blocks | None:
-        return self.rule.blocks(self.num_outputs, self.linear_map.groups)
+        return self.rule.blocks(self.num_outputs, self.linear_op.groups)
 
     def effective_eigenvalues(self) -> Tensor:
         """The numbers in S of z + S z^2, in the order of `blocks`."""
@@ -95,9 +95,9 @@ class NeuronLayer(QuadraticLayer):
     def forward(self, input: Tensor) -> Tensor:
         if is_proxy(input):
             return as_node(self, input)  # type: ignore[no-any-return]
-        linear_map = self.linear_map
-        linear_map.check(input, self._any_weight())
-        return self.rule.forward(self, linear_map.prepare(input))
+        linear_op = self.linear_op
+        linear_op.check(input, self._any_weight())
+        return self.rule.forward(self, linear_op.prepare(input))
 
     def _any_weight(self) -> Tensor:
         """A weight of the linear map's shape, to check inputs; a meta one if it has none."""
@@ -114,30 +114,30 @@ class NeuronLayer(QuadraticLayer):
             that are handed on besides (none, for all neurons but eigen). The output is the sum of
             the first two.
         """
-        linear_map = self.linear_map
-        linear_map.check(input, self._any_weight())
-        linear, quadratic = self.rule.responses(self, linear_map.prepare(input))
-        return linear, quadratic, linear.narrow(linear_map.channel_dim, 0, 0)
+        linear_op = self.linear_op
+        linear_op.check(input, self._any_weight())
+        linear, quadratic = self.rule.responses(self, linear_op.prepare(input))
+        return linear, quadratic, linear.narrow(linear_op.channel_dim, 0, 0)
 
     def fused(
         self, input: Tensor, weights: list[Tensor], biases: list[Tensor | None]
     ) -> list[Tensor]:
         """The outputs of several linear maps of one input, by one call where that is faster."""
-        linear_map = self.linear_map
+        linear_op = self.linear_op
         if self._too_large(input, weights):
             each = zip(weights, biases, strict=True)
-            return [linear_map(input, weight, own) for weight, own in each]
+            return [linear_op(input, weight, own) for weight, own in each]
         bias = None
         if any(b is not None for b in biases):
-            sizes = [linear_map.outputs(w) for w in weights]
+            sizes = [linear_op.outputs(w) for w in weights]
             pairs = zip(biases, weights, sizes, strict=True)
-            bias = linear_map.stack([b if b is not None else w.new_zeros(s) for b, w, s in pairs])
-        out = linear_map(input, linear_map.stack(weights), bias)
+            bias = linear_op.stack([b if b is not None else w.new_zeros(s) for b, w, s in pairs])
+        out = linear_op(input, linear_op.stack(weights), bias)
         if len(weights) == 1:
             return [out]
-        dim = out.dim() + linear_map.channel_dim
-        groups = linear_map.groups
-        sizes = [linear_map.outputs(w) // groups for w in weights]
+        dim = out.dim() + linear_op.channel_dim
+        groups = linear_op.groups
+        sizes = [linear_op.outputs(w) // groups for w in weights]
         if groups == 1:
             return list(out.split(sizes, dim))
         parts = out.unflatten(dim, (groups, -1)).split(sizes, dim + 1)
@@ -150,8 +150,8 @@ class NeuronLayer(QuadraticLayer):
         """
         if torch.compiler.is_compiling() or input.device.type != "cpu" or input.numel() == 0:
             return False
-        outputs = sum(self.linear_map.outputs(weight) for weight in weights)
-        return input.numel() // input.shape[self.linear_map.channel_dim] * outputs > _CACHED
+        outputs = sum(self.linear_op.outputs(weight) for weight in weights)
+        return input.numel() // input.shape[self.linear_op.channel_dim] * outputs > _CACHED
 
     def start_linear_(self, device: Any, dtype: torch.dtype) -> None:
         """Gives the added parameters new storage and the linear start; weight and bias stay."""

@@ -59,7 +59,7 @@ class QRes(Rule):
         a, b = squared_dtype(first), squared_dtype(second)
         out = a * b + a
         if layer.bias is not None:
-            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_map.channel_dim)
+            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_op.channel_dim)
         return out.to(first.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class LowRank(Rule):
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         weights: list[Tensor] = [layer.weight, layer.parameter("q1"), layer.parameter("q2")]
         linear, first, second = layer.fused(input, weights, [layer.bias, None, None])
-        dim = linear.dim() + layer.linear_map.channel_dim
+        dim = linear.dim() + layer.linear_op.channel_dim
         product = squared_dtype(first) * squared_dtype(second)
         summed: Tensor = product.unflatten(dim, (-1, self.rank)).sum(dim + 1)
         return (squared_dtype(linear) + summed).to(linear.dtype)
@@ -173,7 +173,7 @@ class Fan(Rule):
         # Squares of half precision may not fit it: that map then runs in float32.
         wide = squared_dtype(input)
         bias3 = getattr(layer, "bias3", None)
-        squared = layer.linear_map(
+        squared = layer.linear_op(
             wide * wide,
             layer.parameter("weight3").to(wide.dtype),
             bias3.to(wide.dtype) if bias3 is not None else None,
@@ -271,21 +271,21 @@ class QuadEnhancer(Rule):
         nn.init.zeros_(layer.parameter("theta"))
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        linear_map = layer.linear_map
-        out = linear_map(input, layer.weight, None)
+        linear_op = layer.linear_op
+        out = linear_op(input, layer.weight, None)
         z = squared_dtype(out)
-        dim = out.dim() + linear_map.channel_dim
+        dim = out.dim() + linear_op.channel_dim
         theta = layer.parameter("theta").to(z.dtype)
-        grouped = z.unflatten(dim, (linear_map.groups, -1))
+        grouped = z.unflatten(dim, (linear_op.groups, -1))
         total: Tensor | None = None
         for i in range(1, self.shifts + 1):
             rolled = torch.roll(grouped, i, dim + 1).flatten(dim, dim + 1)
-            term = along_channels(theta[i - 1], linear_map.channel_dim) * rolled
+            term = along_channels(theta[i - 1], linear_op.channel_dim) * rolled
             total = term if total is None else total + term
         assert total is not None
         result = z + z * total
         if layer.bias is not None:
-            result = result + along_channels(layer.bias.to(z.dtype), linear_map.channel_dim)
+            result = result + along_channels(layer.bias.to(z.dtype), linear_op.channel_dim)
         return result.to(out.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:

@@ -33,29 +33,29 @@ class _Mixing(Rule):
         raise NotImplementedError
 
     def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        count = self.blocks(layer.num_outputs, layer.linear_map.groups).num_eigenvalues
+        count = self.blocks(layer.num_outputs, layer.linear_op.groups).num_eigenvalues
         return super().shapes(layer, bias) | {"eigenvalues": (count,)}
 
     def start_(self, layer: NeuronLayer, init: str) -> None:
         eigenvalues_(layer.parameter("eigenvalues"), "zeros")
 
     def _forward(self, layer: NeuronLayer, input: Tensor, recompute: bool) -> Tensor:
-        linear_map = layer.linear_map
-        blocks = self.blocks(layer.num_outputs, linear_map.groups)
+        linear_op = layer.linear_op
+        blocks = self.blocks(layer.num_outputs, linear_op.groups)
         eigenvalues = layer.parameter("eigenvalues")
         return add_squares(
-            linear_map, blocks, input, layer.weight, layer.bias, eigenvalues, recompute
+            linear_op, blocks, input, layer.weight, layer.bias, eigenvalues, recompute
         )
 
     def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
         return self._forward(layer, input, recompute=False)
 
     def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        linear_map = layer.linear_map
-        z = linear_map(input, layer.weight, layer.bias)
-        blocks = self.blocks(layer.num_outputs, linear_map.groups)
+        linear_op = layer.linear_op
+        z = linear_op(input, layer.weight, layer.bias)
+        blocks = self.blocks(layer.num_outputs, linear_op.groups)
         eigenvalues = layer.parameter("eigenvalues")
-        mixed = reference.quadratic_part(z, eigenvalues, blocks, linear_map.channel_dim)
+        mixed = reference.quadratic_part(z, eigenvalues, blocks, linear_op.channel_dim)
         return z, mixed.to(z.dtype)
 
     def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:

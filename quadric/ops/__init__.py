@@ -7,12 +7,12 @@ paths it asks `backend_for`, which goes by the tensor alone:
 |---|---|
 | `reference` | torch must see every operation: tracing, export, torch.func, tensor subclasses |
 | `compiled` | inside torch.compile on the CPU, as one operator |
-| `rows.add_squares` | small matrices on the CPU, where calls cost more than arithmetic |
+| `cpu_matmul.add_squares` | small matrices on the CPU, where calls cost more than arithmetic |
 | `native` | float32 on the CPU with the kernels switched on |
-| `rows` | float32 or float64 on the CPU, channels next to each other in memory |
-| `slices` | everything else: other devices, half precision, NCHW |
+| `cpu_matmul` | float32 or float64 on the CPU, channels next to each other in memory |
+| `torch_views` | everything else: other devices, half precision, NCHW |
 
-The last three run inside `eager.AddSquares` where gradients are wanted, else in place.
+The last three run inside `autograd.AddSquares` where gradients are wanted, else in place.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from quadric.ops import compiled, native, reference, rows
+from quadric.ops import compiled, cpu_matmul, native, reference
+from quadric.ops.autograd import AddSquares, Call
 from quadric.ops.backends import backend_for
 from quadric.ops.blocks import Blocks
-from quadric.ops.eager import AddSquares, Call
-from quadric.ops.maps import Map
+from quadric.ops.linear_ops import LinearOp
 
 _SMALL = 1 << 16
 """Numbers of a matrix below which calls cost more than arithmetic."""
@@ -56,7 +56,7 @@ def _must_see_operations(*tensors: Tensor) -> bool:
 
 
 def add_squares(
-    linear_map: Map,
+    linear_op: LinearOp,
     blocks: Blocks,
     input: Tensor,
     weight: Tensor,
@@ -67,7 +67,7 @@ def add_squares(
     """A linear map and its squares, by the cheapest path that gives the formula's values.
 
     Args:
-        linear_map: the map; its output channels are laid out as `blocks` says.
+        linear_op: the map; its output channels are laid out as `blocks` says.
         blocks: where each eigenvalue stands.
         input: the layer's input, prepared by the map.
         weight: the map's weight.
@@ -76,7 +76,7 @@ def add_squares(
         recompute: run the linear map again in backward instead of keeping an output.
 
     Returns:
-        z + S z^2 with z = linear_map(input, weight, bias).
+        z + S z^2 with z = linear_op(input, weight, bias).
 
     Raises:
         InputError: if there are fewer or more eigenvalues than `blocks` says.
@@ -90,9 +90,9 @@ def add_squares(
         input, weight = _lower(input, dtype), _lower(weight, dtype)
         bias = None if bias is None else _lower(bias, dtype)
         with torch.autocast(device, enabled=False):
-            return add_squares(linear_map, blocks, input, weight, bias, eigenvalues, recompute)
-    z = linear_map(input, weight, bias)
-    dim = linear_map.channel_dim
+            return add_squares(linear_op, blocks, input, weight, bias, eigenvalues, recompute)
+    z = linear_op(input, weight, bias)
+    dim = linear_op.channel_dim
     if torch.compiler.is_compiling():
         whole = torch.compiler.is_exporting() or in_torch_func()
         operator = z.device.type == "cpu" and z.dtype == torch.float32 and not whole
@@ -103,14 +103,14 @@ def add_squares(
         return reference.add_squares(z, eigenvalues, blocks, dim)
     trained = torch.is_grad_enabled() and (z.requires_grad or eigenvalues.requires_grad)
     if trained and _is_small(z, blocks, dim):
-        small = rows.add_squares(z, eigenvalues, blocks)
+        small = cpu_matmul.add_squares(z, eigenvalues, blocks)
         if small is not None:
             return small
     backend = backend_for(z, blocks, dim)
     if not trained:
         backend.forward(z, z, eigenvalues, blocks, dim)
         return z
-    call = Call(linear_map, bias, blocks, dim, backend, recompute)
+    call = Call(linear_op, bias, blocks, dim, backend, recompute)
     result: Tensor = AddSquares.apply(z, eigenvalues, input, weight, call)  # type: ignore[no-untyped-call]
     return result
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quadric.ops import native, rows, slices
+from quadric.ops import cpu_matmul, native, torch_views
 from quadric.ops.blocks import Blocks
 
 
@@ -25,8 +25,8 @@ class Backend(NamedTuple):
 
 
 NATIVE = Backend(native.forward, native.backward)
-ROWS = Backend(rows.forward, rows.backward)
-SLICES = Backend(slices.forward, slices.backward)
+CPU_MATMUL = Backend(cpu_matmul.forward, cpu_matmul.backward)
+TORCH_VIEWS = Backend(torch_views.forward, torch_views.backward)
 
 _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 
@@ -34,12 +34,16 @@ _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
     """The backend for a linear map's output; its device, dtype and memory layout decide."""
     if z.device.type != "cpu" or z.numel() == 0 or blocks.size == 1:
-        return SLICES
+        return TORCH_VIEWS
     if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
         return NATIVE
-    if z.dtype in (torch.float32, torch.float64) and _in_rows(z, dim) and rows.chunks_of(blocks):
-        return ROWS
-    return SLICES
+    if (
+        z.dtype in (torch.float32, torch.float64)
+        and _in_rows(z, dim)
+        and cpu_matmul.chunks_of(blocks)
+    ):
+        return CPU_MATMUL
+    return TORCH_VIEWS
 
 
 def _in_rows(tensor: Tensor, dim: int) -> bool:

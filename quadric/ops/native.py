@@ -368,7 +368,7 @@ def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: in
 def backward(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of z and of the eigenvalues; arguments as in `slices.backward`."""
+    """The gradients of z and of the eigenvalues; arguments as in `torch_views.backward`."""
     assert _state.library is not None
     lam = _as_float(eigenvalues, blocks)
     same = grad.dtype == kept.dtype and grad.stride() == kept.stride()

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import quadric
 from quadric import ops
-from quadric.ops import backends, eager, reference, rows
+from quadric.ops import autograd, backends, cpu_matmul, reference
 from quadric.ops.blocks import eigen_blocks, shared_blocks
 from tests.conftest import need_kernels
 from tests.ops.squares import FORMATS, Operations, formula
@@ -37,9 +37,9 @@ def bent(layer: Any) -> Any:
 def expected_of(layer: Any, x: Tensor) -> Tensor:
     """What a layer should compute, in float64."""
     twin = copy.deepcopy(layer).double()
-    linear_map = twin.linear_map
-    z = linear_map(linear_map.prepare(x.double()), twin.weight, twin.bias)
-    return formula(z, twin.effective_eigenvalues(), twin.blocks, linear_map.channel_dim)
+    linear_op = twin.linear_op
+    z = linear_op(linear_op.prepare(x.double()), twin.weight, twin.bias)
+    return formula(z, twin.effective_eigenvalues(), twin.blocks, linear_op.channel_dim)
 
 
 BLOCKS = eigen_blocks(20, 9)
@@ -49,17 +49,22 @@ BLOCKS = eigen_blocks(20, 9)
     ("z", "dim", "kernels", "chosen"),
     [
         (torch.zeros(3, 20), -1, True, "NATIVE"),
-        (torch.zeros(3, 20), -1, False, "ROWS"),
-        (torch.zeros(3, 20, dtype=torch.float64), -1, True, "ROWS"),
-        (torch.zeros(3, 20).bfloat16(), -1, True, "SLICES"),
-        (torch.zeros(20, 3).T, -1, True, "SLICES"),
-        (torch.zeros(0, 20), -1, True, "SLICES"),
-        (torch.zeros(3, 20, device="meta"), -1, True, "SLICES"),
+        (torch.zeros(3, 20), -1, False, "CPU_MATMUL"),
+        (torch.zeros(3, 20, dtype=torch.float64), -1, True, "CPU_MATMUL"),
+        (torch.zeros(3, 20).bfloat16(), -1, True, "TORCH_VIEWS"),
+        (torch.zeros(20, 3).T, -1, True, "TORCH_VIEWS"),
+        (torch.zeros(0, 20), -1, True, "TORCH_VIEWS"),
+        (torch.zeros(3, 20, device="meta"), -1, True, "TORCH_VIEWS"),
         (torch.zeros(2, 20, 4, 4), -3, True, "NATIVE"),
-        (torch.zeros(2, 20, 4, 4), -3, False, "SLICES"),
+        (torch.zeros(2, 20, 4, 4), -3, False, "TORCH_VIEWS"),
         (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, True, "NATIVE"),
-        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, False, "ROWS"),
-        (torch.zeros(2, 20, 4).transpose(1, 2).contiguous().transpose(1, 2), -2, False, "ROWS"),
+        (torch.zeros(2, 20, 4, 4).contiguous(memory_format=FORMATS[4]), -3, False, "CPU_MATMUL"),
+        (
+            torch.zeros(2, 20, 4).transpose(1, 2).contiguous().transpose(1, 2),
+            -2,
+            False,
+            "CPU_MATMUL",
+        ),
     ],
 )
 def test_the_backend(z: Tensor, dim: int, kernels: bool, chosen: str) -> None:
@@ -68,7 +73,7 @@ def test_the_backend(z: Tensor, dim: int, kernels: bool, chosen: str) -> None:
 
 
 def test_the_square_neuron_needs_no_mixing() -> None:
-    assert ops.backend_for(torch.zeros(3, 20), shared_blocks(20, 1), -1) is backends.SLICES
+    assert ops.backend_for(torch.zeros(3, 20), shared_blocks(20, 1), -1) is backends.TORCH_VIEWS
 
 
 @pytest.fixture
@@ -86,8 +91,8 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, name, recorded)
 
     record(reference, "add_squares", "reference")
-    record(rows, "add_squares", "small")
-    record(eager.AddSquares, "apply", "eager")
+    record(cpu_matmul, "add_squares", "small")
+    record(autograd.AddSquares, "apply", "eager")
     record(ops, "backend_for", "backend")
     return ran
 

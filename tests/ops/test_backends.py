@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import quadric
-from quadric.ops import native, reference, rows, slices
-from quadric.ops.backends import NATIVE, ROWS, SLICES
+from quadric.ops import cpu_matmul, native, reference, torch_views
+from quadric.ops.backends import CPU_MATMUL, NATIVE, TORCH_VIEWS
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks, square_blocks
 from tests.conftest import need_kernels
 from tests.ops.squares import data, formula
 
-BACKENDS = {"native": NATIVE, "rows": ROWS, "slices": SLICES}
+BACKENDS = {"native": NATIVE, "cpu_matmul": CPU_MATMUL, "torch_views": TORCH_VIEWS}
 # Shape, channel dimension counted from the end, whether it is channels_last.
 LAYOUTS: list[tuple[tuple[int, ...], int, bool]] = [
     ((1, 1), -1, False),
@@ -33,17 +33,17 @@ LAYOUTS: list[tuple[tuple[int, ...], int, bool]] = [
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are there, and the products go through several tiles and parts."""
     need_kernels()
-    monkeypatch.setattr(rows, "_TILE", 400)
-    monkeypatch.setattr(rows, "_STAR_TILE", 400)
-    monkeypatch.setattr(rows, "_PART", 200)
+    monkeypatch.setattr(cpu_matmul, "_TILE", 400)
+    monkeypatch.setattr(cpu_matmul, "_STAR_TILE", 400)
+    monkeypatch.setattr(cpu_matmul, "_PART", 200)
     yield
     quadric.use_kernels(False)
 
 
 def fits(name: str, blocks: Blocks, dim: int, channels_last: bool) -> bool:
     """Whether `backend_for` could choose this backend."""
-    if name == "rows":
-        return (dim == -1 or channels_last) and bool(rows.chunks_of(blocks))
+    if name == "cpu_matmul":
+        return (dim == -1 or channels_last) and bool(cpu_matmul.chunks_of(blocks))
     return True
 
 
@@ -84,7 +84,7 @@ def test_values_and_gradients(
         check(name, make(shape[dim], rank), shape, dim, channels_last)
 
 
-@pytest.mark.parametrize("name", ["native", "slices"])
+@pytest.mark.parametrize("name", ["native", "torch_views"])
 @pytest.mark.parametrize("make", [eigen_blocks, shared_blocks])
 def test_convolution_groups(name: str, make: type[Blocks]) -> None:
     check(name, make(42, 4, 3), (3, 42, 5, 3), -3, False)
@@ -93,8 +93,8 @@ def test_convolution_groups(name: str, make: type[Blocks]) -> None:
 
 
 def test_the_square_neuron() -> None:
-    check("slices", square_blocks(37), (70, 37), -1, False)
-    check("slices", square_blocks(20), (3, 20, 7, 9), -3, True)
+    check("torch_views", square_blocks(37), (70, 37), -1, False)
+    check("torch_views", square_blocks(20), (3, 20, 7, 9), -3, True)
 
 
 @pytest.mark.parametrize("make", [eigen_blocks, shared_blocks])
@@ -126,7 +126,7 @@ def test_half_precision_sums_in_float32(make: type[Blocks]) -> None:
     expected = formula(z, lam, blocks, -1)
     for out in (reference.add_squares(z, lam, blocks, -1), z.clone()):
         if out.data_ptr() != z.data_ptr() and torch.equal(out, z):
-            slices.forward(out, out, lam, blocks, -1)
+            torch_views.forward(out, out, lam, blocks, -1)
         assert out.dtype == torch.float16
         torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=1e-3)
 
@@ -136,7 +136,7 @@ def test_half_precision_sums_in_float32(make: type[Blocks]) -> None:
 @pytest.mark.parametrize("kind", ["eigen", "shared"])
 def test_what_is_not_finite_stays_in_its_block(name: str, value: float, kind: str) -> None:
     blocks = (eigen_blocks if kind == "eigen" else shared_blocks)(48, 7)
-    assert kind == "eigen" or rows.chunks_of(blocks)[0].shape == (14, 14)  # two blocks
+    assert kind == "eigen" or cpu_matmul.chunks_of(blocks)[0].shape == (14, 14)  # two blocks
     backend = BACKENDS[name]
     z, lam, grad = data(blocks, (40, 48))
     lam = lam.abs() + 0.5
@@ -208,14 +208,14 @@ def test_nothing_around_a_part_of_a_tensor_changes(name: str, kind: str) -> None
 def test_another_default_device_and_deterministic_algorithms(kind: str) -> None:
     """Chunks are made once and outlive the default device under which they were made."""
     blocks = (eigen_blocks if kind == "eigen" else shared_blocks)(166, 7)
-    rows.chunks_of.cache_clear()
+    cpu_matmul.chunks_of.cache_clear()
     z, lam, grad = data(blocks, (7, 166), dtype=torch.float64)
     expected = formula(z, lam, blocks, -1)
     torch.use_deterministic_algorithms(True)
     try:
         with torch.device("meta"):
-            rows.forward(z, z, lam, blocks, -1)
-            rows.backward(grad, z, lam, blocks, -1)
+            cpu_matmul.forward(z, z, lam, blocks, -1)
+            cpu_matmul.backward(grad, z, lam, blocks, -1)
     finally:
         torch.use_deterministic_algorithms(False)
     torch.testing.assert_close(z, expected)
@@ -235,7 +235,7 @@ def test_sums_over_many_rows_are_exact() -> None:
 
 
 def test_wide_blocks_and_groups_have_no_products() -> None:
-    assert not rows.chunks_of(eigen_blocks(70, 64))
-    assert not rows.chunks_of(eigen_blocks(20, 3, 2))
-    chunks = rows.chunks_of(eigen_blocks(68, 31))
+    assert not cpu_matmul.chunks_of(eigen_blocks(70, 64))
+    assert not cpu_matmul.chunks_of(eigen_blocks(20, 3, 2))
+    chunks = cpu_matmul.chunks_of(eigen_blocks(68, 31))
     assert [(c.channels.start, c.channels.stop) for c in chunks] == [(0, 64), (64, 68)]

@@ -144,7 +144,7 @@ def test_responses_add_up(case: Case, kind: Kind) -> None:
     with torch.no_grad():
         linear, quadratic, features = layer.responses(x)
         if case.neuron == "eigen":
-            dim = layer.linear_map.channel_dim
+            dim = layer.linear_op.channel_dim
             assert features.shape[dim] == layer.num_outputs - layer.num_neurons
             return
         assert features.numel() == 0

@@ -107,8 +107,8 @@ def gated() -> Iterator[type[Rule]]:
             nn.init.zeros_(layer.parameter("gate"))
 
         def forward(self, layer: Any, input: Tensor) -> Tensor:
-            z = layer.linear_map(input, layer.weight, layer.bias)
-            gate = along_channels(layer.parameter("gate"), layer.linear_map.channel_dim)
+            z = layer.linear_op(input, layer.weight, layer.bias)
+            gate = along_channels(layer.parameter("gate"), layer.linear_op.channel_dim)
             return z + self.scale * gate * z * z
 
         def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:

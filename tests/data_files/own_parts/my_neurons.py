@@ -23,8 +23,8 @@ class Bent(quadric.layers.Rule):
         nn.init.zeros_(layer.parameter("a"))
 
     def forward(self, layer, input):
-        z = layer.linear_map(input, layer.weight, layer.bias)
-        return z + along_channels(layer.parameter("a"), layer.linear_map.channel_dim) * z * z
+        z = layer.linear_op(input, layer.weight, layer.bias)
+        return z + along_channels(layer.parameter("a"), layer.linear_op.channel_dim) * z * z
 
     def per_output(self, n):
         return n + 1, n + 2

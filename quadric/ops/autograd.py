@@ -23,13 +23,13 @@ from torch import Tensor
 from quadric.ops import reference
 from quadric.ops.backends import Backend
 from quadric.ops.blocks import Blocks
-from quadric.ops.maps import Map
+from quadric.ops.linear_ops import LinearOp
 
 
 class Call(NamedTuple):
     """One call of a layer, tensors aside."""
 
-    linear_map: Map
+    linear_op: LinearOp
     bias: Tensor | None
     blocks: Blocks
     dim: int
@@ -94,7 +94,7 @@ def _linear_again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
         )
     device = "cpu" if input.is_meta else input.device.type  # meta has no autocast to switch off
     with torch.autocast(device, enabled=False):
-        z: Tensor = ctx.call.linear_map(input, weight, bias)
+        z: Tensor = ctx.call.linear_op(input, weight, bias)
         return z
 
 

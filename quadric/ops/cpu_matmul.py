@@ -8,7 +8,7 @@ change a few: their product has few outputs, which a library computes on one cor
 that sums over many rows. Cut into parts, as a batch of products, all cores take part.
 
 A dense product multiplies every square by zero somewhere, which is NaN for an infinite one, while
-the formula keeps it to its own block. Rows with a square that is not finite are left to `slices`.
+the formula keeps it to its own block. `torch_views` does rows whose squares are not finite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quadric.ops import slices
+from quadric.ops import torch_views
 from quadric.ops.blocks import Blocks
 
 _WIDEST = 64
@@ -126,7 +126,7 @@ def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: in
         else:
             done = _add_to_all(own, chunks, matrices)
         if not done:
-            slices.forward(own, own, eigenvalues, blocks, -1)
+            torch_views.forward(own, own, eigenvalues, blocks, -1)
 
 
 def _add_to_heads(
@@ -161,7 +161,7 @@ def _add_to_all(rows: Tensor, chunks: tuple[Chunk, ...], matrices: list[Tensor])
 def backward(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of z and of the eigenvalues; arguments as in `slices.backward`."""
+    """The gradients of z and of the eigenvalues; arguments as in `torch_views.backward`."""
     if grad.dtype != kept.dtype:
         grad = grad.to(kept.dtype)
     if grad.stride() != kept.stride():
@@ -187,7 +187,7 @@ def backward(
     sums = [total.sum(0).flatten() for total in totals]
     # Each square of a chunk meets each gradient in these: they are finite only if all are.
     if not math.isfinite(sum(each.sum().item() for each in sums)):
-        return slices.backward(grad, kept, eigenvalues, blocks, dim)
+        return torch_views.backward(grad, kept, eigenvalues, blocks, dim)
     found = [each.gather(0, chunk.places) for chunk, each in zip(chunks, sums, strict=True)]
     return result, torch.cat(found).to(eigenvalues.dtype)
 

@@ -2,7 +2,7 @@
 
 A quadratic layer is a linear map followed by products of its outputs. The map is the same for every
 neuron: a matrix product, a convolution or a transposed convolution. Keeping it as one small value
-(`DenseMap`, `ConvMap`, `TransposedConvMap`) lets one formula serve Linear, Conv1d, Conv2d and
+(`DenseOp`, `ConvOp`, `TransposedConvOp`) lets one formula serve Linear, Conv1d, Conv2d and
 Conv3d, and lets the backward pass run the map again where its output was overwritten.
 """
 
@@ -23,7 +23,7 @@ _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_trans
 
 
 @runtime_checkable
-class Map(Protocol):
+class LinearOp(Protocol):
     """What a neuron needs to know of its linear map."""
 
     @property
@@ -92,7 +92,7 @@ def _concat(tensors: Sequence[Tensor], groups: int, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class DenseMap:
+class DenseOp:
     """The matrix product of `torch.nn.Linear`."""
 
     @property
@@ -137,7 +137,7 @@ class DenseMap:
 
 
 @dataclass(frozen=True)
-class ConvMap:
+class ConvOp:
     """The convolution of `torch.nn.Conv1d`, `Conv2d` or `Conv3d`."""
 
     spatial: int
@@ -236,7 +236,7 @@ class ConvMap:
 
 
 @dataclass(frozen=True)
-class TransposedConvMap:
+class TransposedConvOp:
     """The convolution of `torch.nn.ConvTranspose1d`, `ConvTranspose2d` or `ConvTranspose3d`."""
 
     spatial: int
