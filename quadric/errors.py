@@ -39,16 +39,7 @@ def in_one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def explained(rule: str, remedy: str, alone: bool = False) -> Iterator[None]:
-    """A context in which whatever goes wrong in foreign code is a mistake of the user's.
-
-    Args:
-        rule: what must hold.
-        remedy: what to do.
-        alone: leave the foreign error's own traceback out, which may be hundreds of lines.
-
-    Raises:
-        InputError: with the rule, the error in one line, and the remedy.
-    """
+    """A context in which whatever goes wrong in foreign code is a mistake of the user's."""
     try:
         yield
     except Exception as error:

@@ -8,17 +8,7 @@ from pathlib import Path
 
 
 def open_to_others(path: Path, *, root: bool = True, sticky: bool = False) -> str | None:
-    """Why another user could change a file or folder; None if none could.
-
-    Args:
-        path: without links in the folders above it.
-        root: whether it may belong to root.
-        sticky: whether a folder such as /tmp, in which only the owner of a file can replace it,
-            counts as closed.
-
-    Returns:
-        The path and the reason.
-    """
+    """Why another user could change a file or folder; None if none could."""
     if not hasattr(os, "getuid"):  # a system which keeps a user's folders apart by itself
         return None
     user, found = os.getuid(), path.lstat()

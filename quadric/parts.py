@@ -23,18 +23,7 @@ from quadric.ownership import open_to_others
 
 
 def split(name: str, what: str) -> tuple[str, str]:
-    """The module and the attribute of `package.module:function`.
-
-    Args:
-        name: of a part.
-        what: what it is, the subject of the message.
-
-    Returns:
-        Both names. The first may be a path that ends in `.py`.
-
-    Raises:
-        InputError: if one of them is missing.
-    """
+    """The module and the attribute of `package.module:function`."""
     module, _, attribute = name.rpartition(":")
     relative = module.startswith(".") and not module.endswith(".py")
     if not module or relative or not attribute:
@@ -50,19 +39,7 @@ def module_name(name: str) -> str:
 
 
 def find(name: str, what: str, trust: bool | None = None) -> Any:
-    """Imports `package.module:function`.
-
-    Args:
-        name: of the part.
-        what: what it is, the subject of the message.
-        trust: run it even if other users can write its file; None if the user cannot say so.
-
-    Returns:
-        What the name means.
-
-    Raises:
-        InputError: if there is no such module, or nothing of that name in it.
-    """
+    """Imports `package.module:function`."""
     module, attribute = split(name, what)
     found = load(module, what, trust)
     try:
@@ -76,19 +53,7 @@ def find(name: str, what: str, trust: bool | None = None) -> Any:
 
 
 def load(name: str, what: str = "a part", trust: bool | None = None) -> ModuleType:
-    """Imports a module, or a file.
-
-    Args:
-        name: `package.module`, or a path that ends in `.py`.
-        what: what it is for, named by the message.
-        trust: run it even if other users can write its file; None if the user cannot say so.
-
-    Returns:
-        The module.
-
-    Raises:
-        InputError: if it cannot be imported, or another user could have written it.
-    """
+    """Imports a module, or a file."""
     if name.endswith(".py"):
         return _load_file(Path(name), what, trust)
     if name in sys.modules:
@@ -163,16 +128,7 @@ def checksum(module: ModuleType) -> str:
 
 
 def refuse_foreign(path: Path, trustable: bool = True) -> None:
-    """Refuses a file, or a folder, that another user could have written.
-
-    Args:
-        path: what is about to be believed. The folder that it is in counts, too: compiled code may
-            lie there; and those above it, in which it could be replaced.
-        trustable: whether the user can allow it with --trust.
-
-    Raises:
-        InputError: if it belongs to another user, or others can write it.
-    """
+    """Refuses a file, or a folder, that another user could have written."""
     real, folder = (Path(os.path.realpath(each)) for each in (path, path.absolute().parent))
     near = dict.fromkeys((real, real.parent, folder))
     above = dict.fromkeys(each for one in near for each in one.parents if each not in near)

@@ -280,15 +280,7 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 
 def read_tensors(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its metadata.
-
-    Args:
-        path: the file.
-
-    Raises:
-        OSError: if the file cannot be opened.
-        InputError: if it is no safetensors file.
-    """
+    """The tensors of a safetensors file, and its metadata."""
     with open(path, "rb"):
         pass  # Python's own error, with the path, for a file that cannot be opened
     try:
@@ -384,17 +376,7 @@ def _conversion(
 def check_tensors(
     model: nn.Module, values: Mapping[str, Tensor], path: str, keys: set[str] | None = None
 ) -> None:
-    """Refuses tensors that do not fit a model.
-
-    Args:
-        model: the network.
-        values: the tensors, by all their names.
-        path: the file they come from, for the error.
-        keys: the names that there must be; by default those of the model's state dict.
-
-    Raises:
-        InputError: if a name, shape or kind of number differs, or the model is on the meta device.
-    """
+    """Refuses tensors that do not fit a model."""
     state = model.state_dict()
     keys = set(state) if keys is None else keys
     missing = [repr(key) for key in state if key in keys and key not in values]

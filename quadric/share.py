@@ -52,10 +52,6 @@ class LayerShare:
 class QuadraticShare(dict[str, LayerShare]):
     """The shares of a model, by layer name; prints as a table.
 
-    Args:
-        layers: the shares by layer name.
-        unmeasured: the quadratic layers without a share, by name, each with the reason.
-
     Attributes:
         unmeasured: the quadratic layers without a share, by name, each with the reason.
     """

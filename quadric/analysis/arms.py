@@ -75,11 +75,7 @@ class Arm:
 
 
 def arms(runs: Sequence[RunResult]) -> list[Arm]:
-    """The arms of some runs, data set by data set; along each line from small to large.
-
-    Raises:
-        InputError: if two runs that differ have the same arm and seed.
-    """
+    """The arms of some runs, data set by data set; along each line from small to large."""
     found: list[Arm] = []
     for dataset, alike in by_dataset(runs).items():
         groups: dict[str, dict[int | str, RunResult]] = {}

@@ -32,22 +32,7 @@ ROWS = 64  # rows whose second derivatives are held at once
 
 
 def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
-    """Measures how strongly pairs of columns are coupled.
-
-    Args:
-        model: takes rows of columns and gives (N, outputs).
-        rows: of a table.
-
-    Returns:
-        As plain data: `names`, `units`; `strength`, the matrix of the quadratic forms' couplings
-        in the target's unit, and `total`, that of the whole network; `pairs`, all pairs of
-        different columns, the strongest first, and `squares`, the columns with themselves. An
-        entry has its `columns`, `strength`, `total`, and for one output the mean `coefficient` of
-        their product with its `unit`. `notes` says what these numbers leave out.
-
-    Raises:
-        InputError: if there are too many columns.
-    """
+    """Measures how strongly pairs of columns are coupled."""
     columns = rows.columns
     assert columns is not None
     if len(columns.names) > MOST_COLUMNS:

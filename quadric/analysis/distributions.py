@@ -57,17 +57,7 @@ def distribution(values: Tensor) -> Distribution | None:
 
 
 def parameters(layer: nn.Module) -> dict[str, Any]:
-    """What a layer's parameters are like.
-
-    Args:
-        layer: a quadratic layer, or a linear one of torch's.
-
-    Returns:
-        As plain data: the distributions `weights` (of the linear part alone), `quadratic` (the
-        parameters that make it quadratic; for eigen and shared neurons the eigenvalues) and
-        `eigenvalues` (of each neuron's matrix), None where there are none; `effective_rank` of the
-        neurons, a distribution, too; and under `notes` why something is missing.
-    """
+    """What a layer's parameters are like."""
     found: dict[str, Any] = {"weights": _plain(distribution(_linear_weights(layer)))}
     found |= {"quadratic": None, "eigenvalues": None, "effective_rank": None, "notes": []}
     if not isinstance(layer, QuadraticLayer):

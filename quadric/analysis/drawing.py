@@ -31,22 +31,7 @@ def draw(
     width: float | None = None,
     progress: Callable[..., None] = lambda *args, **kwargs: None,
 ) -> tuple[list[Path], list[str]]:
-    """Draws figures and writes their numbers.
-
-    Args:
-        runs: as `quadric.analysis.reading.read` gives them.
-        which: names of figures.
-        folder: where the files go; it is made.
-        latex: whether LaTeX tables are written, too.
-        width: of the figures in inches, by default each figure's own.
-        progress: as `quadric.support.progress.progress_bar` gives it.
-
-    Returns:
-        The files, and as notes a line for every figure that these runs do not give.
-
-    Raises:
-        InputError: if a name is not known, or no figure could be drawn.
-    """
+    """Draws figures and writes their numbers."""
     for name in which:
         if name not in NAMES:
             raise InputError(f"--which must be of {', '.join(NAMES)}, got {name!r}")
@@ -129,15 +114,7 @@ def _file_names(runs: Sequence[RunResult]) -> list[str]:
 
 
 def numbers(name: str, source: Any) -> Table:
-    """The numbers of a figure.
-
-    Args:
-        name: of the figure.
-        source: the runs, or for a figure of one analysis its run.
-
-    Returns:
-        The table.
-    """
+    """The numbers of a figure."""
     if name == "stability":
         return _curves(source)
     if name in figures.OF_RUNS:

@@ -25,18 +25,7 @@ _CHUNK = 1 << 24  # numbers in the matrices that are held at once
 
 
 def dense_form(layer: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
-    """The outputs of a layer as polynomials x'Mx + w'x + b of the inputs of one position.
-
-    Args:
-        layer: a linear or convolutional layer, quadratic or not.
-
-    Returns:
-        M (outputs, n, n), w (outputs, n) and b (outputs), in float64 on the CPU. With groups, n
-        counts the inputs of all groups.
-
-    Raises:
-        InputError: if the layer computes something else than a polynomial of degree two.
-    """
+    """The outputs of a layer as polynomials x'Mx + w'x + b of the inputs of one position."""
     function, inputs = _neuron_function(layer)
     zero = torch.zeros(inputs, dtype=torch.float64)
     matrices = torch.cat(list(_matrices(function, inputs)))
@@ -58,15 +47,6 @@ def true_eigenvalues(layer: QuadraticLayer) -> list[Tensor]:
     """The eigenvalues of each quadratic neuron's matrix that need not be zero.
 
     For a neuron of another degree the matrix is that of the second derivatives at zero, halved.
-
-    Args:
-        layer: a quadratic layer.
-
-    Returns:
-        One vector in float64 for each output that has a quadratic part.
-
-    Raises:
-        InputError: if the matrices are too large.
     """
     if layer.blocks is not None:
         return _of_blocks(layer)
@@ -87,13 +67,6 @@ def true_eigenvalues(layer: QuadraticLayer) -> list[Tensor]:
 
 def effective_rank(eigenvalues: Tensor) -> float:
     """How many eigenvalues matter: e to the entropy of their magnitudes (Roy and Vetterli 2007).
-
-    Args:
-        eigenvalues: of one matrix.
-
-    Returns:
-        From 1, if one eigenvalue is alone, to their number, if all are equally large; 0 if none is
-        other than zero.
 
     Examples:
         >>> effective_rank(torch.tensor([2.0, -2.0, 0.0]))

@@ -27,14 +27,6 @@ SMALLEST = 4
 def low_frequency_shares(maps: Tensor, spatial: int, cutoff: float = CUTOFF) -> Tensor:
     """The share of each map's energy at low frequencies, its mean aside.
 
-    Args:
-        maps: (..., *space).
-        spatial: the number of dimensions of the space.
-        cutoff: cycles per pixel.
-
-    Returns:
-        The shares, (...), from 0 to 1; NaN for a map that does not vary.
-
     Examples:
         >>> row = torch.tensor([[1.0, 2.0, 1.0, 0.0, -1.0, -2.0, -1.0, 0.0]])  # period 8
         >>> low_frequency_shares(row, 1) > 0.99, low_frequency_shares(row[:, ::2], 1)
@@ -56,11 +48,7 @@ def low_frequency_shares(maps: Tensor, spatial: int, cutoff: float = CUTOFF) -> 
 
 
 class Frequencies:
-    """Collects the shares of one layer's two parts, picture by picture.
-
-    Args:
-        cutoff: cycles per pixel.
-    """
+    """Collects the shares of one layer's two parts, picture by picture."""
 
     def __init__(self, cutoff: float = CUTOFF) -> None:
         self.cutoff = cutoff
@@ -113,13 +101,6 @@ def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
     linear ones, on average over the layers and in most of the layers. It fails if it is clearly
     less on average. If nothing is clear, neither on average nor that it is more in a layer, no
     difference was found. Otherwise it holds in part.
-
-    Args:
-        layers: the shares by layer.
-
-    Returns:
-        `holds` ("yes", "no", "in part", "unclear", or None without a measurement), counts of
-        layers, the mean over the layers with its interval over pictures, and the `sentence`.
     """
     measured = {name: found for name, found in layers.items() if found.pairs}
     if not measured:

@@ -39,22 +39,7 @@ def measure(
     cutoff: float = CUTOFF,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measures what the neurons of a network learned.
-
-    Args:
-        model: left as it was.
-        data: what it is run on.
-        shown: pictures whose responses are kept, as a batch.
-        layers: whose responses are kept; by default a few, evenly spread over the depth.
-        cutoff: below which frequencies are low, in cycles per pixel.
-        progress: told of the steps that were done, what comes next, and all steps.
-
-    Returns:
-        The analysis as plain data, the content of analysis.json.
-
-    Raises:
-        InputError: if a layer to be shown has no maps, or the model does not fit the data.
-    """
+    """Measures what the neurons of a network learned."""
     check_model(model)
     model = unwrapped(model)
     named = {name: module for name, module in model.named_modules() if _has_weights(module)}

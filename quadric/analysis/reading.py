@@ -150,16 +150,6 @@ def _recipe_fields() -> tuple[frozenset[str], dict[str, Any]]:
 def read(sources: Iterable[Any]) -> tuple[list[RunResult], list[str]]:
     """Reads runs.
 
-    Args:
-        sources: run directories, folders of them, result files; a `Result` of `quadric.train`;
-            results that were read already, as mappings or as `RunResult`.
-
-    Returns:
-        The runs, and as notes a line for everything that could not be read or lacks something.
-
-    Raises:
-        InputError: if a path does not exist, or no run is left.
-
     Examples:
         >>> runs, notes = read([{"recipe": "digits", "neuron": "eigen", "test_accuracy": 0.5}])
         >>> runs[0].score, notes[0][:36]
@@ -342,16 +332,7 @@ def _records(epochs: Any) -> list[dict[str, float | None]]:
 
 
 def curve(run: RunResult, part: str, what: str) -> list[tuple[float, float | None]]:
-    """A number of each epoch: (epoch, value), None where it was not finite.
-
-    Args:
-        run: the run.
-        part: "train", or "test" for the validation part where there is one.
-        what: "loss" or "score".
-
-    Returns:
-        The points, none if the run did not record it.
-    """
+    """A number of each epoch: (epoch, value), None where it was not finite."""
     key, scale = "loss", 1.0
     if what == "score":
         key, scale = run.metric.epoch_key, run.metric.scale

@@ -76,23 +76,7 @@ class Samples:
 
 
 def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> Samples:
-    """The inputs that a network is analyzed on.
-
-    Args:
-        data: a data set of `quadric.data` (of its test part as many samples as wanted, evenly
-            spread; a table is standardized, as for training); a tensor or a data frame of inputs;
-            or an iterable of batches.
-        limit: the most inputs.
-        flat: whether the network takes pictures as rows of pixels.
-        names: of the columns, if the data does not know them.
-
-    Returns:
-        The inputs.
-
-    Raises:
-        InputError: if there are none.
-        InputTypeError: if the data is of another kind.
-    """
+    """The inputs that a network is analyzed on."""
     if limit < 1:
         raise InputError(f"an analysis needs at least 1 sample, got {limit}: ask for more")
     columns = None
@@ -159,19 +143,7 @@ def _columns(table: TableData) -> Columns:
 
 
 def read_pictures(files: Sequence[str | Path], like: Samples) -> Tensor:
-    """Reads given pictures and brings them to the shape that a network takes.
-
-    Args:
-        files: pictures in any format of Pillow's.
-        like: their shape and normalization are taken.
-
-    Returns:
-        The pictures as a batch.
-
-    Raises:
-        InputError: if the network takes no pictures.
-        FileError: if a file is no picture.
-    """
+    """Reads given pictures and brings them to the shape that a network takes."""
     if len(like.shape) != 3 or like.normalization is None:
         raise InputError(
             "pictures can be given only to a network that takes pictures: leave them out"

@@ -77,15 +77,7 @@ def neuron_styles(neurons: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def line_styles(lines: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """What matplotlib draws each line with.
-
-    Args:
-        lines: the neuron and the name of each line. Lines of one neuron share its color and differ
-            in their dashes.
-
-    Returns:
-        Keyword arguments of `plot` by the line's name.
-    """
+    """What matplotlib draws each line with."""
     base = neuron_styles(neuron for neuron, _ in lines)
     found: dict[str, dict[str, Any]] = {}
     used: dict[str, int] = {}
@@ -108,13 +100,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def number_axis(axis: Any, values: Sequence[float], *, cost: bool = False) -> None:
-    """Makes an axis logarithmic where its numbers span more than a factor of four.
-
-    Args:
-        axis: `axes.xaxis` or `axes.yaxis`.
-        values: that are drawn.
-        cost: whether they are counts, shown as 10k and 1M.
-    """
+    """Makes an axis logarithmic where its numbers span more than a factor of four."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
     shown = [value for value in values if value is not None]

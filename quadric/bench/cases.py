@@ -131,22 +131,7 @@ def make_cases(
     options: Mapping[str, Any] | None = None,
     step: Step | None = None,
 ) -> list[Case]:
-    """The linear case and those of `neurons`, on each path, in each format and dtype.
-
-    Args:
-        group: what they are compared within.
-        build: makes the module, from a neuron's name and its options.
-        inputs: its arguments.
-        neurons: registry names.
-        paths: of `PATHS`.
-        formats: of `FORMATS`, or an empty string where there is no choice.
-        dtypes: of `DTYPES`.
-        options: of all neurons but linear.
-        step: makes a training step of its own.
-
-    Returns:
-        The cases, linear ones first.
-    """
+    """The linear case and those of `neurons`, on each path, in each format and dtype."""
     cases = []
     for neuron in ["linear", *(n for n in neurons if n != "linear")]:
         chosen = dict(options or {}) if neuron != "linear" else {}
@@ -171,12 +156,7 @@ def make_cases(
 
 
 def draw_eigenvalues_(module: nn.Module, std: float) -> None:
-    """Gives a fresh network eigenvalues that are not zero.
-
-    Args:
-        module: the network.
-        std: their standard deviation.
-    """
+    """Gives a fresh network eigenvalues that are not zero."""
     for name, parameter in module.named_parameters():
         if name.endswith("eigenvalues"):
             nn.init.normal_(parameter, std=std)
@@ -190,19 +170,7 @@ def layer_cases(
     dtypes: Sequence[str] = ("float32",),
     options: Mapping[str, Any] | None = None,
 ) -> list[Case]:
-    """Single 3x3 convolutions with as many outputs as inputs.
-
-    Args:
-        neurons: the neurons to compare with linear.
-        shapes: channels, size and batch of each.
-        paths: of `PATHS`.
-        formats: of `FORMATS`.
-        dtypes: of `DTYPES`.
-        options: of all neurons but linear.
-
-    Returns:
-        The cases.
-    """
+    """Single 3x3 convolutions with as many outputs as inputs."""
     cases = []
     for channels, size, batch in shapes:
         group = f"conv {channels}x{size}x{size}, batch {batch}"
@@ -219,17 +187,7 @@ def rank_cases(
     path: str = "kernels",
     shape: tuple[int, int, int] = (64, 16, 64),
 ) -> list[Case]:
-    """One convolution at growing rank.
-
-    Args:
-        ranks: which ones.
-        neurons: neurons that have a rank.
-        path: of `PATHS`.
-        shape: channels, size and batch.
-
-    Returns:
-        The cases; the linear one is there once.
-    """
+    """One convolution at growing rank."""
     cases = layer_cases((), (shape,), ("plain",), ("nchw",))
     for neuron in neurons:
         for rank in ranks:
@@ -248,25 +206,7 @@ def network_cases(
     inputs: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[Case]:
-    """A whole network: a name of `quadric.models`, "transformer", or module:factory.
-
-    Args:
-        name: the network.
-        neurons: the neurons to compare with linear.
-        paths: which of plain, kernels and compiled.
-        formats: the memory formats of image networks.
-        dtypes: float32, bf16 or both.
-        batch: the batch size; by default 128 (64 sentences for the transformer).
-        inputs: shapes of one input in words, such as "3x32x32" or "128:int64"; by default those of
-            the network. Numbers are random, indices zero.
-        options: of all neurons but linear.
-
-    Returns:
-        The cases.
-
-    Raises:
-        InputError: if the network does not run on these inputs, or cannot be trained.
-    """
+    """A whole network: a name of `quadric.models`, "transformer", or module:factory."""
     if name == "transformer":
         if inputs:
             raise InputError("the transformer has its own inputs: leave --input out")
@@ -353,15 +293,7 @@ def _helmholtz_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[]
 
 
 def small_cases(paths: Sequence[str] = ("plain", "kernels")) -> list[Case]:
-    """Small networks, where the number of calls counts: a perceptron, and an equation.
-
-    Args:
-        paths: which of plain and kernels.
-
-    Returns:
-        Cases of a perceptron 8-64-64-1 whose step is one of Adam, and of a perceptron
-        2-24-24-24-1 whose step takes second derivatives.
-    """
+    """Small networks, where the number of calls counts: a perceptron, and an equation."""
     rows = (torch.randn(256, 8),)
     points = (torch.rand(1024, 2).requires_grad_(),)
     table = _perceptron(8, (64, 64), "relu")

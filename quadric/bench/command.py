@@ -15,19 +15,7 @@ REPEATS = {False: 3, True: 12}
 
 
 def chosen(what: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """Checks the names that an option lists.
-
-    Args:
-        what: the option, the subject of the message.
-        names: what was asked for.
-        known: what there is.
-
-    Returns:
-        The names, each once.
-
-    Raises:
-        InputError: if there is no name, or one that is not known.
-    """
+    """Checks the names that an option lists."""
     for name in names:
         if name not in known:
             raise InputError(f"{what} must be among {', '.join(known)}, got {name!r}")
@@ -37,17 +25,7 @@ def chosen(what: str, names: Sequence[str], known: Collection[str]) -> list[str]
 
 
 def usable_paths(paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The paths that this machine can take.
-
-    Args:
-        paths: those that were asked for.
-
-    Returns:
-        The paths, with plain in place of kernels where they cannot be built, and notes on that.
-
-    Raises:
-        InputError: if a path is compiled and torch finds no compiler.
-    """
+    """The paths that this machine can take."""
     if "compiled" in paths:
         from torch._inductor import cpp_builder
 

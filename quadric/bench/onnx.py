@@ -94,15 +94,7 @@ class LatencyReport:
 
 
 def latency_summary(rows: Sequence[dict[str, Any]], markdown: bool = False) -> str:
-    """A line for each network and batch size.
-
-    Args:
-        rows: of a report.
-        markdown: whether the table is for a page.
-
-    Returns:
-        Linear's time, and the ratios of the others to it.
-    """
+    """A line for each network and batch size."""
     names = [name for name in NEURONS if name != "linear"]
     lines = []
     for key in dict.fromkeys((row["network"], row["batch"]) for row in rows):
@@ -127,18 +119,7 @@ def bench_onnx(
     threads: int = 1,
     tick: Callable[[], object] = lambda: None,
 ) -> LatencyReport:
-    """Exports each network with linear, eigen and shared neurons, and times the files, interleaved.
-
-    Args:
-        networks: which ones.
-        rounds: how often to measure everything.
-        seconds: for each network and batch size.
-        threads: of one run.
-        tick: is called after each network and batch size of a round.
-
-    Returns:
-        The report.
-    """
+    """Exports each network with linear, eigen and shared neurons, and times the files, interleaved."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for i, network in enumerate(networks):

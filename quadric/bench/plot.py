@@ -23,12 +23,7 @@ def check_format(path: Path) -> None:
 
 
 def plot(report: BenchReport, path: Path) -> None:
-    """Draws the ratios to linear of every neuron against its rank.
-
-    Args:
-        report: of `rank_cases`.
-        path: the file; its suffix is the format.
-    """
+    """Draws the ratios to linear of every neuron against its rank."""
     # Medians within a turn: what counts here is small differences.
     titles = {"training_turns": "training step", "inference_turns": "inference"}
     titles |= {"memory": "peak memory"}

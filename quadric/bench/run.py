@@ -89,22 +89,7 @@ def run(
     rounds: int = 1,
     at_least: float = 0.0,
 ) -> BenchReport:
-    """Times all cases, group by group; those of one path are interleaved with the linear ones.
-
-    Args:
-        cases: of `layer_cases`, `network_cases`, `small_cases` or `rank_cases`; linear ones must be
-            among them.
-        repeats: how many timed runs of each case.
-        memory: also measure the peak memory of a training step.
-        tick: called after each timed run, for a progress bar.
-        rounds: how often to make the whole comparison: the spread of its ratios over the rounds
-            says how far to trust them.
-        at_least: seconds of training steps, and of inferences, below which a round of a group goes
-            on.
-
-    Returns:
-        The report.
-    """
+    """Times all cases, group by group; those of one path are interleaved with the linear ones."""
     rows: list[dict[str, Any]] = []
     before = kernels.active()
     # Networks of one class share a limit of compilations, beyond which torch runs them uncompiled.
@@ -123,12 +108,6 @@ def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
     """The cases of a group whose runs are interleaved: those of one path, with their linear ones.
 
     The fewer there are, the closer in time are both sides of a ratio.
-
-    Args:
-        cases: of one group.
-
-    Returns:
-        Lists of cases; linear ones may be in several.
     """
     found: dict[tuple[Any, ...], list[Case]] = {}
     for case in cases:
@@ -144,16 +123,7 @@ def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:
 
 
 def expected_seconds(cases: Sequence[Case], repeats: int, rounds: int) -> float:
-    """About how long `run` takes, from one run of each case after one to warm up.
-
-    Args:
-        cases: what is timed.
-        repeats: of `run`.
-        rounds: of `run`.
-
-    Returns:
-        Seconds.
-    """
+    """About how long `run` takes, from one run of each case after one to warm up."""
     total, before = 0.0, kernels.active()
     for group in _groups(cases):
         once = [0.0, 0.0]

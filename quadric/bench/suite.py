@@ -31,21 +31,7 @@ def suite_cases(
     sentences: int | None = None,
     shapes: Sequence[tuple[int, int, int]] = ANCHOR_SHAPES,
 ) -> list[Case]:
-    """All cases of the suite.
-
-    Args:
-        paths: which paths the network is timed on.
-        network: the image network.
-        batch: its batch size, 128 by default.
-        sentences: the batch size of the Transformer, 64 by default.
-        shapes: channels, size and batch of the layers.
-
-    Returns:
-        The cases.
-
-    Raises:
-        InputError: if there is no path besides compiled.
-    """
+    """All cases of the suite."""
     eager = [path for path in paths if path != "compiled"]
     if not eager:
         raise InputError(
@@ -66,16 +52,7 @@ def suite_cases(
 
 
 def summary(rows: Rows, markdown: bool = False) -> str:
-    """The times of each network and path, as ratios to the linear network.
-
-    Args:
-        rows: of a report.
-        markdown: whether the table is for a page.
-
-    Returns:
-        Per neuron training / inference: medians of the ratios within one turn, and in brackets the
-        ratios of the best times, each in the better memory format.
-    """
+    """The times of each network and path, as ratios to the linear network."""
     lines = []
     for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
         mine = [row for row in rows if (row["group"], row["path"]) == (group, path)]

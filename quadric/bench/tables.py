@@ -80,19 +80,7 @@ def bench_tables(
     repeats: int = 5,
     tick: Callable[[], object] = lambda: None,
 ) -> TableBench:
-    """Times single fits and stacks, interleaved.
-
-    Args:
-        rows: of the table.
-        hidden: widths of all networks.
-        epochs: of all fits; none stops early.
-        networks: of a stack: five folds of three starts by default, as in `quadric compare`.
-        repeats: timed rounds, after one to warm up.
-        tick: called after each run, for a progress bar.
-
-    Returns:
-        The times.
-    """
+    """Times single fits and stacks, interleaved."""
     settings = {
         "rows": rows, "columns": 8, "hidden": list(hidden), "batch_size": min(200, rows),
         "epochs": epochs, "networks": networks, "repeats": repeats, "dtype": "float32",

@@ -79,17 +79,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(what: str, text: str, separator: str = ",", count: int | None = None) -> list[int]:
-    """The positive whole numbers of a list such as `64,64` or `20x32x128`.
-
-    Args:
-        what: the option, the subject of the message.
-        text: the list.
-        separator: what stands between two numbers.
-        count: how many there must be; None for any number but zero.
-
-    Raises:
-        InputError: if it is not such a list.
-    """
+    """The positive whole numbers of a list such as `64,64` or `20x32x128`."""
     parts = [part.strip() for part in text.split(separator)]
     found = [int(part) for part in parts if part.isdecimal()]
     if len(found) != len(parts) or min(found) < 1 or count not in (None, len(found)):
@@ -100,13 +90,7 @@ def numbers(what: str, text: str, separator: str = ",", count: int | None = None
 
 
 def show(text: object, data: Any, json_file: str | None) -> None:
-    """Prints a result, and writes it as strict JSON where that is asked for.
-
-    Args:
-        text: what a person reads. It is not printed if JSON goes to stdout.
-        data: what a program reads; None if there is no result, and the text says why.
-        json_file: the value of `--json`.
-    """
+    """Prints a result, and writes it as strict JSON where that is asked for."""
     if data is None:
         print(text, file=sys.stderr if json_file == "-" else sys.stdout)
         return

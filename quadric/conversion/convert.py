@@ -149,20 +149,7 @@ def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
 def prepare_conversion(
     model: nn.Module, request: Request, run: Callable[[], Any] | None = None
 ) -> tuple[Swap, ConversionReport]:
-    """Does everything that `convert_` does, except for the change to the model.
-
-    Args:
-        model: the network.
-        request: the arguments of `convert_`.
-        run: runs the model for an example and returns its outputs, if there is an example.
-
-    Returns:
-        The swap that does it, and the report without the counts of the converted model.
-
-    Raises:
-        InputError: as for `convert_`.
-        InputTypeError: as for `convert_`.
-    """
+    """Does everything that `convert_` does, except for the change to the model."""
     check_convertible(model)
     request.check()
     targets = find_targets(model)
@@ -197,19 +184,7 @@ def prepare_conversion(
 
 
 def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
-    """Builds exactly the layers named, each with its own neuron and options, and changes nothing.
-
-    Args:
-        model: the plain model.
-        plan: from layer name to `neuron`, `rank`, `init` and the neuron's options. A plan for an
-            nn.MultiheadAttention also fits our own attention in its place.
-
-    Returns:
-        The swap: its `do` puts the new layers into the model, its `undo` takes them out again.
-
-    Raises:
-        InputError: if a layer is not in the model or cannot be converted.
-    """
+    """Builds exactly the layers named, each with its own neuron and options, and changes nothing."""
     check_convertible(model)
     by_name = {name: target for target in find_targets(model) for name in target.names}
     entries: dict[str, Mapping[str, Any]] = {}
@@ -260,15 +235,7 @@ _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")
 
 
 def check_convertible(model: nn.Module) -> None:
-    """Checks that a model has layers that can be replaced in it.
-
-    Args:
-        model: the network.
-
-    Raises:
-        InputError: if it is a single layer, or wrapped for distributed training.
-        InputTypeError: if it is not an eager module.
-    """
+    """Checks that a model has layers that can be replaced in it."""
     check_model(model)
     if is_candidate(model) or isinstance(model, QuadraticLayer):
         remedy = "QuadraticMultiheadAttention.from_mha(model)"

@@ -70,12 +70,6 @@ def describe_layers(model: nn.Module) -> Iterator[tuple[str, LayerDescription, i
     """Describes every place of every quadratic layer.
 
     An attention whose projections are alike is one layer.
-
-    Args:
-        model: the network.
-
-    Yields:
-        The layer's name, what it is, the id of the module.
     """
     if isinstance(model, QuadraticLayer):
         yield "", describe_layer(model), id(model)

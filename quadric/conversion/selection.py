@@ -57,12 +57,7 @@ class Request:
         return "published" if cannot else self.init
 
     def check(self) -> None:
-        """Checks everything that does not depend on the model.
-
-        Raises:
-            InputError: if an argument has a value that does not fit.
-            InputTypeError: if an argument has the wrong type.
-        """
+        """Checks everything that does not depend on the model."""
         row, rank = self.row, self.rank
         if self.neuron == "linear":
             raise InputError(
@@ -101,14 +96,6 @@ class Selector:
 
     A string is a regular expression that must match the whole name, a list holds exact names or
     suffixes (after a dot), a callable gets the name and the module. None matches nothing.
-
-    Args:
-        argument: the name of the argument, for messages.
-        selection: its value.
-
-    Raises:
-        InputError: if the expression is not valid.
-        InputTypeError: if the selection is of another type.
     """
 
     def __init__(self, argument: str, selection: Selection | None) -> None:
@@ -180,20 +167,7 @@ def keeps_weights(row: Neuron, start: str) -> bool:
 def choose(
     model: nn.Module, request: Request, targets: list[Target], traced: Trace | None
 ) -> tuple[list[Target], list[Skipped]]:
-    """Chooses the layers to convert, and warns of names that match none.
-
-    Args:
-        model: the network.
-        request: the arguments of the conversion, checked.
-        targets: the candidates.
-        traced: what a forward pass showed, if there was one.
-
-    Returns:
-        The layers to convert, in forward order, and the others with their reasons.
-
-    Raises:
-        InputError: if no layer is left, or an argument does not fit the model.
-    """
+    """Chooses the layers to convert, and warns of names that match none."""
     include, exclude = Selector("include", request.include), Selector("exclude", request.exclude)
     known = [name for target in targets for name in target.names]
     for name in request.rank if isinstance(request.rank, Mapping) else ():
@@ -293,19 +267,7 @@ class Trace:
 
 
 def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Trace:
-    """Runs the model once and watches the targets.
-
-    Args:
-        model: the network.
-        targets: the layers to watch.
-        run: runs it and returns its outputs.
-
-    Returns:
-        What the pass showed.
-
-    Raises:
-        InputError: if the model has lazy layers.
-    """
+    """Runs the model once and watches the targets."""
     check_initialized(model)  # a forward pass would make its parameters
     inputs: dict[int, list[Tensor]] = {}
     outputs: dict[int, list[Tensor]] = {}
@@ -354,17 +316,7 @@ def is_shortcut(target: Target) -> bool:
 
 
 def find_heads(model: nn.Module, targets: list[Target], traced: Trace | None) -> list[Target]:
-    """Finds the heads of a network.
-
-    Args:
-        model: the network.
-        targets: its candidates.
-        traced: what a forward pass showed, if there was one.
-
-    Returns:
-        The last linear layer, if it makes the model's output, has the name of a head, is tied to an
-        embedding, or ends a Sequential; and other layers that are tied to one and make an output.
-    """
+    """Finds the heads of a network."""
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     outputs = [t for t in targets if id(getattr(t.module, "weight", None)) in tied]
     heads = [t for t in outputs if traced is not None and id(t.module) in traced.makes_output]

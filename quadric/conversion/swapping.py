@@ -34,12 +34,7 @@ _QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
 
 
 class Swap:
-    """New layers for old ones in a model.
-
-    Args:
-        model: the network.
-        built: the old layers, each with its new one.
-    """
+    """New layers for old ones in a model."""
 
     def __init__(self, model: nn.Module, built: list[tuple[Target, nn.Module]]) -> None:
         self.model = model
@@ -66,9 +61,6 @@ def set_fused_paths(model: nn.Module) -> None:
 
     In eval mode `nn.TransformerEncoderLayer` gives the weights of its layers to one kernel, which
     would leave out the squares without an error.
-
-    Args:
-        model: the network.
     """
     for module in model.modules():
         for kind, (attribute, off) in _FUSED.items():
@@ -94,9 +86,6 @@ def set_adapters(model: nn.Module) -> None:
 
     Merged into the weight, an adapter would be squared, too. That changes nothing only while the
     squares have weight zero.
-
-    Args:
-        model: the network.
     """
     for module in model.modules():
         base = module._modules.get("base_layer")
@@ -123,18 +112,7 @@ def _merge(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
-    """Builds the quadratic layer for a linear one, with everything the old one carried.
-
-    Args:
-        target: the old layer.
-        options: `neuron`, `rank`, `init` and the neuron's further options.
-
-    Returns:
-        The new layer.
-
-    Raises:
-        InputError: if the neuron refuses the layer.
-    """
+    """Builds the quadratic layer for a linear one, with everything the old one carried."""
     module: Any = target.module
     chosen = {key: value for key, value in options.items() if key != "rank" or value is not None}
     with naming_layer(target.name):
@@ -157,17 +135,7 @@ def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
 
 
 def build_linear(target: Target) -> nn.Module:
-    """Builds the linear layer for a quadratic one: the inverse of `build_quadratic`.
-
-    Args:
-        target: the quadratic layer, or an attention of such layers.
-
-    Returns:
-        The new layer.
-
-    Raises:
-        InputError: if the layer has no linear part.
-    """
+    """Builds the linear layer for a quadratic one: the inverse of `build_quadratic`."""
     layer: Any = target.module
     with naming_layer(target.name):
         if isinstance(layer, QuadraticMultiheadAttention):

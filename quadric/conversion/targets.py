@@ -68,14 +68,7 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """Visits every place of every module, and enters each parent once.
-
-    Args:
-        model: the network.
-
-    Yields:
-        Full name, parent, key in the parent, module.
-    """
+    """Visits every place of every module, and enters each parent once."""
     entered: set[int] = set()
 
     def enter(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
@@ -94,15 +87,7 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
 
 
 def collect(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[Target]:
-    """The modules of a model for which `wanted` is true, each with all its places.
-
-    Args:
-        model: the network.
-        wanted: decides on each module.
-
-    Returns:
-        The modules in registration order.
-    """
+    """The modules of a model for which `wanted` is true, each with all its places."""
     found: dict[int, Target] = {}
     for name, parent, key, module in walk(model):
         if wanted(module):
@@ -197,21 +182,7 @@ def naming_layer(name: str) -> Iterator[None]:
 def obstacle(
     target: Target, row: Neuron, rule: Rule, around: Surroundings, keeps: bool
 ) -> str | None:
-    """Why a layer must stay linear.
-
-    Args:
-        target: the layer.
-        row: the neuron it is to become.
-        rule: that neuron with its options.
-        around: how the rest of the model depends on its layers.
-        keeps: whether the new layer keeps the parameters.
-
-    Returns:
-        The reason, or None for a layer that can be converted.
-
-    Raises:
-        InputError: if the layer has no parameters yet.
-    """
+    """Why a layer must stay linear."""
     module = target.module
     if isinstance(module, QuadraticLayer):
         return f"already quadratic ({module.neuron})"
@@ -336,19 +307,7 @@ def run_examples(
     example_inputs: Any,
     watching: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """Runs a model once and leaves it as it was.
-
-    Args:
-        model: the network.
-        example_inputs: a tensor, a tuple or a mapping.
-        watching: a context that is entered around the forward pass.
-
-    Returns:
-        The output of the model.
-
-    Raises:
-        InputError: if the model does not take the inputs.
-    """
+    """Runs a model once and leaves it as it was."""
     args, kwargs = call_arguments(model, example_inputs)
     remedy = "give the arguments of model.forward as a tensor, a tuple or a mapping"
     with (

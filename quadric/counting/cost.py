@@ -134,17 +134,7 @@ def layer_rule(layer: nn.Module) -> Rule | None:
 
 
 def layer_macs(layer: QuadraticLayer, rule: Rule, input: Tensor, output: Tensor) -> tuple[int, int]:
-    """The MACs of one call of a layer.
-
-    Args:
-        layer: a Quadric layer.
-        rule: the rule that counts it.
-        input: its input.
-        output: its output.
-
-    Returns:
-        All MACs, and how many of them its linear layer would not have.
-    """
+    """The MACs of one call of a layer."""
     linear_op = layer.linear_op
     n, outputs, groups = layer.num_inputs, layer.num_outputs, linear_op.groups
     positions = output.numel() // outputs

@@ -56,17 +56,7 @@ _OWN: dict[str, Callable[..., int]] = {
 
 
 def macs(operator: Any, args: Any, kwargs: Any, out: Any) -> int | None:
-    """The multiply-accumulates of one call.
-
-    Args:
-        operator: the overload that ran.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        out: its result.
-
-    Returns:
-        The count, or None for an operator that has no formula.
-    """
+    """The multiply-accumulates of one call."""
     packet = operator._overloadpacket
     if packet in flop_registry:
         operations: int = flop_registry[packet](*args, **kwargs, out_val=out)
@@ -111,15 +101,7 @@ _WORDS = {
 
 
 def reason_uncounted(operator: Any) -> str | None:
-    """The kind of an operator that has no formula.
-
-    Args:
-        operator: the overload that ran.
-
-    Returns:
-        The kind, or None if the operator multiplies nothing by its nature. "no formula" is the kind
-        that deserves a look: it may hide a matrix product.
-    """
+    """The kind of an operator that has no formula."""
     name = operator._overloadpacket.__name__.strip("_")
     if operator.namespace == "prim" or operator.is_view or name in _FREE:
         return None

@@ -70,12 +70,7 @@ class Batching:
             raise InputError(f"rank must be in 0 ... {self.world_size - 1}, got {self.rank}")
 
     def order(self, count: int, epoch: int) -> Tensor:
-        """Indices of the samples that this process sees in one epoch.
-
-        Args:
-            count: samples in all.
-            epoch: counted from 0.
-        """
+        """Indices of the samples that this process sees in one epoch."""
         order = torch.arange(count)
         if self.shuffle:
             order = torch.randperm(count, generator=make_generator(self.seed, epoch))
@@ -232,19 +227,7 @@ class SplitDataset:
 def stratified_split(
     labels: Tensor | Sequence[int], fraction: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Splits indices in two, with the same share of every class.
-
-    Args:
-        labels: class of each sample.
-        fraction: share of the first part.
-        seed: of the choice.
-
-    Returns:
-        Indices of the first part and of the rest, both ascending.
-
-    Raises:
-        InputError: if the fraction is not between 0 and 1, or leaves a part empty.
-    """
+    """Splits indices in two, with the same share of every class."""
     if not 0 < fraction < 1:
         raise InputError(f"fraction must be between 0 and 1, got {fraction}")
     labels = torch.as_tensor(labels)

@@ -167,17 +167,7 @@ def load(
     augment: bool = True,
     progress: bool = True,
 ) -> ImageData:
-    """Loads one of the two data sets.
-
-    Args:
-        source: `CIFAR10` or `CIFAR100`.
-        data_dir: directory with the archive, with the folder that it unpacks to, or that folder
-            itself. None downloads the archive, once, to the directory that the environment variable
-            QUADRIC_CACHE names, or else to the user's cache.
-        resize: average the pictures down to this many pixels per side, a divisor of 32.
-        augment: crop from four black pixels around the picture (fewer if resized), and flip.
-        progress: show the download.
-    """
+    """Loads one of the two data sets."""
     if resize is not None and (not isinstance(resize, int) or resize < 1 or 32 % resize):
         raise InputError(f"resize must be a divisor of 32 (16, 8, ...), got {resize!r}")
     parts = _read(source, data_dir, progress)
@@ -199,12 +189,7 @@ def load(
 
 
 def average_down(images: Tensor, factor: int) -> Tensor:
-    """Averages squares of `factor` pixels per side, rounded to the nearest byte.
-
-    Args:
-        images: (N, C, H, W) uint8, H and W multiples of `factor`.
-        factor: pixels per side.
-    """
+    """Averages squares of `factor` pixels per side, rounded to the nearest byte."""
     if factor == 1:
         return images
     # Integer sums over the pixels of a square; in pieces, because they take four times the bytes.

@@ -74,17 +74,7 @@ def make_table(
     categories: Sequence[str] = (),
     group: str | None = None,
 ) -> UserTable:
-    """Decides what the columns of a frame are.
-
-    Args:
-        name: of the table.
-        frame: as read.
-        target: the column to predict.
-        task: "regression" or "classification"; None finds it from the target.
-        drop: columns to leave out.
-        categories: columns to take as categories, whatever they look like.
-        group: a column that names groups of rows, which is not learned from.
-    """
+    """Decides what the columns of a frame are."""
     asked = {"target": [target], "drop": drop, "categories": categories}
     for what, wanted in (asked | {"split group": [] if group is None else [group]}).items():
         for column in wanted:
@@ -277,15 +267,7 @@ def classify_column(
     is_target: bool = False,
     remedy: str | None = None,
 ) -> tuple[str, pd.Series]:
-    """The kind of a column, and the column in the type of its kind.
-
-    Args:
-        values: with an index that counts the rows from 0, which messages name.
-        column: its name.
-        as_category: take it for a category, whatever it looks like.
-        is_target: for the message.
-        remedy: what to do about text among numbers; None names the options of the command.
-    """
+    """The kind of a column, and the column in the type of its kind."""
     import pandas as pd
     from pandas.api import types
 
@@ -364,12 +346,7 @@ def is_day_first(text: pd.Series) -> bool:
 
 
 def as_dates(text: pd.Series, day_first: bool | None = None) -> pd.Series | None:
-    """Text as dates; None if it holds something else.
-
-    Args:
-        text: without holes.
-        day_first: whether the day stands before the month; None finds it from the text.
-    """
+    """Text as dates; None if it holds something else."""
     import pandas as pd
 
     if not all(_DATE.fullmatch(cell) for cell in text.head(100)):
@@ -399,14 +376,7 @@ def _refuse_infinite(numbers: pd.Series, column: str) -> None:
 def why_useless(
     series: pd.Series, column: str, kind: str, keep_numbers: bool = False
 ) -> str | None:
-    """Why nothing can be learned from a column; None if something can.
-
-    Args:
-        series: of the type of its kind.
-        column: its name.
-        kind: of the column.
-        keep_numbers: take no number for an identifier.
-    """
+    """Why nothing can be learned from a column; None if something can."""
     present = series.dropna()
     if not len(present):
         return "empty"

@@ -35,27 +35,7 @@ def load(
     test: float = 0.2,
     seed: int = 0,
 ) -> TableData | UserDataset:
-    """Reads a table and splits off test rows.
-
-    Args:
-        file: a CSV or Parquet file.
-        data_dir: the folder it is in; None for the current one.
-        target: the column to predict.
-        task: "regression" or "classification"; None finds it from the target.
-        drop: columns to leave out.
-        categories: columns to take as categories, whatever they look like.
-        delimiter: of the file; None finds it.
-        rows: read only this many.
-        test: share of the rows to test on.
-        seed: of their choice.
-
-    Returns:
-        A table of numbers for a regression. For a classification, rows with labels, whose columns
-        have mean 0 and deviation 1.
-
-    Raises:
-        InputError: if the file cannot be read, or a column does not fit.
-    """
+    """Reads a table and splits off test rows."""
     path = Path(file) if data_dir is None else Path(data_dir) / file
     load_extra("sklearn", "a table from a file", "tables")
     frame = read_table(str(path), delimiter=delimiter, rows=rows)

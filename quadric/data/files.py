@@ -38,17 +38,7 @@ def read_text(path: Path, remedy: str) -> str:
 
 
 def check_md5(path: str | Path, md5: str, remedy: str, data: bytes | None = None) -> None:
-    """Refuses a file that does not have the published checksum.
-
-    Args:
-        path: of the file, or its name in an archive.
-        md5: the published checksum.
-        remedy: where to get the file.
-        data: its content, if it has been read already.
-
-    Raises:
-        InputError: if it cannot be read or has another checksum.
-    """
+    """Refuses a file that does not have the published checksum."""
     found, size = hashlib.md5(usedforsecurity=False), 0
     try:
         with open(path, "rb") if data is None else io.BytesIO(data) as file:
@@ -71,20 +61,7 @@ def cache_directory(who: str) -> Path:
 
 
 def download(url: str, known_hash: str, title: str, progress: bool = True) -> Path:
-    """Fetches a file into the cache, or finds it there; its checksum is checked.
-
-    Args:
-        url: of the file.
-        known_hash: the published checksum, as `md5:...` or `sha256:...`.
-        title: of what is downloaded.
-        progress: draw a bar.
-
-    Returns:
-        The file.
-
-    Raises:
-        InputError: if it cannot be fetched, or is another one.
-    """
+    """Fetches a file into the cache, or finds it there; its checksum is checked."""
     pooch = load_extra("pooch", f"the download of {title}")
     file, checksum = url.rpartition("/")[2], known_hash.replace(":", " ")
     try:

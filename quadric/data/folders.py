@@ -62,13 +62,7 @@ class Broken:
 
 
 def random_resized_crop(image: Image, size: int, draw: random.Random) -> Image:
-    """Takes a random part of a picture, resized to `size` pixels per side.
-
-    Args:
-        image: opened, not yet decoded.
-        size: pixels per side.
-        draw: where the random numbers come from.
-    """
+    """Takes a random part of a picture, resized to `size` pixels per side."""
     from PIL.Image import Resampling
 
     width, height = image.size
@@ -112,15 +106,7 @@ def center_crop(image: Image, size: int, resize: int) -> Image:
 
 
 class FolderDataset(Dataset[Any]):
-    """Decoded pictures, indexed by (epoch, index), so that persistent workers learn the epoch.
-
-    Args:
-        files: the pictures.
-        size: pixels per side.
-        resize: shorter side before the crop in the middle.
-        random_crop: take random parts and flip, instead of the middle.
-        seed: of the random parts.
-    """
+    """Decoded pictures, indexed by (epoch, index), so that persistent workers learn the epoch."""
 
     def __init__(
         self, files: Files, size: int, resize: int, *, random_crop: bool, seed: int = 0
@@ -333,17 +319,7 @@ def load(
     workers: int | None = None,
     name: str = "folders",
 ) -> FolderData:
-    """Finds the pictures below a directory; nothing is decoded yet.
-
-    Args:
-        data_dir: holds `train` and `val` (or `test`), each with one folder per class.
-        size: pixels per side of what the network gets.
-        resize: shorter side before the crop in the middle; None for 8/7 of `size`.
-        augment: random parts and flips for training, or the middle.
-        on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
-        workers: processes that decode; None for as many as there are processors, at most 8.
-        name: of the data set.
-    """
+    """Finds the pictures below a directory; nothing is decoded yet."""
     load_extra("PIL", "a data set of pictures in folders")
     if on_broken not in ("skip", "refuse"):
         raise InputError(f"on_broken must be 'skip' or 'refuse', got {on_broken!r}")

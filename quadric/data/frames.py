@@ -37,13 +37,7 @@ _LISTED = 10
 
 
 class NumberColumns(nn.Module):
-    """Columns of numbers, without those that are dropped; holes are filled and marked.
-
-    Args:
-        kept: the positions of the columns that are learned from.
-        medians: what their holes become.
-        marked: which of them get a column that marks their holes.
-    """
+    """Columns of numbers, without those that are dropped; holes are filled and marked."""
 
     kept: Tensor
     medians: Tensor
@@ -72,16 +66,10 @@ class NumberColumns(nn.Module):
 class FramePreparation:
     """From the columns of a frame to numbers, as the frame of `fit` says.
 
-    Args:
-        frame: checked by `check_frame`.
-
     Attributes:
         names: of the prepared columns.
         dropped: the columns that nothing can be learned from, with the reason.
         numbers: the preparation where every column is a number, otherwise None.
-
-    Raises:
-        InputError: if a column cannot be read, or none is left.
     """
 
     def __init__(self, frame: pd.DataFrame) -> None:
@@ -130,17 +118,7 @@ class FramePreparation:
         return copy.deepcopy(self.numbers)
 
     def transform(self, X: Any) -> np.ndarray:
-        """The numbers of a frame, or of an array with the same columns.
-
-        Args:
-            X: with the columns of the frame of `fit`, in their order.
-
-        Returns:
-            (rows, prepared columns).
-
-        Raises:
-            InputError: if a column does not hold what it held there.
-        """
+        """The numbers of a frame, or of an array with the same columns."""
         frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).infer_objects()
         if not len(frame):
             raise InputError("X must have at least 1 row, got none")

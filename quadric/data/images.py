@@ -31,12 +31,7 @@ class CropFlip:
     flip: bool = True
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns an augmented copy.
-
-        Args:
-            images: (N, C, H, W), any dtype and device.
-            generator: a CPU generator, whatever the device, so that devices agree.
-        """
+        """Returns an augmented copy."""
         count, channels, height, width = images.shape
         device, padding = images.device, self.padding
         rows = torch.arange(height, device=device)

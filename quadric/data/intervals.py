@@ -62,16 +62,6 @@ def mean_difference(differences: Sequence[float], test_share: float = 0.0) -> Di
     is too narrow. With `test_share` the variance is corrected as in Nadeau and Bengio 2003:
     var (1/k + n_test/n_train) instead of var / k.
 
-    Args:
-        differences: second minus first, one per seed or fold.
-        test_share: test rows by training rows, 1/4 for five folds; 0 for independent runs.
-
-    Returns:
-        The mean, half the width of the interval, and the number of differences.
-
-    Raises:
-        InputError: if there is no difference.
-
     Examples:
         >>> found = mean_difference([0.01, 0.01, 0.02])
         >>> round(found.mean, 4), round(found.half_width, 4), found.is_clear

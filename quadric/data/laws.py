@@ -67,14 +67,7 @@ class Law:
     function: Callable[..., Tensor]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Evaluates the law.
-
-        Args:
-            inputs: (N, variables), columns in the order of `variables`.
-
-        Returns:
-            The target, (N,).
-        """
+        """Evaluates the law."""
         if inputs.dim() != 2 or inputs.shape[1] != len(self.variables):
             raise InputError(
                 f"law {self.name!r} takes a tensor (N, {len(self.variables)}), "
@@ -153,15 +146,6 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Draws samples of a law.
 
-    Args:
-        law: a law or its name.
-        n: number of samples.
-        seed: samples of another seed are independent of these.
-        dtype: of the result; the computation is in float64.
-
-    Returns:
-        Inputs (n, variables) and targets (n,).
-
     Examples:
         >>> x, y = sample("distance", 1000, seed=1)
         >>> x.shape, y.shape
@@ -184,15 +168,7 @@ def table(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> TableData:
-    """Samples of a law as a table to learn from.
-
-    Args:
-        law: a law or its name.
-        train_size: rows to learn from.
-        test_size: rows to be tested on.
-        seed: of both.
-        dtype: of inputs and targets.
-    """
+    """Samples of a law as a table to learn from."""
     law = get(law) if isinstance(law, str) else law
     if train_size < 1 or test_size < 1:
         raise InputError(f"train_size and test_size must be >= 1, got {train_size} and {test_size}")

@@ -59,13 +59,7 @@ def make_preparation(table: UserTable) -> ColumnTransformer:
 def make_transformer(
     frame: pd.DataFrame, kinds: dict[str, str], fill_all: bool = False
 ) -> ColumnTransformer:
-    """The transformer of columns whose kinds are known, not fitted.
-
-    Args:
-        frame: only where it has holes is looked at.
-        kinds: of the columns.
-        fill_all: also fill holes of columns that have none here.
-    """
+    """The transformer of columns whose kinds are known, not fitted."""
     holes = {column for column in kinds if frame[column].isna().any()}
 
     def of(kind: str) -> list[str]:
@@ -112,12 +106,7 @@ def learned_target(table: UserTable, rows: np.ndarray | slice = slice(None)) -> 
 
 
 def narrow(values: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-    """float32, unless a column's digits are used up by its mean.
-
-    Args:
-        values: (rows, columns).
-        target: numbers that a network predicts from them, in their dtype.
-    """
+    """float32, unless a column's digits are used up by its mean."""
     learned = values if target is None else np.column_stack([values, target])
     mean, deviation = np.abs(learned.mean(0)), learned.std(0)
     large = np.abs(learned).max() > 1e30

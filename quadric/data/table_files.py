@@ -44,13 +44,7 @@ _KINDS = "CSV with any delimiter (also .gz, .bz2, .xz) or Parquet"
 def read_table(
     path: str | Path, *, delimiter: str | None = None, rows: int | None = None
 ) -> pd.DataFrame:
-    """Reads a table.
-
-    Args:
-        path: a text file with one row a line, or a Parquet file.
-        delimiter: what separates the cells; None finds it.
-        rows: read only this many, from the first on.
-    """
+    """Reads a table."""
     path = Path(path).expanduser()
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a table, {_KINDS}")

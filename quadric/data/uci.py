@@ -60,14 +60,7 @@ def load(
     split: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> TableData:
-    """Loads one split of a table.
-
-    Args:
-        name: the folder's name, such as those of `names()`.
-        data_dir: holds the folder.
-        split: counted from 0.
-        dtype: of inputs and targets.
-    """
+    """Loads one split of a table."""
     folder = _folder(name, data_dir)
     count = num_splits(name, data_dir)
     if not 0 <= split < count:

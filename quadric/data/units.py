@@ -21,13 +21,6 @@ def strip_unit(values: pd.Series) -> tuple[pd.Series, str] | None:
     """Takes the unit off a column of text.
 
     Only one unit is taken off: in a column of grams and kilograms the numbers alone would be wrong.
-
-    Args:
-        values: a column of text, with or without holes.
-
-    Returns:
-        The column, with numbers where the unit stood and other cells as they were, and one of its
-        cells as an example; None if the column has no unit, or several.
     """
     cells = values.dropna().map(lambda cell: cell.strip() if isinstance(cell, str) else "")
     if not any(_WITH_UNIT.fullmatch(cell) for cell in cells.head(100)):

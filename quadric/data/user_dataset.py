@@ -26,12 +26,7 @@ FORMS = "return (train, test), each a pair of tensors (inputs, targets) or a tor
 
 
 class Samples:
-    """The samples of a part: a pair of tensors, or a torch Dataset.
-
-    Args:
-        inputs: a tensor with one sample per row, or a Dataset of (input, target).
-        targets: one per sample; None with a Dataset.
-    """
+    """The samples of a part: a pair of tensors, or a torch Dataset."""
 
     def __init__(self, inputs: Any, targets: Tensor | None = None) -> None:
         self.inputs = inputs
@@ -104,11 +99,6 @@ class DatasetBatches:
     What it draws with torch's generator, it draws again when a run is repeated or continued: in
     worker processes the seed is that of the epoch, and so it is in the main process while a network
     is trained.
-
-    Args:
-        dataset: of (input, target).
-        batching: how samples become batches.
-        workers: processes that read; 0 reads in the main process.
     """
 
     def __init__(self, dataset: Dataset[Any], batching: Batching, workers: int) -> None:
@@ -138,20 +128,7 @@ class DatasetBatches:
 def make_data(
     found: Any, name: str, workers: int | None = None
 ) -> ImageData | FolderData | TableData | UserDataset:
-    """A data set of what a user's function gave.
-
-    Args:
-        found: as the head of this file says.
-        name: of the data set, for messages.
-        workers: processes that read a Dataset; None for none.
-
-    Returns:
-        The data set.
-
-    Raises:
-        InputError: if shapes or numbers of samples do not fit.
-        InputTypeError: if it is nothing of that kind.
-    """
+    """A data set of what a user's function gave."""
     if isinstance(found, ImageData | FolderData | TableData | UserDataset):
         return found
     if not isinstance(found, tuple | list) or len(found) != 2:

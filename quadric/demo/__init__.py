@@ -25,19 +25,7 @@ from quadric.support.writing import write_text
 
 
 def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
-    """Runs the three scenes, prints their table and writes everything into a folder.
-
-    Args:
-        out: the folder; made if it does not exist. Files of an earlier demo are overwritten.
-        seed: of the data and of the first network of each kind.
-        quick: only a few training steps and two seeds: shows that everything runs, not a result.
-
-    Returns:
-        What demo.json holds.
-
-    Raises:
-        InputError: if the seed is too large or negative, or `out` is a file.
-    """
+    """Runs the three scenes, prints their table and writes everything into a folder."""
     if not 0 <= seed < 2**31:
         raise InputError(f"seed must be between 0 and 2147483647, got {seed}: choose another one")
     if out.exists() and not out.is_dir():

@@ -138,15 +138,7 @@ def draw_digits(outcomes: Outcomes, path: Path) -> None:
 
 
 def draw_all(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
-    """Draws the three pictures into a folder.
-
-    Args:
-        outcomes: of all tasks and neurons.
-        folder: an existing one.
-
-    Returns:
-        The files.
-    """
+    """Draws the three pictures into a folder."""
     by_name = {(o.task.name, o.task.activation, o.neuron): o for o in outcomes}
     drawn = {"boundaries.png": draw_boundaries, "laws.png": draw_laws, "digits.png": draw_digits}
     for name, draw in drawn.items():

@@ -244,18 +244,7 @@ def all_tasks() -> list[Task]:
 def run_task(
     task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
 ) -> Outcome:
-    """Trains the networks of one neuron from several seeds and judges them on the test data.
-
-    Args:
-        task: what to learn.
-        neuron: "linear" or "eigen".
-        seed: of the data and of the first network; the next networks take the next seeds.
-        seeds: how many networks.
-        on_steps: called with the number of steps done since it was last called.
-
-    Returns:
-        The trained networks and how good they are.
-    """
+    """Trains the networks of one neuron from several seeds and judges them on the test data."""
     outcome = Outcome(task, neuron, task.load(seed))
     for network_seed in range(seed, seed + seeds):
         with torch.random.fork_rng(devices=[]):

@@ -35,12 +35,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
-    """Makes the table with its caption.
-
-    Args:
-        report: what a demo.json holds.
-        markdown: for a page instead of a terminal.
-    """
+    """Makes the table with its caption."""
     table = markdown_table if markdown else text_table
     caption = (
         f"Mean ± standard deviation over {report['seeds']} seeds, on test data. Error: root mean "

@@ -99,15 +99,7 @@ def _noise(value: Tensor, shape: torch.Size, dim: int, generator: torch.Generato
 
 
 def difference(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
-    """The largest difference of two results.
-
-    Args:
-        expected: outputs of the model.
-        got: outputs of the file.
-
-    Returns:
-        The difference relative to the largest output; inf for results that do not match.
-    """
+    """The largest difference of two results."""
     if len(expected) != len(got):
         return float("inf")
     worst = 0.0

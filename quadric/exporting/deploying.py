@@ -61,17 +61,7 @@ class Deployable:
 def write_network(
     what: Deployable, out: Path, network: nn.Module | None = None, opset: int = OPSET
 ) -> ExportReport:
-    """Writes a network as a checked file.
-
-    Args:
-        what: the network, and what its export needs.
-        out: the file; its suffix is the format.
-        network: another network to write in its place, such as the linear one.
-        opset: of an ONNX file.
-
-    Returns:
-        What was written, and how it was checked.
-    """
+    """Writes a network as a checked file."""
     network = what.network if network is None else network
     if out.suffix == ".pt2":
         return export_torch(network, out, *what.inputs, tolerance=what.tolerance)
@@ -99,26 +89,7 @@ def deploy(
     seconds: float = 2.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Writes a network and measures it beside the linear one.
-
-    Args:
-        what: the network.
-        out: the file; its suffix is the format.
-        int8: whether to quantize it.
-        calibrate_on: the number of training inputs that set the ranges of int8.
-        max_drop: the loss of accuracy in int8 above which nothing is written.
-        opset: of an ONNX file.
-        threads: used while latency is measured.
-        seconds: how long latency is measured, for each batch size.
-        tell: takes a line when the file is written, on what is left to wait for.
-
-    Returns:
-        The report, and under "networks" a row for each file: its size in bytes and its latencies in
-        seconds by batch size. Everything is plain values.
-
-    Raises:
-        InputError: if the file's suffix or an option does not fit the network.
-    """
+    """Writes a network and measures it beside the linear one."""
     check_format(out, int8)
     quantized = _quantization(what, calibrate_on) if int8 else {}
     networks = {what.neuron: what.network}
@@ -181,15 +152,7 @@ def _quantization(what: Deployable, calibrate_on: int) -> dict[str, Any]:
 
 
 def check_format(out: Path, int8: bool) -> None:
-    """Refuses a file whose suffix is no format, and int8 in another format than ONNX.
-
-    Args:
-        out: the file.
-        int8: whether it is to be quantized.
-
-    Raises:
-        InputError: if the suffix does not fit.
-    """
+    """Refuses a file whose suffix is no format, and int8 in another format than ONNX."""
     if out.suffix not in FORMATS:
         raise InputError(
             f"out must end in {' or '.join(FORMATS)}, got {str(out)!r}: the suffix is the format"
@@ -199,14 +162,7 @@ def check_format(out: Path, int8: bool) -> None:
 
 
 def deployment_table(result: dict[str, Any]) -> str:
-    """What `deploy` found, as text: the report, and the networks side by side.
-
-    Args:
-        result: of `deploy`.
-
-    Returns:
-        Lines to print.
-    """
+    """What `deploy` found, as text: the report, and the networks side by side."""
     rows = result["networks"]
     base = next((row for row in rows if row["network"] == "linear"), rows[0])
     header = ["network", "size"]

@@ -45,12 +45,7 @@ _OTHER_DIMENSION = "it normalizes another dimension than the layer's outputs"
 
 
 class ChannelShift(nn.Module):
-    """Adds a constant to each channel: what is left of a BatchNorm after a shared layer.
-
-    Args:
-        shift: one number for each channel.
-        dim: the channel dimension, counted from the end.
-    """
+    """Adds a constant to each channel: what is left of a BatchNorm after a shared layer."""
 
     shift: Tensor
 

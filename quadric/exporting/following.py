@@ -49,16 +49,7 @@ def is_touched(module: nn.Module) -> bool:
 def find_pairs(
     model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
 ) -> dict[int, Pair]:
-    """Finds the pairs of a network.
-
-    Args:
-        model: the network.
-        targets: all its modules by their id.
-        example_inputs: its arguments.
-
-    Returns:
-        The pairs by the id of the BatchNorm.
-    """
+    """Finds the pairs of a network."""
     found = _watched(model, targets, example_inputs)
     modules = dict(model.named_modules())
     return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}

@@ -272,14 +272,7 @@ def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: 
 
 
 def square_nodes(graph: Any) -> list[str]:
-    """The nodes that make squares and mix them.
-
-    Args:
-        graph: an ONNX model.
-
-    Returns:
-        The names of each z * z, of what multiplies it, and of the addition to z.
-    """
+    """The nodes that make squares and mix them."""
     readers: dict[str, list[Any]] = {}
     for node in graph.graph.node:
         for name in node.input:

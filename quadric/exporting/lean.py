@@ -37,15 +37,7 @@ def is_lean(layer: nn.Module) -> TypeGuard[QuadraticLayer]:
 
 
 def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
-    """The lean form of an eigen, shared or square layer, with copies of its numbers.
-
-    Args:
-        layer: the layer; it stays as it is.
-        shift: one number per channel, added after the squares.
-
-    Returns:
-        A module of standard operators that computes the same.
-    """
+    """The lean form of an eigen, shared or square layer, with copies of its numbers."""
     blocks, linear = layer.blocks, layer.to_linear()
     assert blocks is not None
     if not blocks.num_eigenvalues:
@@ -63,11 +55,7 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
 
 
 class _StandIn(nn.Module):
-    """What stands in the place of a layer, and has its attributes: a model may read them.
-
-    Args:
-        layer: the layer.
-    """
+    """What stands in the place of a layer, and has its attributes: a model may read them."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -81,13 +69,7 @@ class _StandIn(nn.Module):
 
 
 class LeanConv(_StandIn):
-    """z + S z^2 after a convolution.
-
-    Args:
-        layer: the layer that it stands for.
-        linear: computes z.
-        mix: computes S z^2 from z^2.
-    """
+    """z + S z^2 after a convolution."""
 
     def __init__(self, layer: nn.Module, linear: nn.Module, mix: nn.Module) -> None:
         super().__init__(layer)
@@ -146,13 +128,6 @@ class LeanLinear(_StandIn):
     S is split into equal groups of whole blocks, with one product per group. The layer gets outputs
     of zero up to whole groups, which are cut off at the end. An input of more dimensions is taken
     as rows: the runtime then adds the bias inside of the product.
-
-    Args:
-        layer: the layer that it stands for.
-        linear: computes z.
-        matrix: S.
-        blocks: the blocks of S.
-        shift: one number per channel, added after the squares.
     """
 
     def __init__(

@@ -171,13 +171,7 @@ def _write(
 
 
 def save_program(program: Any, model: nn.Module, file: Path) -> None:
-    """Saves what torch.onnx gave, without its notes.
-
-    Args:
-        program: of torch.onnx.export.
-        model: what was exported.
-        file: where to.
-    """
+    """Saves what torch.onnx gave, without its notes."""
     # The exporter notes where in which module each node comes from: half the size of a small file.
     for node in program.model.graph:
         node.metadata_props.clear()
@@ -213,15 +207,7 @@ def standard_operators(model: nn.Module, file: Path, opset: int) -> dict[str, in
 
 
 def open_session(file: Path, threads: int | None = None) -> Any:
-    """Opens a file in ONNX Runtime on the CPU.
-
-    Args:
-        file: an ONNX file.
-        threads: of one run; None for the runtime's own choice.
-
-    Returns:
-        The session.
-    """
+    """Opens a file in ONNX Runtime on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -233,15 +219,7 @@ def open_session(file: Path, threads: int | None = None) -> Any:
 
 
 def run_session(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Runs a session.
-
-    Args:
-        session: of `open_session`.
-        inputs: its inputs, in order.
-
-    Returns:
-        Its outputs.
-    """
+    """Runs a session."""
     names = [value.name for value in session.get_inputs()]
     given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, given)]

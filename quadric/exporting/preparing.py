@@ -136,20 +136,7 @@ class Examples:
         return tree_map(lambda _: batch, dict(given))
 
     def compare(self, model: nn.Module, call: Call, tolerance: float, runtime: str) -> float:
-        """The largest difference between a model and its file.
-
-        Args:
-            model: in eval mode.
-            call: runs the file.
-            tolerance: relative to the largest output.
-            runtime: where the file runs, for the error.
-
-        Returns:
-            The difference, relative to the largest output.
-
-        Raises:
-            InputError: if it is above the tolerance, or one of the two does not run.
-        """
+        """The largest difference between a model and its file."""
         worst = 0.0
         for size in self.sizes:
             inputs, expected = self._expected(model, size)
@@ -192,25 +179,7 @@ def checked_export(
     tolerance: float | None,
     fold: bool,
 ) -> ExportReport:
-    """Prepares a copy of a model, has it written, and compares the file with the model.
-
-    Args:
-        who: the function of the user, for errors.
-        model: the network.
-        path: the file.
-        example_inputs: arguments of the model.
-        write: writes a prepared copy to a file; returns what runs that file, and what else the
-            report says.
-        runtime: where the file runs, for errors.
-        dynamic_batch: as in `quadric.export_onnx`.
-        batch_dim: as in `quadric.export_onnx`.
-        batch_sizes: as in `quadric.export_onnx`.
-        tolerance: as in `quadric.export_onnx`.
-        fold: as in `quadric.export_onnx`.
-
-    Returns:
-        The report.
-    """
+    """Prepares a copy of a model, has it written, and compares the file with the model."""
     args, kwargs = checked_arguments(model, example_inputs, who)
     examples = Examples.check(args, kwargs, dynamic_batch, batch_dim, batch_sizes)
     limit = tolerance_of(model, tolerance)
@@ -229,16 +198,6 @@ def program_of(model: nn.Module, examples: Examples) -> torch.export.ExportedPro
     """A model as one graph, by torch.export.
 
     No tracer is tried instead: what depends on values would become a constant there.
-
-    Args:
-        model: the network.
-        examples: its inputs.
-
-    Returns:
-        The graph.
-
-    Raises:
-        InputError: if the model is not one graph.
     """
     try:
         return _exported(model, examples)

@@ -34,11 +34,7 @@ from quadric.support.writing import unfinished
 
 
 class Encoder(nn.Module):
-    """The part of a network that reads the source.
-
-    Args:
-        network: has `encode`, as a Transformer.
-    """
+    """The part of a network that reads the source."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -51,12 +47,7 @@ class Encoder(nn.Module):
 
 
 class Step(nn.Module):
-    """One step of the decoder.
-
-    Args:
-        network: has `step`, as a Transformer.
-        memory: the class of what its `encode` gives.
-    """
+    """One step of the decoder."""
 
     def __init__(self, network: Any, memory: Any) -> None:
         super().__init__()
@@ -102,20 +93,7 @@ class StepFiles:
 
 
 def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
-    """Writes a translation network as ONNX files, checked against the network.
-
-    Args:
-        network: has `encode`, `empty_past` and `step`, as a Transformer.
-        path: `model.onnx` stands for `model-encoder.onnx` and `model-step.onnx`.
-        opset: the version of ONNX's operators.
-
-    Returns:
-        The files.
-
-    Raises:
-        InputError: if the network cannot be exported, or a file computes something else.
-        MissingExtraError: if the ONNX packages are not installed.
-    """
+    """Writes a translation network as ONNX files, checked against the network."""
     require("onnx", "the export of a translation network")
     plain, network = network, with_lean_layers(copied(network), FoldingReport())
     source, tokens = torch.tensor([[5, 6, 7, 2], [4, 2, 0, 0]]), torch.tensor([[1] * 3] * 2)
@@ -163,11 +141,7 @@ def _write(model: nn.Module, inputs: Any, shapes: Any, path: Path, opset: int) -
 
 
 class OnnxNetwork:
-    """The files of `export_steps` in ONNX Runtime, as `beam_search` takes a network.
-
-    Args:
-        files: the two files.
-    """
+    """The files of `export_steps` in ONNX Runtime, as `beam_search` takes a network."""
 
     def __init__(self, files: StepFiles) -> None:
         self.encoder, self.decoder = open_session(files.encoder), open_session(files.step)

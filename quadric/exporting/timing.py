@@ -25,20 +25,7 @@ def interleaved(
     at_least: float = 0.0,
     most: int | None = None,
 ) -> dict[str, list[float]]:
-    """Runs all cases in turn, after one turn to warm up.
-
-    Args:
-        cases: what to time.
-        repeats: how many timed turns.
-        prepare: what to call before each run of a case, outside the clock.
-        tick: called after each run of these turns, for a progress bar.
-        at_least: seconds of timed runs below which more turns follow: the shorter a case, the more
-            its runs are disturbed.
-        most: turns after which none follow; by default ten times `repeats`.
-
-    Returns:
-        The seconds of all timed runs, by case.
-    """
+    """Runs all cases in turn, after one turn to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     total = 0.0
     for turn in range((most or 10 * repeats) + 1):

@@ -25,22 +25,7 @@ def check_inputs(
     num_heads: int,
     batch_first: bool,
 ) -> None:
-    """Checks that inputs and masks fit each other and the attention.
-
-    Args:
-        query: the queries.
-        key: the keys.
-        value: the values.
-        key_padding_mask: the mask of keys.
-        attn_mask: the mask of pairs.
-        widths: the last dimension of query, key and value, by the argument that sets it.
-        num_heads: number of heads.
-        batch_first: whether batched input is (N, L, E).
-
-    Raises:
-        InputError: if a shape does not fit.
-        InputTypeError: if a mask is neither boolean nor floating.
-    """
+    """Checks that inputs and masks fit each other and the attention."""
     inputs = {"query": query, "key": key, "value": value}
     if any(tensor.is_nested for tensor in inputs.values()):
         raise InputError(
@@ -105,22 +90,7 @@ def attend(
     is_causal: bool,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Mixes the values of every head.
-
-    Args:
-        q: queries (N, H, L, D).
-        k: keys (N, H, S + appended, D).
-        v: values of the same shape.
-        attn_mask: the mask of pairs.
-        key_padding_mask: the mask of keys.
-        appended: how many keys at the end no mask hides.
-        dropout: probability of dropping a weight.
-        is_causal: whether `attn_mask` is known to be the causal one.
-        need_weights: whether to return the weights.
-
-    Returns:
-        The mixed values (N, H, L, D), and the weights (N, H, L, S + appended) or None.
-    """
+    """Mixes the values of every head."""
     # The hint replaces the mask only where nothing else is masked or returned.
     is_causal = is_causal and key_padding_mask is None and not need_weights
     # Torch computes attention with dropout step by step on a CPU. Here the same takes less memory:

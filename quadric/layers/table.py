@@ -68,11 +68,7 @@ def _cells(row: Neuron, code: str) -> list[str]:
 
 
 def neuron_table(markdown: bool = False) -> str:
-    """The registry as a table with footnotes; a column that would be empty is left out.
-
-    Args:
-        markdown: for a page instead of a terminal.
-    """
+    """The registry as a table with footnotes; a column that would be empty is left out."""
     rows, notes = _rows("`" if markdown else "")
     used = [any(column) for column in zip(*rows, strict=True)]
     header, *lines = ([*itertools.compress(line, used)] for line in (HEADER, *rows))

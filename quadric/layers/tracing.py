@@ -15,16 +15,7 @@ def is_proxy(value: object) -> bool:
 
 
 def as_node(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The call of a layer while torch.fx traces it.
-
-    Args:
-        layer: the layer.
-        args: its arguments; the first is a proxy.
-        kwargs: its keyword arguments.
-
-    Returns:
-        The proxy of its output.
-    """
+    """The call of a layer while torch.fx traces it."""
     tracer: Any = args[0].tracer
     path = tracer.path_of_module(layer)
     if path:
@@ -36,11 +27,7 @@ def as_node(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Function:
-    """A layer as a function of its parameters.
-
-    Args:
-        layer: the layer.
-    """
+    """A layer as a function of its parameters."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = copy.deepcopy(layer).to("meta")

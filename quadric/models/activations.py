@@ -43,12 +43,6 @@ def is_none(activation: str | None) -> bool:
 def make_activation(activation: str | None) -> nn.Module:
     """Makes an activation module.
 
-    Args:
-        activation: a key of `ACTIVATIONS`, or None.
-
-    Raises:
-        InputError: if there is no such activation.
-
     Examples:
         >>> make_activation("silu")
         SiLU()

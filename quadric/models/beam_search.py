@@ -54,18 +54,7 @@ def beam_search(
     penalty: float = 0.6,
     limits: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Translates sentences.
-
-    Args:
-        network: has `encode`, `empty_past` and `step`, as a Transformer.
-        source: (sentences, tokens), filled up with zeros.
-        beams: how many translations of a sentence are followed at once; 1 for greedy search.
-        penalty: exponent of the length; 0 prefers short translations.
-        limits: the most tokens of each translation; None for those of its source, and 50.
-
-    Returns:
-        The tokens of each translation, without `BEGIN` and `END`.
-    """
+    """Translates sentences."""
     positive("beams", beams)
     device = source.device
     if limits is None:

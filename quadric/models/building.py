@@ -30,9 +30,6 @@ def drawing(seed: int | None = None) -> Iterator[None]:
     """Lets layers draw their weights, and leaves torch's global generator as it was.
 
     Threads that draw wait for each other.
-
-    Args:
-        seed: what the draws start from; None for the state that the generator is in.
     """
     with _DRAWING, torch.random.fork_rng(devices=[]):
         if seed is not None:
@@ -208,23 +205,7 @@ def make_quadratic_(
     example_inputs: Sequence[Tensor] | None = None,
     **options: Any,
 ) -> None:
-    """Converts a network that was just built, in place; the arguments are those of `create`.
-
-    Args:
-        model: the plain network.
-        neuron: a name of `quadric.neurons()`; with "linear" nothing happens.
-        rank: rank of the neurons; None for the neuron's own default.
-        include: layers to convert.
-        exclude: layers to leave linear.
-        layers: "first:n", "all" or None.
-        init: how the new layers start.
-        head: converts the classifier too.
-        example_inputs: show the converter the order of the layers.
-        **options: the neuron's own.
-
-    Raises:
-        InputError: if an option or a choice of layers does not fit.
-    """
+    """Converts a network that was just built, in place; the arguments are those of `create`."""
     first = first_layers(layers)
     if neuron == "linear":
         if rank is not None:

@@ -40,27 +40,7 @@ def convert_checkpoint(
     inputs: Sequence[str] | None = None,
     options: Sequence[str] | None = None,
 ) -> ConversionReport:
-    """Converts a linear checkpoint to a file that `quadric.load_` loads into the plain network.
-
-    Args:
-        checkpoint: a torch state dict or a safetensors file.
-        out: the file to write.
-        model: the network: one of `quadric.models.names()`, or `package.module:factory`.
-        neuron: as in `quadric.convert_`.
-        rank: as in `quadric.convert_`.
-        include: names or suffixes of layers; with `re:` before it, a regular expression.
-        exclude: names or suffixes of layers; with `re:` before it, a regular expression.
-        first: as in `quadric.convert_`.
-        head: as in `quadric.convert_`.
-        inputs: shapes of the inputs in words, for a factory; a network of ours has its own.
-        options: the network's own options as `name=value`, such as `num_classes=10`.
-
-    Returns:
-        What was converted.
-
-    Raises:
-        InputError: if the checkpoint, the network or an option does not fit.
-    """
+    """Converts a linear checkpoint to a file that `quadric.load_` loads into the plain network."""
     network, examples = plain_network(model, inputs, parse_options(options or ()))
     state = read_checkpoint(checkpoint)
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
@@ -168,16 +148,7 @@ def _read_torch(path: str) -> Any:
 
 
 def fill_(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Loads a state dict, after one check that says all that does not fit.
-
-    Args:
-        model: the plain network.
-        state: tensors by name.
-        source: the file's name, for the error.
-
-    Raises:
-        InputError: if the names or shapes of the tensors are not the network's.
-    """
+    """Loads a state dict, after one check that says all that does not fit."""
     own = model.state_dict()
     state = _without_prefixes(state, own)
     # A file that stores shared tensors once has one of their names: the others stand for the same.

@@ -26,13 +26,6 @@ def digits_cnn(
 ) -> nn.Sequential:
     """Builds the digits network.
 
-    Args:
-        num_classes: outputs of the classifier.
-        in_channels: channels of the picture.
-        width: multiplies the 16, 32 and 32 channels of the convolutions.
-        channels: explicit channels of the three convolutions, instead of `width`.
-        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
-
     Examples:
         >>> sum(p.numel() for p in digits_cnn().parameters())
         14458

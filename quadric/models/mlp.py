@@ -20,12 +20,6 @@ def mlp(
 ) -> nn.Sequential:
     """Builds a multilayer perceptron.
 
-    Args:
-        in_features: columns of the input.
-        out_features: columns of the output.
-        hidden: width of each hidden layer; empty for a linear map.
-        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
-
     Examples:
         >>> [name for name, _ in mlp(3, 1, hidden=(4, 4)).named_children()]
         ['hidden1', 'activation1', 'hidden2', 'activation2', 'head']

@@ -36,26 +36,7 @@ def build_network(
     device: str | None = None,
     trust: bool | None = None,
 ) -> nn.Module:
-    """Builds a network by name and converts it.
-
-    Args:
-        name: one of `quadric.models.names()`, or `package.module:factory`, where the factory is
-            called without arguments (or is itself a module).
-        neuron: a name of `quadric.neurons()`.
-        rank: its rank; None for its default.
-        layers: "first:n" converts only the first n layers.
-        example_inputs: shows the converter the order of the layers of a factory's network.
-        device: where to build; "meta" takes no memory. A factory that does not build on meta is
-            called once more without it.
-        trust: run a factory even if other users can write its file; None if the user cannot say so.
-
-    Returns:
-        The network.
-
-    Raises:
-        InputError: if there is no such network, or its factory cannot be called.
-        InputTypeError: if the factory gives something else.
-    """
+    """Builds a network by name and converts it."""
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
             return create(name, neuron=neuron, rank=rank, layers=layers)
@@ -139,21 +120,7 @@ def plain_network(
     options: Mapping[str, Any] | None = None,
     trust: bool | None = None,
 ) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
-    """Builds a linear network by name, with example inputs.
-
-    Args:
-        name: as in `build_network`.
-        inputs: shapes in words.
-        options: the network's own options, if it is one of `quadric.models`.
-        trust: as in `build_network`.
-
-    Returns:
-        The network, and its example inputs: the given ones, those of a network of
-        `quadric.models`, or None for a factory.
-
-    Raises:
-        InputError: if there is no such network or option, or options are given for a factory.
-    """
+    """Builds a linear network by name, with example inputs."""
     options = options or {}
     examples = tuple(parse_input(text) for text in inputs or ()) or None
     if not is_factory(name):
@@ -174,18 +141,7 @@ def network_cost(
     layers: str | None = None,
     inputs: Sequence[str] | None = None,
 ) -> CostReport:
-    """What a named network costs for one input.
-
-    Args:
-        name: as in `build_network`.
-        neuron: as in `build_network`.
-        rank: as in `build_network`.
-        layers: as in `build_network`.
-        inputs: shapes in words; by default those of the network.
-
-    Returns:
-        The report of `quadric.cost`.
-    """
+    """What a named network costs for one input."""
     examples = example_inputs(name, inputs)
     if is_factory(name) and neuron != "linear":
         # An input that does not fit is told by the layer that refuses it, before any conversion.
@@ -200,18 +156,7 @@ def compare_neurons(
     layers: str | None = None,
     inputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The cost of one network with several neurons, and its ratio to the linear network's.
-
-    Args:
-        name: as in `build_network`.
-        neurons: names of neurons.
-        rank: for the neurons that have a rank.
-        layers: as in `build_network`.
-        inputs: shapes in words; by default those of the network.
-
-    Returns:
-        The name, the shapes and one record per neuron, as plain values.
-    """
+    """The cost of one network with several neurons, and its ratio to the linear network's."""
     linear = network_cost(name, "linear", None, None, inputs)
     rows = []
     for row in (get_neuron(neuron.strip()) for neuron in neurons):
@@ -228,12 +173,7 @@ def compare_neurons(
 
 
 def comparison_table(result: dict[str, Any], markdown: bool = False) -> str:
-    """Shows what `compare_neurons` gave as a table.
-
-    Args:
-        result: what it gave.
-        markdown: with pipes instead of aligned columns.
-    """
+    """Shows what `compare_neurons` gave as a table."""
     header = ["neuron", "rank", "params", "to linear", "MACs", "to linear", "quadratic"]
     rows = []
     for line in result["neurons"]:

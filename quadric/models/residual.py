@@ -31,14 +31,7 @@ class ResNet(nn.Module):
         num_classes: int,
         make_block: Callable[[int, int, int], nn.Module],
     ) -> None:
-        """Adds everything after the stem, and draws the weights of all convolutions.
-
-        Args:
-            blocks: number of blocks of each stage.
-            channels: of each stage.
-            num_classes: outputs of the classifier.
-            make_block: makes a block from its input channels, channels and stride.
-        """
+        """Adds everything after the stem, and draws the weights of all convolutions."""
         before = channels[0]
         for stage, (count, width) in enumerate(zip(blocks, channels, strict=True), start=1):
             layers = []

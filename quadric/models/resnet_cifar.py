@@ -72,15 +72,6 @@ class BasicBlock(nn.Module):
 class CifarResNet(ResNet):
     """The network.
 
-    Args:
-        depth: number of weighted layers, 6n + 2.
-        num_classes: outputs of the classifier.
-        in_channels: channels of the picture.
-        width: multiplies the 16, 32 and 64 channels of the stages.
-        channels: explicit channels of the three stages, instead of `width`.
-        shortcut: "A", without parameters, or "B", a 1x1 convolution where the shape changes.
-        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
-
     Examples:
         >>> sum(p.numel() for p in CifarResNet(20).parameters())
         269722

@@ -47,13 +47,6 @@ class BasicBlock(nn.Module):
 class ImageNetResNet(ResNet):
     """The network.
 
-    Args:
-        depth: 18 or 34.
-        num_classes: outputs of the classifier.
-        in_channels: channels of the picture.
-        width: multiplies the 64, 128, 256 and 512 channels of the stages.
-        activation: a name of `quadric.models.activations.ACTIVATIONS`, or None for no activation.
-
     Examples:
         >>> sum(p.numel() for p in ImageNetResNet(18).parameters())
         11689512

@@ -66,17 +66,7 @@ def pretrained() -> list[Weights]:
 
 
 def find(name: str, model: str, neuron: str, rank: object = None) -> Weights:
-    """The weights of a network.
-
-    Args:
-        name: of the weights.
-        model: of the network.
-        neuron: its neuron.
-        rank: its rank; None for that of the weights.
-
-    Raises:
-        InputError: if there are none, with those that there are.
-    """
+    """The weights of a network."""
     known = pretrained()
     for weights in known:
         same = (weights.name, weights.model, weights.neuron) == (name, model, neuron)
@@ -94,11 +84,7 @@ def find(name: str, model: str, neuron: str, rank: object = None) -> Weights:
 
 
 def fill_(network: nn.Module, weights: Weights) -> None:
-    """Fills a plain network, and makes its layers those of the weights.
-
-    Raises:
-        InputError: if the file is damaged, or the network has other shapes (such as `num_classes`).
-    """
+    """Fills a plain network, and makes its layers those of the weights."""
     load_(network, weights.file)
     layers = {(layer.neuron, layer.rank) for _, layer, _ in describe_layers(network)}
     if (layers or {("linear", None)}) != {(weights.neuron, weights.rank)}:

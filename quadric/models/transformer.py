@@ -160,15 +160,7 @@ class DecoderLayer(nn.Module):
         mask: Tensor,
         past: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The tokens of the next layer, and the keys and values that a later step needs.
-
-        Args:
-            x: (sentences, tokens, width). Without `past` they follow each other; with `past` each
-                is the newest token of a beam of its own.
-            memory: keys and values of the source.
-            mask: of the source.
-            past: keys and values of the earlier tokens, one row per beam.
-        """
+        """The tokens of the next layer, and the keys and values that a later step needs."""
         attention, kept = self.attention, []
 
         def follow(y: Tensor) -> Tensor:
@@ -246,14 +238,7 @@ class Transformer(nn.Module):
         return F.linear(self.decoder_norm(x), self.embedding.weight)
 
     def encode(self, source: Tensor) -> Memory:
-        """Reads source sentences.
-
-        Args:
-            source: (sentences, tokens), filled up with `PADDING`.
-
-        Returns:
-            What the decoder reads of them.
-        """
+        """Reads source sentences."""
         mask = (source != PADDING)[:, None, None, :]
         x = self._embed(source, torch.arange(source.shape[1], device=source.device))
         for layer in self.encoder:
@@ -263,15 +248,7 @@ class Transformer(nn.Module):
         return Memory(tuple(layer.cross_attention.keys_values(x) for layer in decoder), mask)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The logits of the token after each target token.
-
-        Args:
-            source: (sentences, tokens), filled up with `PADDING`.
-            target: (sentences, tokens), likewise, each beginning with the token of the beginning.
-
-        Returns:
-            (sentences, target tokens, vocabulary).
-        """
+        """The logits of the token after each target token."""
         memory = self.encode(source)
         x = self._embed(target, torch.arange(target.shape[1], device=target.device))
         for layer, keys_values in zip(self.decoder, memory.keys_values, strict=True):
@@ -285,16 +262,7 @@ class Transformer(nn.Module):
         return ((none, none),) * self.depth
 
     def step(self, tokens: Tensor, past: Past, memory: Memory) -> tuple[Tensor, Past]:
-        """Takes one token per beam and gives the logits of the next.
-
-        Args:
-            tokens: (sentences, beams), the newest token of each beam.
-            past: of the earlier tokens, one row per beam, the beams of a sentence together.
-            memory: of the sentences.
-
-        Returns:
-            The logits (sentences, beams, vocabulary), and the past of the next step.
-        """
+        """Takes one token per beam and gives the logits of the next."""
         position = torch.full_like(tokens, past[0][0].shape[2])
         x = self._embed(tokens, position)
         kept = []
@@ -316,21 +284,6 @@ def transformer(
     activation: str | None = "relu",
 ) -> Transformer:
     """Builds an encoder-decoder Transformer.
-
-    Args:
-        vocabulary: tokens of both languages together.
-        depth: layers of the encoder, and of the decoder.
-        model_width: of the embeddings and of what the layers hand on.
-        feedforward_width: between the two feed-forward layers.
-        attention_width: of queries, keys and values, all heads together; None for `model_width`.
-        heads: of each attention, a divisor of its width.
-        dropout: of each sublayer's output and of the embeddings.
-        norm_first: normalizes before each sublayer (pre-norm), not after it.
-        activation: between the two feed-forward layers; a key of `ACTIVATIONS`, or None. With
-            `neuron="glu"` in the inner layers None makes them SwiGLU.
-
-    Raises:
-        InputError: if the widths do not fit, or there is no such activation.
 
     Examples:
         >>> network = transformer(10, depth=1, model_width=8, feedforward_width=6, heads=2)

@@ -23,22 +23,7 @@ def from_file(
     imports: Sequence[str] = (),
     trust: bool | None = None,
 ) -> Deployable:
-    """The network whose weights are in a file that `quadric.save` wrote.
-
-    Args:
-        path: the file.
-        model: one of `quadric.models.names()`, or `package.module:factory`.
-        inputs: shapes in words; by default those of the network.
-        options: the network's own options.
-        imports: files or modules of the user's own, such as neurons.
-        trust: run code even if other users can write its file; None if the user cannot say so.
-
-    Returns:
-        The network, and the linear one to compare it with.
-
-    Raises:
-        InputError: if the network is not named, or does not take these options.
-    """
+    """The network whose weights are in a file that `quadric.save` wrote."""
     path = os.fspath(path)
     if model is None:
         raise InputError(

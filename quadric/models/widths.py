@@ -25,17 +25,7 @@ def scaled(widths: Sequence[int], factor: float) -> tuple[int, ...]:
 def scale_channels(
     default: tuple[int, ...], width: float, channels: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """Returns the channels of each stage.
-
-    Args:
-        default: the published channels.
-        width: what the published channels are multiplied by; the result is rounded, and at least 1.
-        channels: explicit channels instead.
-
-    Raises:
-        InputError: if both are given, or one has a value that does not fit.
-        InputTypeError: if one has the wrong type.
-    """
+    """Returns the channels of each stage."""
     if isinstance(width, bool) or not isinstance(width, (int, float)):
         raise InputTypeError(f"width must be a number, got {width!r}")
     if not math.isfinite(width) or width <= 0:

@@ -64,23 +64,7 @@ def add_squares(
     eigenvalues: Tensor,
     recompute: bool = False,
 ) -> Tensor:
-    """A linear map and its squares, by the cheapest path that gives the formula's values.
-
-    Args:
-        linear_op: the map; its output channels are laid out as `blocks` says.
-        blocks: where each eigenvalue stands.
-        input: the layer's input, prepared by the map.
-        weight: the map's weight.
-        bias: the map's bias.
-        eigenvalues: one flat vector.
-        recompute: run the linear map again in backward instead of keeping an output.
-
-    Returns:
-        z + S z^2 with z = linear_op(input, weight, bias).
-
-    Raises:
-        InputError: if there are fewer or more eigenvalues than `blocks` says.
-    """
+    """A linear map and its squares, by the cheapest path that gives the formula's values."""
     blocks.check(eigenvalues)
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device):  # meta has no autocast

@@ -18,18 +18,7 @@ from quadric.ownership import open_to_others
 
 
 def private_folder(files: str) -> Path:
-    """A folder for libraries; made if there is none.
-
-    Args:
-        files: a pattern of the names that the caller uses in it.
-
-    Returns:
-        `$QUADRIC_CACHE`, or `quadric` in the user's cache; with one warning a folder of the
-        temporary one, if that is not safe or cannot be written to.
-
-    Raises:
-        RuntimeError: if no such folder is safe.
-    """
+    """A folder for libraries; made if there is none."""
     problems: list[str] = []
     for folder in _candidates():
         # Where links point to: a link may be changed after this look, a path without links not.
@@ -46,14 +35,7 @@ def private_folder(files: str) -> Path:
 
 
 def private_files(files: str) -> Iterator[Path]:
-    """Libraries that are there, in the folders of `private_folder`; nothing is made or said.
-
-    Args:
-        files: a pattern of their names.
-
-    Yields:
-        Each one, if only this user can change the files of that pattern and the folders above.
-    """
+    """Libraries that are there, in the folders of `private_folder`; nothing is made or said."""
     for folder in _candidates():
         real = Path(os.path.realpath(folder))
         if real.is_dir() and not (_above(real.parents) or unsafe(real)):
@@ -101,11 +83,7 @@ def _above(folders: Iterable[Path]) -> str | None:
 
 
 def unsafe(path: Path) -> str | None:
-    """What is wrong with a file or folder that exists; None if only this user can change it.
-
-    Args:
-        path: without links in the folders above it.
-    """
+    """What is wrong with a file or folder that exists; None if only this user can change it."""
     found = path.lstat()
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
         return f"{path} is neither a file nor a folder"

@@ -203,9 +203,6 @@ def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None
 
     Small layers wait for calls, not for arithmetic: this is the way with the fewest, backward and
     for second derivatives too.
-
-    Returns:
-        None where a square is not finite: the dense product would spread it.
     """
     squares = z * z
     if blocks.size == 1:

@@ -19,13 +19,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def block_views(tensor: Tensor, blocks: Blocks, dim: int) -> list[Tensor]:
-    """Views of the blocks, one per run: the channels become (groups, blocks, channels of a block).
-
-    Args:
-        tensor: any tensor with the layer's channels.
-        blocks: the blocks of the layer.
-        dim: the channel dimension, counted from the end.
-    """
+    """Views of the blocks, one per run: the channels become (groups, blocks, channels of a block)."""
     at = tensor.dim() + dim
     grouped = tensor.unflatten(at, (blocks.groups, -1))
     views = []
@@ -52,13 +46,7 @@ def along_channels(values: Tensor, dim: int) -> Tensor:
 
 
 def mix(values: Tensor, matrices: Tensor, dim: int) -> Tensor:
-    """Each block's matrix times the block's channels.
-
-    Args:
-        values: (…, groups, blocks, size, *spatial).
-        matrices: (groups, blocks, rows, size).
-        dim: the channel dimension of the layer, counted from the end.
-    """
+    """Each block's matrix times the block's channels."""
     if dim == -1:
         return torch.einsum("...gbj,gbij->...gbi", values, matrices)
     spatial = values.shape[dim + 1 :] if dim < -1 else ()
@@ -67,18 +55,7 @@ def mix(values: Tensor, matrices: Tensor, dim: int) -> Tensor:
 
 
 def block_sums(view: Tensor, eigenvalues: Tensor, run: Run, blocks: Blocks, dim: int) -> Tensor:
-    """The weighted squares of one run, S z^2, in the dtype of accumulation.
-
-    Args:
-        view: the run's view of z.
-        eigenvalues: the run's eigenvalues in the dtype of accumulation.
-        run: the run.
-        blocks: the blocks of the layer.
-        dim: the channel dimension of the layer, counted from the end.
-
-    Returns:
-        Star blocks: one channel per block. Full blocks: all channels.
-    """
+    """The weighted squares of one run, S z^2, in the dtype of accumulation."""
     x = view.to(eigenvalues.dtype)
     if blocks.shape == "star":
         features = x.narrow(dim, 1, run.size - 1)
@@ -100,14 +77,7 @@ def quadratic_part(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> 
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Tensor:
-    """Computes z + S z^2 as a new tensor.
-
-    Args:
-        z: the output of a linear map.
-        eigenvalues: one flat vector, in the order of `blocks`.
-        blocks: where each eigenvalue stands.
-        dim: the channel dimension, counted from the end.
-    """
+    """Computes z + S z^2 as a new tensor."""
     total = quadratic_part(z, eigenvalues, blocks, dim)
     if blocks.shape == "full":
         return (z.to(total.dtype) + total).to(z.dtype)

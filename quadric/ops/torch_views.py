@@ -41,14 +41,6 @@ def backward(
     """The gradients of z and of the eigenvalues.
 
     With y = z + S z^2: dz_j = g_j + 2 z_j sum_i S_ij g_i, and dS_ij = sum g_i z_j^2.
-
-    Args:
-        grad: the gradient of the output.
-        kept: where the squares are taken from: the output for star blocks, which leave their
-            features as they were, z for full blocks.
-        eigenvalues: one flat vector.
-        blocks: where each eigenvalue stands.
-        dim: the channel dimension, counted from the end.
     """
     dtype = accumulation_dtype(kept.dtype)
     result = torch.empty_like(kept)

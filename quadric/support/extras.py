@@ -44,33 +44,13 @@ def missing_extra(who: str, extra: str) -> MissingExtraError:
 
 
 def require(extra: str, who: str) -> None:
-    """Raises an error that names the extra if one of its modules is not installed.
-
-    Args:
-        extra: a key of `EXTRAS`.
-        who: the command or function that needs it, the subject of the message.
-
-    Raises:
-        MissingExtraError: if a module is missing.
-    """
+    """Raises an error that names the extra if one of its modules is not installed."""
     if any(importlib.util.find_spec(module) is None for module in EXTRAS[extra]):
         raise missing_extra(who, extra)
 
 
 def load_extra(module: str, who: str, extra: str = "train") -> Any:
-    """Imports an optional module.
-
-    Args:
-        module: its name.
-        who: what needs it, the subject of the message.
-        extra: the extra that brings it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
+    """Imports an optional module."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

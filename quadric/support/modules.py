@@ -17,14 +17,7 @@ from quadric.errors import InputError, InputTypeError
 
 
 def check_model(model: Any) -> None:
-    """Checks that an argument is a network.
-
-    Args:
-        model: the argument.
-
-    Raises:
-        InputTypeError: if it is not a module.
-    """
+    """Checks that an argument is a network."""
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"model must be a torch.nn.Module, got {type(model).__name__}: give the network "
@@ -33,15 +26,7 @@ def check_model(model: Any) -> None:
 
 
 def check_initialized(module: nn.Module, name: str = "") -> None:
-    """Checks that a network or layer has no lazy parameters.
-
-    Args:
-        module: the network or layer.
-        name: its name, the start of the names of its parameters.
-
-    Raises:
-        InputError: if a parameter or buffer has no shape yet.
-    """
+    """Checks that a network or layer has no lazy parameters."""
     for kind in (module.named_parameters, module.named_buffers):
         for key, tensor in kind(prefix=name):
             if is_lazy(tensor):
@@ -52,14 +37,7 @@ def check_initialized(module: nn.Module, name: str = "") -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside torch.compile, DataParallel and DistributedDataParallel.
-
-    Args:
-        model: a network, wrapped or not.
-
-    Returns:
-        The network without its wrappers.
-    """
+    """The network inside torch.compile, DataParallel and DistributedDataParallel."""
     wrappers = {"OptimizedModule": "_orig_mod"}
     wrappers |= {"DataParallel": "module", "DistributedDataParallel": "module"}
     while type(model).__name__ in wrappers:
@@ -73,13 +51,6 @@ def call_arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
     A tensor is the only argument, a tuple holds several, a mapping holds keyword arguments. If the
     forward takes fewer arguments, or none of these names, the tuple or mapping itself is the only
     argument.
-
-    Args:
-        model: the network.
-        inputs: a tensor, a tuple or a mapping.
-
-    Returns:
-        The positional and the keyword arguments.
     """
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(inputs, tuple) and takes(model, *inputs):
@@ -101,26 +72,12 @@ def takes(model: nn.Module, *args: Any, **kwargs: Any) -> bool:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of parameters. Shared ones count once, lazy ones (of no size yet) not at all.
-
-    Args:
-        module: a network or a layer.
-
-    Returns:
-        The count.
-    """
+    """The number of parameters. Shared ones count once, lazy ones (of no size yet) not at all."""
     return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in arguments or a result, in order.
-
-    Args:
-        value: a tensor, or whatever torch's pytrees know, mappings and dataclasses, in any depth.
-
-    Returns:
-        The tensors.
-    """
+    """The tensors in arguments or a result, in order."""
     found: list[Tensor] = []
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):

@@ -20,9 +20,6 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 
     Small networks wait longer for a second thread than it saves, and on one thread sums have one
     order.
-
-    Args:
-        wanted: with False, nothing changes.
     """
     before = torch.get_num_threads()
     if wanted:
@@ -48,9 +45,6 @@ def keep_freed_memory() -> bool:
     ResNet-20, depending on where the last tensor lies. That can be a tenth of the step. Only
     commands call this, in their own process: the library never changes the allocator of a process
     that imports it.
-
-    Returns:
-        Whether freed memory is kept: False without glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -28,14 +28,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines:
-    """Says in lines of text how far something is.
-
-    Args:
-        total: the number of steps; None until a step says it.
-        what: what is being done.
-        screen: where the lines go; by default stderr.
-        own_estimate: whether what is done next says how long it will take.
-    """
+    """Says in lines of text how far something is."""
 
     def __init__(
         self,
@@ -53,14 +46,7 @@ class Lines:
     def advance(
         self, done: int = 1, now: str = "", total: int | None = None, line: str | None = None
     ) -> None:
-        """Counts steps, and prints a line if it is time for one.
-
-        Args:
-            done: steps.
-            now: what is done next.
-            total: the number of steps, if it has changed.
-            line: to print at once.
-        """
+        """Counts steps, and prints a line if it is time for one."""
         if line is not None:
             print(line, file=self.screen or sys.stderr, flush=True)
         self.done += done
@@ -79,17 +65,7 @@ class Lines:
 def progress_bar(
     total: int | None, what: str, own_estimate: bool = False
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr; where that is no terminal, a line every now and then.
-
-    Args:
-        total: the number of steps, or None if the first step says it.
-        what: what is being done.
-        own_estimate: whether what is done next says how long it will take.
-
-    Yields:
-        A function of the steps that were done, by default 1, what is done next, the total, and a
-        line that stays on the screen.
-    """
+    """A progress bar on stderr; where that is no terminal, a line every now and then."""
     if not sys.stderr.isatty():
         yield Lines(total, what, own_estimate=own_estimate).advance
         return

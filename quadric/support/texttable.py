@@ -12,11 +12,6 @@ def _cells(rows: Iterable[Sequence[object]]) -> list[list[str]]:
 def text_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> str:
     """A table with aligned columns.
 
-    Args:
-        header: the names of the columns.
-        rows: the cells.
-        right: a letter for each column, "r" for those aligned to the right.
-
     Examples:
         >>> print(text_table(["name", "MACs"], [["conv1", "1,200"], ["fc", "64"]], "lr"))
         name    MACs

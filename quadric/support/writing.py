@@ -21,19 +21,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iterator[Path]:
-    """A place beside a file to write it; it gets its name when it is complete and on the disk.
-
-    Args:
-        path: the file; its folder must exist. Where a link points is written. A device or a pipe is
-            written as it is.
-        before: the name that keeps the file which is replaced.
-
-    Yields:
-        Where to write.
-
-    Raises:
-        FileError: if the system refuses, with the file's name. Nothing is left behind.
-    """
+    """A place beside a file to write it; it gets its name when it is complete and on the disk."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with naming(path):
@@ -54,30 +42,14 @@ def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iter
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file, whole or not at all.
-
-    Args:
-        path: the file; its folder must exist.
-        text: its content.
-
-    Raises:
-        FileError: if the system refuses.
-    """
+    """Writes a text file, whole or not at all."""
     with whole_file(path) as file:
         file.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str], errors: Collection[int] | None = None) -> Iterator[None]:
-    """Within it, what the system refuses is an error that names a file.
-
-    Args:
-        path: the file that is being written.
-        errors: numbers of errors, such as `DISK`; None for all.
-
-    Raises:
-        FileError: in place of an OSError.
-    """
+    """Within it, what the system refuses is an error that names a file."""
     try:
         yield
     except OSError as error:
@@ -90,15 +62,7 @@ def naming(path: str | os.PathLike[str], errors: Collection[int] | None = None) 
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuses a file that cannot be written, before the work whose result it would hold.
-
-    Args:
-        option: the option that names the file.
-        path: the file.
-
-    Raises:
-        FileError: if the folder is missing, or the file cannot be written.
-    """
+    """Refuses a file that cannot be written, before the work whose result it would hold."""
     if not path.parent.is_dir():
         raise FileError(
             f"{option} {path}: there is no directory {path.parent}: make it, or name another file"
@@ -140,14 +104,7 @@ def _keep(target: Path, before: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuses a file that cannot be there.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        FileError: if there is no such folder, or `path` is one.
-    """
+    """Refuses a file that cannot be there."""
     folder = path.parent
     if not folder.is_dir():
         raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
@@ -160,15 +117,6 @@ def unfinished(path: Path) -> Iterator[Path]:
     """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
 
     Files beside it (the weights of a very large network) move along.
-
-    Args:
-        path: where the file belongs.
-
-    Yields:
-        Where to write it.
-
-    Raises:
-        FileError: if there is no such folder, or `path` is one.
     """
     check_place(path)
     folder = path.parent

@@ -18,11 +18,6 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 class FlatAdam:
     """Kingma and Ba 2015, with the L2 penalty in the gradient, as scikit-learn does it.
 
-    Args:
-        parameters: by name, each (B, *shape); copied.
-        lr: learning rates in the layout of `flat`.
-        decay: L2 penalties in the layout of `flat`.
-
     Attributes:
         flat: all parameters, (B, parameters of a network).
         average: the running mean of the gradients.

@@ -103,11 +103,6 @@ class QuadraticNetwork(TableInput):
         """Targets as the loss takes them, before standardization.
 
         The first time it notes their form: `n_outputs_`, and the classes.
-
-        Args:
-            y: validated targets.
-            dtype: of X.
-            first: whether a new network will be made.
         """
         raise NotImplementedError
 

@@ -160,14 +160,7 @@ class Outcome:
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """How the training of the members of one estimator went, as if they were one network.
-
-    Args:
-        outcomes: of the members.
-
-    Returns:
-        Losses and scores are means over the members that were still learning in an epoch.
-    """
+    """How the training of the members of one estimator went, as if they were one network."""
     if len(outcomes) == 1:
         return outcomes[0]
 

@@ -49,11 +49,7 @@ def _r2(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
 
 @functools.cache  # networks of one loss share a stack: they are compared by this object
 def pinball(quantile: float) -> Loss:
-    """The loss that a quantile minimizes: too low costs q times the gap, too high 1 - q times.
-
-    Args:
-        quantile: 0.5 for half the absolute error, so for the median.
-    """
+    """The loss that a quantile minimizes: too low costs q times the gap, too high 1 - q times."""
 
     def rows(outputs: Tensor, targets: Tensor) -> Tensor:
         above = targets - outputs

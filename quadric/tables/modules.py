@@ -159,14 +159,6 @@ def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool) -> Inpu
 
     The limits of a column lie `LIMIT` deviations around its median, but not outside of its range.
     Where the middle half of a column is one number, its range is the limit.
-
-    Args:
-        values: (N, columns).
-        weights: of the rows.
-        wanted: if False, inputs stay as they are.
-
-    Returns:
-        The scaling.
     """
     if not wanted:
         infinite = torch.full(values.shape[1:], math.inf, dtype=torch.tensor(values[:0]).dtype)
@@ -195,16 +187,7 @@ def _limits(column: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
 def mean_and_scale(
     values: np.ndarray, weights: np.ndarray | None, wanted: bool
 ) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of columns, in their dtype.
-
-    Args:
-        values: (N, columns).
-        weights: of the rows.
-        wanted: if False, means 0 and deviations 1.
-
-    Returns:
-        Means and deviations, (columns,) each.
-    """
+    """Means and standard deviations of columns, in their dtype."""
     columns = values.shape[1]
     mean, scale = np.zeros(columns), np.ones(columns)
     if wanted:

@@ -42,23 +42,7 @@ def build_network(
     seed: int | None = None,
     device: str = "cpu",
 ) -> nn.Sequential:
-    """Builds a network; the global random state is left as it was.
-
-    Args:
-        inputs: columns of the input.
-        outputs: columns of the output.
-        hidden: width of each hidden layer; empty for a linear model.
-        neuron: the neuron of the hidden layers, by its registry name.
-        rank: its rank; None for the neuron's own default.
-        neuron_options: its further options.
-        activation: a key of `ACTIVATIONS`. Behind a layer that brings its own (glu) there is none.
-        dtype: of the parameters.
-        seed: of their start.
-        device: where they live; "meta" to count them only.
-
-    Returns:
-        The network.
-    """
+    """Builds a network; the global random state is left as it was."""
     options = {**(neuron_options or {}), **({} if rank is None else {"rank": rank})}
     with _DRAWING, torch.random.fork_rng(devices=[]):
         if seed is not None:
@@ -108,19 +92,6 @@ def fit_widths(
     """The widest hidden layers with which a network has no more parameters than the linear one.
 
     All widths shrink by the same factor; then single layers grow again where there is room.
-
-    Args:
-        inputs: columns of the input.
-        outputs: columns of the output.
-        hidden: widths of the linear network.
-        neuron: the neuron whose widths are wanted.
-        rank: its rank; None for the neuron's own default.
-
-    Returns:
-        The widths.
-
-    Raises:
-        InputError: if no width fits.
     """
     get_neuron(neuron)
     budget = count_parameters(inputs, outputs, hidden)

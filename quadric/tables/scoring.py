@@ -45,14 +45,7 @@ class _Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class Judge:
-    """Scores predictions for the rows that are held out.
-
-    Args:
-        scoring: the name of a scorer.
-        truth: targets of these rows, or labels.
-        weights: of these rows.
-        classes: the labels of a classifier; None for a regressor.
-    """
+    """Scores predictions for the rows that are held out."""
 
     def __init__(
         self, scoring: str, truth: np.ndarray, weights: np.ndarray, classes: np.ndarray | None
@@ -84,11 +77,7 @@ class Judge:
         return (-score if self.scoring.startswith("neg_") else 1 - score), score
 
     def check(self, predicted: np.ndarray) -> None:
-        """Refuses a scorer that cannot judge such predictions, before anything is trained.
-
-        Args:
-            predicted: by any network.
-        """
+        """Refuses a scorer that cannot judge such predictions, before anything is trained."""
         try:
             score = self._judge(predicted)[1]
             reason = "" if np.isfinite(score) else f"it gives {score}"

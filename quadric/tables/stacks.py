@@ -24,14 +24,7 @@ OutputGradient = Callable[[Tensor], Tensor]
 
 
 def make_stack(network: nn.Sequential) -> ProductStack | AnyStack:
-    """Makes what runs networks of this shape; parameters are given by name, each (B, *shape).
-
-    Args:
-        network: only its structure is used.
-
-    Returns:
-        Batched matrix products where every layer has them, or the layers' own code.
-    """
+    """Makes what runs networks of this shape; parameters are given by name, each (B, *shape)."""
     steps = [_step(name, layer) for name, layer in network.named_children()]
     known = [step for step in steps if step is not None]
     return ProductStack(known) if len(known) == len(steps) else AnyStack(network)
@@ -140,10 +133,6 @@ class Layer:
 
     M has a row for each channel. It has a column for each channel that squares are added to: the
     first channel of each block if the blocks are stars (eigen), or else all of them.
-
-    Args:
-        name: of the layer in the network.
-        blocks: where its eigenvalues stand; None for a linear layer.
     """
 
     def __init__(self, name: str, blocks: Blocks | None) -> None:

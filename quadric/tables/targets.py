@@ -31,10 +31,6 @@ class Log(Transform):
 
     Undoing goes one range of the training targets beyond its ends at most, so that no prediction
     overflows.
-
-    Args:
-        targets: all above 0.
-        lifts: whether later targets below them, such as 0, count as the smallest.
     """
 
     low: Tensor
@@ -68,10 +64,6 @@ class Quantiles(Transform):
     """A piecewise linear curve through quantiles, after which targets are about normal.
 
     Undoing stays within the range of the training targets.
-
-    Args:
-        targets: (N, outputs).
-        weights: of the rows.
     """
 
     levels: Tensor
@@ -131,13 +123,7 @@ class TransformedRegressor(TableRegressor):
 
 
 def make_transform(name: str | None, targets: np.ndarray, weights: np.ndarray) -> Transform | None:
-    """The transformation of these targets; None for none.
-
-    Args:
-        name: one of `TRANSFORMS`.
-        targets: (N, outputs).
-        weights: of the rows.
-    """
+    """The transformation of these targets; None for none."""
     if name == "log" or (name == "auto" and _is_skewed(targets)):
         return Log(targets, lifts=name == "auto")
     return Quantiles(targets, weights) if name == "quantile" else None

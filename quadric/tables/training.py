@@ -55,18 +55,7 @@ def train(
     on_epoch: EpochDone | None = None,
     max_stack: int | None = None,
 ) -> list[Outcome]:
-    """Trains networks, those of one shape together.
-
-    Args:
-        jobs: what to train; each job's network is trained in place.
-        on_finish: called with a job's position and outcome as soon as its network is ready, by one
-            thread at a time.
-        on_epoch: called after each epoch of a stack with the epoch and the number of networks left.
-        max_stack: networks of a stack at most.
-
-    Returns:
-        The outcome of each job, in their order.
-    """
+    """Trains networks, those of one shape together."""
     outcomes: dict[int, Outcome] = {}
     lock = threading.Lock()
     stop = threading.Event()

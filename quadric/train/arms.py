@@ -79,17 +79,7 @@ class NoResultError(InputError):
 
 
 def read_results(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Reads results.
-
-    Args:
-        paths: run directories, or result files; of any other directory the result files in it and
-            the runs below it.
-
-    Returns:
-        The results, each with the `path` of its run directory, or of its file where it is kept
-        alone; and as notes a line for each directory that is a run but has no result yet, and one
-        line for all files that are no results.
-    """
+    """Reads results."""
     found: list[dict[str, Any]] = []
     notes: list[str] = []
     foreign: list[NoResultError] = []
@@ -175,9 +165,6 @@ def group(results: Sequence[dict[str, Any]]) -> list[Arm]:
 
     Runs of one arm may have been trained at different places. Where a seed was trained at several,
     the places are what is compared, and each is an arm.
-
-    Raises:
-        InputError: if two runs that differ have the same arm and seed.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for result in results:

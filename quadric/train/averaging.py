@@ -21,12 +21,7 @@ def weights_file(directory: RunDirectory, epoch: int) -> Path:
 
 
 class LastWeights(Callback):
-    """Keeps the weights of the last epochs.
-
-    Args:
-        directory: of the run.
-        count: how many epochs.
-    """
+    """Keeps the weights of the last epochs."""
 
     def __init__(self, directory: RunDirectory, count: int) -> None:
         self.directory = directory
@@ -44,16 +39,7 @@ class LastWeights(Callback):
 
 
 def load_average_(network: nn.Module, directory: RunDirectory, recipe: Recipe) -> None:
-    """Gives a network the average of the weights of a run's last epochs.
-
-    Args:
-        network: of the run; changed.
-        directory: of the run.
-        recipe: of the run.
-
-    Raises:
-        InputError: if the weights of an epoch are missing.
-    """
+    """Gives a network the average of the weights of a run's last epochs."""
     count = min(recipe.average or 1, recipe.epochs)
     total: dict[str, Tensor] = {}
     for epoch in range(recipe.epochs - count + 1, recipe.epochs + 1):

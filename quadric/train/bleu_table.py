@@ -13,15 +13,7 @@ _TOKENIZATIONS = {"13a": "13a", "intl": "International"}
 
 
 def bleu_table(arms: Sequence[Arm], markdown: bool = False) -> str | None:
-    """BLEU by tokenization and case, one column per arm, and parameters without embeddings.
-
-    Args:
-        arms: of any recipes.
-        markdown: with pipes instead of aligned columns.
-
-    Returns:
-        The table; None if no arm has such scores.
-    """
+    """BLEU by tokenization and case, one column per arm, and parameters without embeddings."""
     arms = [arm for arm in arms if _scores(arm, "13a_cased")]
     if not arms:
         return None

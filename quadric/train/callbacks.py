@@ -30,12 +30,7 @@ TRIAL, BETWEEN = 5.0, 60.0
 
 
 class EpochRecords(Callback):
-    """Keeps one record per epoch, in the checkpoint too, so that a continued run has all of them.
-
-    Args:
-        directory: whose metrics.csv is written.
-        screen: where a line is printed, or None.
-    """
+    """Keeps one record per epoch, in the checkpoint too, so that a continued run has all of them."""
 
     def __init__(self, directory: RunDirectory, screen: TextIO | None) -> None:
         self.directory = directory
@@ -166,11 +161,7 @@ def broken_pictures(trainer: Trainer) -> set[str] | None:
 
 
 class RateBar(TQDMProgressBar):
-    """A progress bar that shows tokens per second, and the loss of the last evaluation.
-
-    Args:
-        records: of the epochs so far.
-    """
+    """A progress bar that shows tokens per second, and the loss of the last evaluation."""
 
     def __init__(self, records: EpochRecords) -> None:
         super().__init__(refresh_rate=10, leave=False)

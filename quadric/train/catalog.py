@@ -40,12 +40,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse(text: str, where: str) -> Any:
-    """Reads YAML.
-
-    Args:
-        text: the YAML.
-        where: what it comes from, for the error.
-    """
+    """Reads YAML."""
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except RecursionError:
@@ -55,14 +50,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def read(path: Path) -> str:
-    """The text of a recipe file.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        InputError: if it is not a text.
-    """
+    """The text of a recipe file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -95,13 +83,7 @@ def has_quick(name: str) -> bool:
 
 
 def load(name: str, quick: bool = False) -> Recipe:
-    """Loads a recipe.
-
-    Args:
-        name: of a recipe that ships with the package, or a path ending in `.yaml`. `<name>-quick`
-            is the quick variant.
-        quick: the quick variant.
-    """
+    """Loads a recipe."""
     if name.endswith(QUICK) and not is_path(name) and name not in names():
         name, quick = name.removesuffix(QUICK), True
     values = _values(name)

@@ -30,16 +30,7 @@ class CheckpointError(InputError):
 
 
 def write(state: dict[str, Any], path: Path, before: Path | None = None) -> None:
-    """Writes a checkpoint.
-
-    Args:
-        state: tensors and plain values.
-        path: the file.
-        before: the name that keeps the checkpoint which is replaced.
-
-    Raises:
-        FileError: if the system refuses.
-    """
+    """Writes a checkpoint."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
@@ -51,19 +42,7 @@ def write(state: dict[str, Any], path: Path, before: Path | None = None) -> None
 
 
 def read(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Reads a checkpoint, after a look at its sum.
-
-    Args:
-        path: the file.
-        map_location: as of `torch.load`.
-
-    Returns:
-        What `write` was given.
-
-    Raises:
-        CheckpointError: if it is damaged, the system cannot read it, or to load it would mean to
-            run code.
-    """
+    """Reads a checkpoint, after a look at its sum."""
     try:
         return _read(path, map_location)
     except OSError as error:
@@ -138,17 +117,7 @@ class Found:
 
 
 def find(directory: RunDirectory) -> Found | None:
-    """The checkpoint from which a run goes on; None if it has none.
-
-    Args:
-        directory: of the run.
-
-    Returns:
-        The last one, or the one before it if that is damaged, missing or cannot be read.
-
-    Raises:
-        CheckpointError: if there are checkpoints, but none is whole.
-    """
+    """The checkpoint from which a run goes on; None if it has none."""
     damage: list[str] = []
     for path in (directory.last_checkpoint, directory.previous_checkpoint):
         if path.is_file():
@@ -167,11 +136,6 @@ def find(directory: RunDirectory) -> Found | None:
 
 
 def take(directory: RunDirectory, found: Found) -> None:
-    """Makes a checkpoint the last one of its run.
-
-    Args:
-        directory: of the run, held by this process.
-        found: in it.
-    """
+    """Makes a checkpoint the last one of its run."""
     if found.path != directory.last_checkpoint:
         found.path.replace(directory.last_checkpoint)

@@ -24,18 +24,7 @@ FAILED = 1
 
 
 def overrides(named: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """The fields that a command line changes.
-
-    Args:
-        named: options with names of their own.
-        assignments: `field=value`.
-
-    Returns:
-        The new values, by field.
-
-    Raises:
-        InputError: if a field is given twice, or an assignment is not one.
-    """
+    """The fields that a command line changes."""
     found = dict(named)
     for field in ("include", "exclude"):
         if field in found:
@@ -66,28 +55,7 @@ def train(
     profile: bool = False,
     given: Sequence[str] = (),
 ) -> tuple[dict[str, Any] | None, str, int]:
-    """Trains a recipe, or continues a run, as `quadric.train.run` does.
-
-    Args:
-        name: a recipe, a recipe file, or a run directory.
-        changes: other values of some fields.
-        quick: train the recipe's quick variant.
-        run_dir: the run's directory.
-        resume: continue from the last checkpoint.
-        overwrite: train again in the same directory.
-        quiet: print no line for each epoch.
-        imports: files or modules of the user's own.
-        trust: run code that a run directory names, or that other users could have written.
-        profile: measure the operators of a few steps.
-        given: further words of the command line, which the command that goes on repeats.
-
-    Returns:
-        The result (None if it was interrupted), the text to print and the exit code.
-
-    Raises:
-        InputError: if the recipe, a field or the directory does not fit.
-        FileError: if the disk fills.
-    """
+    """Trains a recipe, or continues a run, as `quadric.train.run` does."""
     run = interface.plan(name, changes, quick, run_dir, RUNS, resume, overwrite, imports, trust)
     finished = run.directory.is_finished and not overwrite
     keep_freed_memory()
@@ -139,18 +107,7 @@ def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequ
 
 
 def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any], str, list[str]]:
-    """Tabulates runs.
-
-    Args:
-        runs: run directories, folders of them, or result files.
-        markdown: write the table in markdown.
-
-    Returns:
-        The table as data, as text, and notes on runs that are not finished.
-
-    Raises:
-        InputError: if no run is finished.
-    """
+    """Tabulates runs."""
     found, notes = arms.finished(runs)
     groups = arms.group(found)
     tables = [bleu_table(groups, markdown), arms.tabulate(groups, markdown)]
@@ -158,18 +115,7 @@ def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any
 
 
 def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, list[Any]]:
-    """The values that a sweep combines.
-
-    Args:
-        named: lists such as `3,9`, by field; None for a field that is not swept.
-        assignments: further fields, as `field=value,value`.
-
-    Returns:
-        The values, by field.
-
-    Raises:
-        InputError: if a field is swept twice, or an assignment is not one.
-    """
+    """The values that a sweep combines."""
     found = {f: sweeping.split_values(v) for f, v in named.items() if v is not None}
     for assignment in assignments:
         field, values = sweeping.split_assignment(assignment)
@@ -181,15 +127,7 @@ def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[st
 
 
 def sweep(runs: Sequence[training.Run], jobs: int = 1) -> tuple[dict[str, Any] | None, str, int]:
-    """Trains the runs of a sweep, and says on stderr how each ended.
-
-    Args:
-        runs: what to train.
-        jobs: how many to train at the same time.
-
-    Returns:
-        The table of the runs as data (None if there is none), as text, and the exit code.
-    """
+    """Trains the runs of a sweep, and says on stderr how each ended."""
     keep_freed_memory()
     try:
         failed = interface.finish_all(runs, jobs)

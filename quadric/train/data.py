@@ -124,18 +124,7 @@ class OwnPart(TrainingData):
 
 
 def kept_data(recipe: Recipe, folder: Path) -> TrainingData | None:
-    """The data of a trained run as far as the run directory has it; None if it has none.
-
-    Args:
-        recipe: of the run.
-        folder: its directory.
-
-    Returns:
-        What a translation run needs; its text may be elsewhere, or gone.
-
-    Raises:
-        InputError: if the directory lacks a file.
-    """
+    """The data of a trained run as far as the run directory has it; None if it has none."""
     if recipe.dataset not in datasets.TEXTS:
         return None
     return TextPart(recipe, None, Vocabulary.read(folder))
@@ -177,15 +166,7 @@ _KINDS: dict[type, Callable[[Recipe, Any], TrainingData]] = {
 
 
 def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
-    """Loads the data of a recipe.
-
-    Args:
-        recipe: what to load. Its own code is imported already.
-        data: use this instead of loading; the recipe's limit and validation part still apply.
-
-    Returns:
-        The data, limited and split.
-    """
+    """Loads the data of a recipe."""
     if data is None and recipe.dataset.startswith(GIVEN):
         raise InputError(
             f"the run was trained on data that Python code gave it, {recipe.dataset!r}: give them "

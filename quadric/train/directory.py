@@ -45,11 +45,7 @@ class BusyError(InputError):
 
 
 class RunDirectory:
-    """The files of one run.
-
-    Args:
-        path: the directory; it need not exist yet.
-    """
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,12 +110,7 @@ class RunDirectory:
         return found
 
     def check_owner(self, recipe: Recipe, *, named: bool = True) -> None:
-        """Refuses a directory that belongs to another recipe, or holds something else.
-
-        Args:
-            recipe: resolved.
-            named: whether the user named this directory: then it may be at another place now.
-        """
+        """Refuses a directory that belongs to another recipe, or holds something else."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"run directory {self.path} is a file: choose another --run-dir")
         if not self.recipe_file.is_file():
@@ -142,13 +133,7 @@ class RunDirectory:
         )
 
     def create(self, recipe: Recipe, command: str, need: int = 0) -> None:
-        """Makes the directory and writes the recipe, so that nothing can fail later that could now.
-
-        Args:
-            recipe: resolved; the directory is its, or new.
-            command: that makes the run.
-            need: bytes of the finished run; what the directory holds of them already counts.
-        """
+        """Makes the directory and writes the recipe, so that nothing can fail later that could now."""
         self._check_space(need)
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -228,11 +213,7 @@ def _is_leftover(entry: Path) -> bool:
 
 
 def wrong_field(result: Mapping[str, Any]) -> str | None:
-    """What is wrong with the fields of a result that are calculated with; None if nothing is.
-
-    Args:
-        result: as it was read.
-    """
+    """What is wrong with the fields of a result that are calculated with; None if nothing is."""
     numbers = [name for name in result if name.startswith("test_")]
     for name in (*numbers, "params", "macs", "seconds"):
         value = result.get(name)
@@ -263,12 +244,7 @@ def is_run_directory(text: str) -> bool:
 
 
 def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
-    """The recipe of a run that is continued, perhaps at another place.
-
-    Args:
-        recipe: of the run.
-        overrides: of the new command.
-    """
+    """The recipe of a run that is continued, perhaps at another place."""
     values = recipe.model_dump()
     changed = [k for k, v in overrides.items() if k not in PLACE and values.get(k, v) != v]
     if changed:
@@ -281,12 +257,7 @@ def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
 
 
 def command_at(command: str, place: Mapping[str, Any]) -> str:
-    """A command with other values of fields of place.
-
-    Args:
-        command: that made a run.
-        place: by field.
-    """
+    """A command with other values of fields of place."""
     try:
         words = shlex.split(command)
     except ValueError:  # somebody edited that line

@@ -29,19 +29,7 @@ def measure(
     precision: str,
     progress: Callable[..., None] = lambda *args, **kwargs: None,
 ) -> dict[str, Any]:
-    """Measures the metrics of a network, and its largest activation.
-
-    Args:
-        network: moved to the device and set to eval mode.
-        batches: what it is tested on.
-        task: its metrics.
-        device: where it runs.
-        precision: as in a recipe.
-        progress: as `quadric.support.progress.progress_bar` gives it, told of each batch.
-
-    Returns:
-        The metrics of the task, the largest activation and its layer.
-    """
+    """Measures the metrics of a network, and its largest activation."""
     kind, _, mode = precision.partition("-")
     dtype = _DTYPES[kind]
     network = network.to(device).eval()

@@ -32,20 +32,7 @@ ROWS = 16
 def from_run(
     path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
 ) -> Deployable:
-    """The network of a finished run, with its data.
-
-    Args:
-        path: the run directory.
-        imports: files or modules of the run's own code, which may be run.
-        trust: run all code that the directory names.
-        **place: `data_dir`, if another one than when it was trained.
-
-    Returns:
-        The network, the linear one to compare it with, and what its export needs of the data.
-
-    Raises:
-        InputError: if the run is not finished.
-    """
+    """The network of a finished run, with its data."""
     run = load_run(path, imports, trust, **place)
     recipe, data, network = run.recipe, run.data, run.network
     linear = None
@@ -86,22 +73,7 @@ def from_run(
 def export_translation(
     path: str | Path, out: Path, opset: int, imports: Sequence[str] = (), trust: bool = False
 ) -> dict[str, Any]:
-    """Writes a translation run as two ONNX files, with its tokenizer beside them.
-
-    Args:
-        path: the run directory.
-        out: `model.onnx` stands for `model-encoder.onnx`, `model-step.onnx` and
-            `model-tokenizer.model`.
-        opset: the version of ONNX's operators.
-        imports: files or modules of the run's own code, which may be run.
-        trust: run all code that the directory names.
-
-    Returns:
-        The files and their size.
-
-    Raises:
-        InputError: if the run is not finished, or a file computes something else.
-    """
+    """Writes a translation run as two ONNX files, with its tokenizer beside them."""
     if out.suffix != ".onnx":
         raise InputError(f"a translation run is written as .onnx, got {str(out)!r}")
     run = load_run(path, imports, trust)
@@ -130,12 +102,7 @@ def _tolerance(scale: Standardization) -> float:
 
 
 class InUnits(nn.Module):
-    """A network of standardized columns that takes and gives them in their own units.
-
-    Args:
-        network: as it was trained.
-        scale: of the training rows.
-    """
+    """A network of standardized columns that takes and gives them in their own units."""
 
     def __init__(self, network: nn.Module, scale: Standardization) -> None:
         super().__init__()

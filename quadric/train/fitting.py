@@ -51,16 +51,7 @@ def fit(
     again: bool = False,
     profile: bool = False,
 ) -> None:
-    """Trains a recipe in its directory, from its last checkpoint if there is one.
-
-    Args:
-        recipe: resolved.
-        directory: made, and the recipe's.
-        data: of the recipe, if it is loaded already.
-        screen: where progress is printed, or None.
-        again: from the beginning, even if there is a checkpoint (which the first process removes).
-        profile: measure the operators of a few steps, and write profile.txt.
-    """
+    """Trains a recipe in its directory, from its last checkpoint if there is one."""
     prepared = data or load_data(recipe)
     network = build_network(recipe, prepared)
     counts = count(network, prepared)

@@ -99,16 +99,6 @@ def plan(
 
     Combinations that compute the same are one run: a linear network has no eigenvalue_lr, and a
     neuron without a rank takes part in a sweep of ranks once.
-
-    Args:
-        recipes: names.
-        grid: values by field.
-        seeds: of every combination.
-        fixed: fields that all runs share.
-        quick: the recipes' quick variants.
-        runs: where the directories are.
-        imports: files or modules of the user's own.
-        trust: run code that other users could have written.
     """
     for name in imports:  # the neurons that they register are looked for below
         parts.load(name, f"--import {name}", trust)
@@ -139,13 +129,7 @@ def plan(
 
 
 def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> Iterator[Outcome]:
-    """Trains runs and yields how each ended, in the order in which they end.
-
-    Args:
-        runs: of `plan`.
-        jobs: how many to train at the same time, each on one thread.
-        screen: where the epochs of a single job are printed, or None.
-    """
+    """Trains runs and yields how each ended, in the order in which they end."""
     if jobs < 1:
         raise InputError(f"jobs must be >= 1, got {jobs}")
     waiting = []

@@ -227,16 +227,7 @@ def sweep(
 
 
 def finish_all(found: Sequence[training.Run], jobs: int = 1, progress: bool = True) -> list[str]:
-    """Trains what `plan_sweep` found, and prints how each run ended.
-
-    Args:
-        found: the runs.
-        jobs: as in `sweep`.
-        progress: as in `sweep`.
-
-    Returns:
-        A line for each run that failed.
-    """
+    """Trains what `plan_sweep` found, and prints how each run ended."""
     failed = []
     screen = training.progress_stream(not progress)
     started, trained = time.monotonic(), 0

@@ -17,11 +17,7 @@ from quadric.train.processes import INTERRUPTED
 
 
 def main(arguments: list[str]) -> int:
-    """Starts the processes of a run and waits for them.
-
-    Args:
-        arguments: how many, and the arguments of `quadric.train.worker`.
-    """
+    """Starts the processes of a run and waits for them."""
     processes, *rest = arguments
     die_with_parent()
     name_parent(os.environ)  # for the processes that torch's launcher starts

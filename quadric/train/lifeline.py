@@ -28,12 +28,7 @@ def name_parent(env: MutableMapping[str, str]) -> None:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Ends this process as soon as the one that started it is gone.
-
-    Args:
-        parent: its process id; by default what `name_parent` said. It is asked for because a parent
-            that died before this call cannot be asked any more.
-    """
+    """Ends this process as soon as the one that started it is gone."""
     if parent is None:
         parent = int(os.environ.get(VARIABLE) or os.getppid())
     if not _kernel_ends_us():

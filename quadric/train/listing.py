@@ -9,17 +9,7 @@ from quadric.train import catalog
 
 
 def facts(name: str | None = None) -> Any:
-    """What is known of the recipes.
-
-    Args:
-        name: a recipe, or None for all of them.
-
-    Returns:
-        All fields of one recipe, or a short description of each.
-
-    Raises:
-        InputError: if there is no such recipe.
-    """
+    """What is known of the recipes."""
     if name is not None:
         return catalog.load(name).model_dump()
     recipes = {name: catalog.load(name) for name in catalog.names()}
@@ -46,15 +36,5 @@ def table() -> str:
 
 
 def text(name: str) -> str:
-    """A recipe as it is written.
-
-    Args:
-        name: the recipe.
-
-    Returns:
-        The text of its file.
-
-    Raises:
-        InputError: if there is no such recipe.
-    """
+    """A recipe as it is written."""
     return catalog.text(name).rstrip()

@@ -15,15 +15,7 @@ from quadric.train.recipe import Recipe
 
 
 def make_logger(recipe: Recipe, directory: RunDirectory) -> Logger | None:
-    """The logger of a recipe.
-
-    Args:
-        recipe: its field `logger` decides.
-        directory: where it writes.
-
-    Returns:
-        The logger; None for `csv`, as metrics.csv is written by every run.
-    """
+    """The logger of a recipe."""
     if recipe.logger == "csv":
         return None
     if recipe.logger == "tensorboard":
@@ -48,15 +40,7 @@ def log_settings(logger: Logger, recipe: Recipe) -> None:
 
 
 def log_judge(logger: Logger, recipe: Recipe, metric: str, value: float, epoch: int) -> None:
-    """Tells TensorBoard's table of runs what a run is judged by; others need not be told.
-
-    Args:
-        logger: any of ours.
-        recipe: resolved.
-        metric: its name in the records.
-        value: after the first epoch; later ones are found by the name.
-        epoch: counted from 1.
-    """
+    """Tells TensorBoard's table of runs what a run is judged by; others need not be told."""
     if isinstance(logger, TensorBoardLogger):
         logger.log_hyperparams(_settings(recipe), {metric: value}, step=epoch)
 

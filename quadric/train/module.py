@@ -54,13 +54,7 @@ class DivergedError(Exception):
 
 
 class TrainingModule(LightningModule):
-    """A network in training.
-
-    Args:
-        network: the network itself, not compiled.
-        data: what it learns from.
-        recipe: resolved.
-    """
+    """A network in training."""
 
     def __init__(self, network: nn.Module, data: TrainingData, recipe: Recipe) -> None:
         super().__init__()

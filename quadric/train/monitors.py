@@ -67,11 +67,6 @@ def first_not_finite(
     """Says which layer is the first to put out a number that is not finite.
 
     The network runs once more on these inputs, as it stands, and is left as it was.
-
-    Args:
-        network: in training mode, if the inputs came from training.
-        inputs: the batch with which the loss was not finite.
-        run: runs the network on such inputs.
     """
     several = inputs if isinstance(inputs, tuple | list) else [inputs]
     if not all(bool(tensor.isfinite().all()) for tensor in several):

@@ -25,15 +25,7 @@ CONVERSION_FIELDS = ("rank", "include", "exclude", "layers", "init", "head")
 
 
 def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:
-    """Builds the network of a recipe, with the weights that its seed gives.
-
-    Args:
-        recipe: resolved.
-        data: says how many inputs and outputs there are.
-
-    Returns:
-        The network, converted to the recipe's neuron.
-    """
+    """Builds the network of a recipe, with the weights that its seed gives."""
     chosen = {field: getattr(recipe, field) for field in MODEL_FIELDS}
     chosen = {k: v for k, v in chosen.items() if v is not None} | recipe.model_options
     conversion: dict[str, Any] = {}
@@ -96,20 +88,7 @@ class TrainedRun:
 def load_run(
     path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
 ) -> TrainedRun:
-    """Loads the network of a finished run and its data.
-
-    Args:
-        path: the run directory.
-        imports: files or modules of the run's own code, which may be run.
-        trust: run all code that the directory names.
-        **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: if the run is not finished, or its recipe or data cannot be read.
-    """
+    """Loads the network of a finished run and its data."""
     directory = RunDirectory(Path(path))
     recipe = continued(directory.recipe(), place)
     if not directory.weights_file.is_file():
@@ -139,14 +118,6 @@ def memory_format(recipe: Recipe, network: nn.Module, device: torch.device) -> t
 
     `auto` is channels_last where convolutions are faster with it: on CPUs, and on GPUs in half
     precision. Networks without convolutions, and sharded ones, are contiguous.
-
-    Args:
-        recipe: its field `memory_format` decides, and its precision and strategy.
-        network: of the recipe.
-        device: where it runs.
-
-    Returns:
-        The layout of the weights and of the batches.
     """
     convolutional = any(parameter.dim() == 4 for parameter in network.parameters())
     half = recipe.precision.startswith(("16", "bf16"))

@@ -62,16 +62,7 @@ def unnamed(recipe: Recipe, given: Sequence[str]) -> list[str]:
 
 
 def check_consent(recipe: Recipe, given: Sequence[str], where: str | Path) -> None:
-    """Refuses the code that a run directory names, unless the user names it too.
-
-    Args:
-        recipe: of the directory.
-        given: modules and files that the user names.
-        where: the directory.
-
-    Raises:
-        InputError: if one of them was not given.
-    """
+    """Refuses the code that a run directory names, unless the user names it too."""
     unknown = unnamed(recipe, given)
     if unknown:
         raise InputError(
@@ -81,19 +72,7 @@ def check_consent(recipe: Recipe, given: Sequence[str], where: str | Path) -> No
 
 
 def load_code(recipe: Recipe, *, trust: bool = False, strict: bool = True) -> Recipe:
-    """Imports the code that a recipe names.
-
-    Args:
-        recipe: its functions and imports are allowed to run.
-        trust: run it even if other users can write its files.
-        strict: refuse a file that has changed since the recipe was written; else warn.
-
-    Returns:
-        The recipe, with the checksum of each module.
-
-    Raises:
-        InputError: if a module cannot be imported, a function is not there, or a file has changed.
-    """
+    """Imports the code that a recipe names."""
     found: dict[str, Any] = {}
     for name in recipe.imports:
         module = parts.load(name, f"--import {name}", trust)
@@ -125,14 +104,7 @@ def load_code(recipe: Recipe, *, trust: bool = False, strict: bool = True) -> Re
 
 
 def function_of(recipe: Recipe, field: str, trust: bool = True) -> Any:
-    """The function that a field names.
-
-    Args:
-        recipe: its code may run.
-        field: `model`, `dataset` or `loss`.
-        trust: run it even if other users can write its file; once `load_code` has imported it,
-            nothing is left to refuse.
-    """
+    """The function that a field names."""
     name = recipe.functions()[field]
     source, attribute = parts.split(name, field)
     module = parts.module_name(source)
@@ -142,15 +114,7 @@ def function_of(recipe: Recipe, field: str, trust: bool = True) -> Any:
 
 
 def name_of(function: Any, field: str) -> Any:
-    """The name by which a recipe can keep a function; what is no function stays as it is.
-
-    Args:
-        function: what a user gave for a field.
-        field: which.
-
-    Raises:
-        InputError: if it cannot be found again by a name.
-    """
+    """The name by which a recipe can keep a function; what is no function stays as it is."""
     if not callable(function):
         return function
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")

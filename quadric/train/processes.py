@@ -67,16 +67,7 @@ def launch(
     profile: bool = False,
     resume_command: str | None = None,
 ) -> None:
-    """Trains a run in several processes on this machine and waits for them.
-
-    Args:
-        directory: of the run; holds its recipe.
-        devices: how many processes.
-        lock: file descriptor of the run's lock: it lasts as long as the processes do.
-        progress: print a line an epoch.
-        profile: measure the operators of a few steps.
-        resume_command: what continues the run, with the imports of code of the user's own.
-    """
+    """Trains a run in several processes on this machine and waits for them."""
     command = [sys.executable, "-m", "quadric.train.launcher", str(devices), str(directory.path)]
     command += [] if progress else ["--quiet"]
     command += ["--profile"] if profile else []

@@ -16,11 +16,7 @@ ROWS = 40
 
 
 class Profile(Callback):
-    """Measures a few of the first steps that are trained, and writes what they cost.
-
-    Args:
-        directory: gets profile.txt, a table of operators, and trace.json for a viewer of traces.
-    """
+    """Measures a few of the first steps that are trained, and writes what they cost."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory

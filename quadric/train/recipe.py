@@ -264,12 +264,7 @@ class Recipe(BaseModel):
         return self.model_copy(update=changes)
 
     def with_overrides(self, overrides: dict[str, Any]) -> Recipe:
-        """This recipe with other values of some fields, checked.
-
-        Args:
-            overrides: by field. Another neuron begins with its own defaults: the recipe's rank,
-                start and options belong to the recipe's neuron.
-        """
+        """This recipe with other values of some fields, checked."""
         values = self.model_dump()
         if overrides.get("neuron", self.neuron) != self.neuron:
             values = {key: value for key, value in values.items() if key not in OF_NEURON}
@@ -284,12 +279,7 @@ class Recipe(BaseModel):
         return self.model_dump(exclude=set(DESCRIPTION))
 
     def first_difference(self, other: Recipe, *, place: bool = True) -> str | None:
-        """A field in which two resolved recipes differ; None if they are one run.
-
-        Args:
-            other: resolved.
-            place: whether fields of place count.
-        """
+        """A field in which two resolved recipes differ; None if they are one run."""
         ours, theirs = self.identity(), other.identity()
         fields = [key for key in ours if place or key not in PLACE]
         return next((key for key in fields if ours[key] != theirs[key]), None)
@@ -311,12 +301,7 @@ class Recipe(BaseModel):
         return "-".join([*parts, f"s{self.seed}"])
 
     def command(self, base: Recipe, source: Sequence[str] | None = None) -> str:
-        """The shortest command that makes this run, to be pasted into a shell.
-
-        Args:
-            base: the recipe without overrides.
-            source: the words that name it on the command line, if not its name.
-        """
+        """The shortest command that makes this run, to be pasted into a shell."""
         words = ["quadric", "train", *(source or [self.name])]
         if self.neuron != base.neuron:
             words += ["--neuron", self.neuron]
@@ -357,12 +342,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def make_recipe(values: dict[str, Any], where: str) -> Recipe:
-    """A checked recipe.
-
-    Args:
-        values: by field.
-        where: what the values come from, for the error.
-    """
+    """A checked recipe."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

@@ -63,13 +63,7 @@ def _tested(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def final_report(directory: RunDirectory, result: Mapping[str, Any], command: str) -> str:
-    """The table of a run and the next useful command.
-
-    Args:
-        directory: of the run.
-        result: of the run.
-        command: that made it.
-    """
+    """The table of a run and the next useful command."""
     lines = [text_table(["", str(directory.path)], rows(result))]
     if result["status"] == "diverged":
         lines.append(f"diverged: {result['diverged']['message']}")

@@ -26,20 +26,7 @@ def make_schedule(
     warmup: float = 0.0,
     warmup_steps: int = 4000,
 ) -> Callable[[int], float]:
-    """The factor of the learning rate at each step, counted from 0.
-
-    Args:
-        kind: constant; step, times `gamma` at each milestone; cosine, down to 0; onecycle, up and
-            down again by cosines, as torch's OneCycleLR without momentum; inverse_sqrt, up in
-            a line for `warmup_steps`, then down with the root of the step (Vaswani et al. 2017).
-        steps_per_epoch: steps of one epoch.
-        epochs: of the run.
-        milestones: epochs of the step schedule.
-        gamma: factor of the step schedule.
-        warmup: for this many epochs the factor also rises linearly from near 0 (not for onecycle
-            and inverse_sqrt, which rise by themselves).
-        warmup_steps: of inverse_sqrt.
-    """
+    """The factor of the learning rate at each step, counted from 0."""
     total = steps_per_epoch * epochs
     ends = [steps_per_epoch * milestone for milestone in milestones or []]
     rise = max(1.0, RISE * total - 1)

@@ -23,13 +23,7 @@ from quadric.train.translation import LONGEST, Translation, Vocabulary
 
 
 class TextPart(TrainingData):
-    """Sentence pairs.
-
-    Args:
-        recipe: its `batch_size` counts target tokens of a step, over all processes.
-        data: as loaded; None for a trained run, whose test files alone may be needed.
-        vocabulary: of the run; that of the data by default.
-    """
+    """Sentence pairs."""
 
     def __init__(
         self, recipe: Recipe, data: TextData | None, vocabulary: Vocabulary | None = None
@@ -89,11 +83,7 @@ class TextPart(TrainingData):
         }
 
     def keep(self, folder: Path) -> None:
-        """Writes the vocabulary.
-
-        Raises:
-            InputError: if a run that goes on began with another one.
-        """
+        """Writes the vocabulary."""
         checkpoints = folder / "checkpoints"
         other = self.vocabulary.differs(folder)
         if other is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):

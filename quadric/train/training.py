@@ -89,25 +89,7 @@ def find_run(
     imports: Sequence[str] = (),
     trust: bool = False,
 ) -> Run:
-    """The run of a recipe with overrides, or of a directory.
-
-    Args:
-        name: of a recipe, a recipe file, or a run directory.
-        overrides: other values of some fields.
-        quick: the recipe's quick variant.
-        run_dir: the run's directory, instead of one named after recipe, neuron, rank, seed and
-            overrides.
-        runs: where directories are made.
-        imports: files or modules of the user's own, whose neurons are registered and whose
-            functions may be named.
-        trust: run code that a run directory names, or that other users could have written.
-
-    Returns:
-        The run. What code it names is imported.
-
-    Raises:
-        InputError: if there is no such recipe, a field does not fit, or code may not be run.
-    """
+    """The run of a recipe with overrides, or of a directory."""
     overrides = dict(overrides or {})
     if is_run_directory(name):
         directory = RunDirectory(Path(name))
@@ -154,15 +136,6 @@ def train(
     """Trains a run to its end and returns its result; None in all processes but the first.
 
     A run that is finished is not trained again.
-
-    Args:
-        run: what to train.
-        resume: continue from the last checkpoint; without one, start.
-        overwrite: start again, whatever the directory holds of the same recipe.
-        data: train on this instead of the recipe's data set, in one process. It is recorded as
-            `given:` and its name.
-        screen: where progress is printed, or None.
-        profile: measure the operators of a few steps, and write profile.txt.
     """
     if data is not None:
         run = _on(data, run)
@@ -237,12 +210,7 @@ def _notes(recipe: Recipe, moved: str | None, found: checkpoints.Found | None) -
 
 
 def bytes_of(recipe: Recipe, network: nn.Module) -> int:
-    """About the bytes of a finished run, and of the checkpoint that is written beside the others.
-
-    Args:
-        recipe: resolved.
-        network: of the recipe.
-    """
+    """About the bytes of a finished run, and of the checkpoint that is written beside the others."""
     parameters = sum(p.numel() * p.element_size() for p in network.parameters())
     weights = parameters + sum(b.numel() * b.element_size() for b in network.buffers())
     momenta = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2

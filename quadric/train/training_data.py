@@ -23,11 +23,6 @@ class TrainingData:
     A subclass makes the task, says what the network must be told, and has a place in `_KINDS` of
     `data.py`.
 
-    Args:
-        recipe: its limit, validation part and batches apply.
-        data: as loaded.
-        seed: of the choice of the validation part.
-
     Attributes:
         data: limited and split.
         source: what batches are made of.

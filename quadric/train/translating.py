@@ -53,20 +53,7 @@ def translate_file(
     penalty: float = 0.6,
     **place: Any,
 ) -> None:
-    """Translates a file, or standard input line by line.
-
-    Args:
-        run: the run directory.
-        source: the file; None for standard input, each line of which is answered at once.
-        write: takes translated lines.
-        progress: takes the number of lines that were done.
-        beams: of the beam search; 1 for greedy search.
-        penalty: exponent of the length.
-        **place: as `translator` takes it.
-
-    Raises:
-        InputError: if the run or the text does not fit. What is written stays.
-    """
+    """Translates a file, or standard input line by line."""
     keep_freed_memory()
     loaded = translator(run, warn=warn_on_screen, **place)
     name = "standard input" if source is None else str(source)

@@ -71,11 +71,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, folder: Path) -> Vocabulary:
-        """What `write` kept.
-
-        Raises:
-            InputError: if a file is missing or damaged.
-        """
+        """What `write` kept."""
         remedy = "a translation run needs it: copy the whole run directory, or train again"
         tokenizer = Tokenizer.read(folder / TOKENIZER, remedy)
         path = folder / LANGUAGES
@@ -85,14 +81,7 @@ class Vocabulary:
 
 
 class Translator:
-    """A trained network with its vocabulary.
-
-    Args:
-        network: in eval mode, on the device.
-        vocabulary: of the run.
-        device: where the network is.
-        warn: takes one line on what was cut, or looks wrong; by default a warning of Python.
-    """
+    """A trained network with its vocabulary."""
 
     def __init__(
         self,
@@ -115,18 +104,7 @@ class Translator:
         first: int = 1,
         progress: Progress = no_progress,
     ) -> list[str]:
-        """Translates lines.
-
-        Args:
-            lines: sentences; an empty one stays empty.
-            beams: of the beam search; 1 for greedy search.
-            penalty: exponent of the length.
-            first: the number of the first line, for warnings.
-            progress: told of each batch.
-
-        Returns:
-            One translation for each line.
-        """
+        """Translates lines."""
         rows = self.vocabulary.tokenizer.encode(lines)
         self._check_language(rows)
         for i, row in enumerate(rows):

@@ -12,12 +12,7 @@ from quadric.train.own_code import load_code
 
 
 def main(arguments: list[str]) -> int:
-    """Trains the run of a directory, or goes on with it.
-
-    Args:
-        arguments: the directory, and perhaps --quiet and --profile. Who starts this process has
-            asked the user whether the code that the directory names may run.
-    """
+    """Trains the run of a directory, or goes on with it."""
     from quadric.train.fitting import fit
     from quadric.train.processes import INTERRUPTED, InterruptedTraining, is_first_process
 

@@ -65,16 +65,6 @@ class Pairs:
 class TokenBatches:
     """Batches of at most so many tokens on each side, padding counted.
 
-    Args:
-        pairs: what batches are made of.
-        tokens: in a batch of one process; a longer pair is a batch of its own.
-        seed: of the order; None for the order of length, every pair once over all processes.
-        rank: of this process.
-        world_size: number of processes.
-        multiple: batches of a step in each process; an epoch has whole steps.
-        epoch_batches: batches of an epoch in each process; None for one pass over the pairs. The
-            first batches of a pass are repeated until all processes have equally many.
-
     Attributes:
         weights: for each batch of this iteration so far, what its mean over target tokens must be
             multiplied with, so that the mean over a step's batches is the mean over its tokens.
@@ -150,15 +140,7 @@ class TokenBatches:
 
 
 def cuts(sizes: Tensor, tokens: int) -> list[int]:
-    """How many pairs each batch has.
-
-    Args:
-        sizes: of the pairs, ascending.
-        tokens: in a batch at most.
-
-    Returns:
-        Pairs of each batch; at least one.
-    """
+    """How many pairs each batch has."""
     found, begin = [], 0
     counts = torch.arange(1, max(tokens, 1) + 1)
     while begin < len(sizes):

@@ -121,23 +121,7 @@ def load(
     longest: int = 256,
     test: str = "test",
 ) -> TextData:
-    """Loads a data set, encoding it if that has not been done.
-
-    Args:
-        data_dir: has `train.<source>` and `train.<target>`, and perhaps `val` and `test` files.
-        name: of the data set.
-        source: ending of the files to translate from.
-        target: ending of the files to translate to.
-        vocabulary: pieces of both languages together; a small text gets fewer.
-        longest: pairs with a longer sentence, in pieces, are left out of training.
-        test: the name of the test files without ending.
-
-    Returns:
-        The data set.
-
-    Raises:
-        InputError: if files are missing, are not text, or do not belong together.
-    """
+    """Loads a data set, encoding it if that has not been done."""
     remedy = f"it must hold train.{source} and train.{target}, one sentence per line"
     root = directory(data_dir, f"name one with train.{source} and train.{target}")
     if source == target:
@@ -180,12 +164,7 @@ def _prepare(
 
 
 def publish(made: Path, kept: Path) -> None:
-    """Gives a finished folder its name, once all of it is on the disk.
-
-    Args:
-        made: the folder.
-        kept: its name. If another process was faster, its folder stays.
-    """
+    """Gives a finished folder its name, once all of it is on the disk."""
     for place in (*made.iterdir(), made):
         sync(place)
     try:

@@ -35,18 +35,7 @@ class TextFile:
 
 
 def inspect(path: Path, remedy: str) -> TextFile:
-    """Counts the lines of a file and takes its checksum.
-
-    Args:
-        path: of the file.
-        remedy: what to do if it cannot be read.
-
-    Returns:
-        The file.
-
-    Raises:
-        InputError: if it cannot be read or is empty.
-    """
+    """Counts the lines of a file and takes its checksum."""
     found, lines, last = hashlib.sha256(), 0, b"\n"
     try:
         with path.open("rb") as file:
@@ -81,19 +70,7 @@ def check_equal(source: TextFile, target: TextFile) -> None:
 
 
 def decode(raw: bytes, name: str, number: int) -> str:
-    """One line as text.
-
-    Args:
-        raw: its bytes, with or without the line feed.
-        name: of the file.
-        number: of the line, from 1.
-
-    Returns:
-        The line without spaces around it.
-
-    Raises:
-        InputError: if it is not UTF-8 text.
-    """
+    """One line as text."""
     try:
         line = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -26,18 +26,7 @@ TITLES = {
 
 
 def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Scores translations.
-
-    Args:
-        translations: as people write them: detokenized.
-        references: one for each.
-
-    Returns:
-        `bleu`, the four numbers by name; `chrf`; and the `signatures` of sacrebleu for each.
-
-    Raises:
-        InputError: if there are not equally many, or none.
-    """
+    """Scores translations."""
     if not references or len(translations) != len(references):
         raise InputError(
             "there must be one reference for each translation, got "

@@ -38,16 +38,7 @@ class Sentences:
         return self.starts[1:] - self.starts[:-1]
 
     def rows(self, index: Tensor, before: int | None = None, after: int | None = None) -> Tensor:
-        """Some sentences as rows, filled up with zeros.
-
-        Args:
-            index: which.
-            before: a number before each sentence, or None.
-            after: a number after each sentence, or None.
-
-        Returns:
-            (sentences, numbers of the longest), int64.
-        """
+        """Some sentences as rows, filled up with zeros."""
         starts, lengths = self.starts[index], self.starts[index + 1] - self.starts[index]
         front = before is not None
         columns = torch.arange(int(lengths.max()) + front + (after is not None)) - int(front)
@@ -71,11 +62,7 @@ def from_lists(rows: Sequence[Sequence[int]]) -> Sentences:
 
 
 class SentenceWriter:
-    """Writes the two files of one side of a corpus, a sentence after the other.
-
-    Args:
-        path: of the pieces; the starts are beside it, with `.starts` at the end.
-    """
+    """Writes the two files of one side of a corpus, a sentence after the other."""
 
     def __init__(self, path: Path) -> None:
         self._pieces = path.open("wb")
@@ -99,11 +86,7 @@ class SentenceWriter:
 
 
 def open_sentences(path: Path) -> Sentences:
-    """Maps the files of a `SentenceWriter` into memory; next to nothing is read yet.
-
-    Raises:
-        InputError: if a file is shorter than it was.
-    """
+    """Maps the files of a `SentenceWriter` into memory; next to nothing is read yet."""
     starts = path.with_name(f"{path.name}.starts")
     found = Sentences(_mapped(path, torch.uint16), _mapped(starts, torch.int64))
     if not len(found.starts) or int(found.starts[-1]) != len(found.pieces):

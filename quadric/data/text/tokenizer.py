@@ -25,13 +25,6 @@ FEWEST = 300
 class Tokenizer:
     """Text to numbers of pieces and back.
 
-    Args:
-        content: of a model file of sentencepiece.
-        name: where the content comes from, for errors.
-
-    Raises:
-        InputError: if it is not such a file.
-
     Attributes:
         content: the same bytes, to be saved with a run.
         size: how many pieces there are.
@@ -73,19 +66,7 @@ class Tokenizer:
 
 
 def train_tokenizer(lines: Iterable[str], vocabulary: int, lengths: int = 4192) -> Tokenizer:
-    """Learns pieces from text.
-
-    Args:
-        lines: of both languages.
-        vocabulary: how many pieces. A text that has fewer gets as many as it has.
-        lengths: the longest line that is looked at, in bytes.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        InputError: if the number does not fit, or the text is empty.
-    """
+    """Learns pieces from text."""
     if not FEWEST <= vocabulary <= MOST:
         raise InputError(f"vocabulary must be in {FEWEST} ... {MOST}, got {vocabulary}")
     sentencepiece = load_extra("sentencepiece", "text", "text")

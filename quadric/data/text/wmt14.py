@@ -69,17 +69,7 @@ ARCHIVES = (
 
 
 def fetch(progress: bool = True) -> Path:
-    """Downloads the archives and writes `train`, `val` and `test` files, once.
-
-    Args:
-        progress: draw a bar for each download.
-
-    Returns:
-        The directory with the files.
-
-    Raises:
-        InputError: if an archive cannot be fetched or does not have its files.
-    """
+    """Downloads the archives and writes `train`, `val` and `test` files, once."""
     kept = cache_directory("WMT14") / "wmt14"
     if kept.is_dir():
         return kept

@@ -7,12 +7,7 @@ from collections.abc import Mapping
 
 
 class Estimate:
-    """The time left.
-
-    Args:
-        costs: what a fit of each model costs, in any unit.
-        left: how many fits of each model are left.
-    """
+    """The time left."""
 
     def __init__(self, costs: Mapping[str, float], left: Mapping[str, int]) -> None:
         self.costs, self.left = dict(costs), dict(left)

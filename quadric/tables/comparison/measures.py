@@ -60,13 +60,7 @@ def measure_numbers(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float
 
 
 def measure_classes(model: Any, X: Any, truth: np.ndarray) -> dict[str, float | None]:
-    """Share of wrong classes, accuracy, balanced accuracy, log loss and AUC of one against rest.
-
-    Args:
-        model: fitted to classes 0, 1, ….
-        X: test rows.
-        truth: their classes; one that the model has not seen is a higher number.
-    """
+    """Share of wrong classes, accuracy, balanced accuracy, log loss and AUC of one against rest."""
     loss: float | None = None
     if hasattr(model, "predict_proba"):
         scores = np.asarray(model.predict_proba(X), dtype=np.float64)
@@ -103,11 +97,6 @@ def _area(truth: np.ndarray, scores: np.ndarray) -> float | None:
 
 def is_blow_up(value: float, guess: float, usual: float) -> bool:
     """Whether a fit went wrong so far that a mean over fits says nothing.
-
-    Args:
-        value: what it is judged by.
-        guess: the value of a model that always says the mean, or the shares of the classes.
-        usual: the median of all models on the same fold.
 
     Examples:
         >>> is_blow_up(0.9, guess=1.0, usual=0.1), is_blow_up(8.6, guess=1.0, usual=0.5)

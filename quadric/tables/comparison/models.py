@@ -61,17 +61,7 @@ class Contender:
 
 
 def parse_neurons(text: str) -> tuple[Contender, ...]:
-    """From "eigen,shared:4" to contenders.
-
-    Args:
-        text: names of neurons, with an optional rank.
-
-    Returns:
-        The contenders. Linear is always the first: the others are measured by it.
-
-    Raises:
-        InputError: if a word does not name a neuron, or there is none besides linear.
-    """
+    """From "eigen,shared:4" to contenders."""
     found = [Contender(LINEAR)]
     for word in filter(None, (word.strip() for word in text.split(","))):
         match = re.fullmatch(r"([a-z0-9_]+)(?:[:\[](\d+)\]?)?", word)

@@ -54,14 +54,7 @@ class Opponent:
 def usual_opponents(
     task: str, options: dict[str, Any], svm_rows: int | None = None
 ) -> list[Opponent]:
-    """scikit-learn's models.
-
-    Args:
-        task: "regression" or "classification".
-        options: of its multilayer perceptron.
-        svm_rows: rows that a support vector machine learns from at most, because its time grows
-            with their square.
-    """
+    """scikit-learn's models."""
     if task == "regression":
         trees: Any = HistGradientBoostingRegressor
         scaled: list[tuple[str, Callable[[int], Any], float]] = [
@@ -180,16 +173,7 @@ RIVALS = {
 
 
 def choose_rivals(names: Sequence[str], usual: bool) -> tuple[str, ...]:
-    """The rivals that take part.
-
-    Args:
-        names: those that were asked for.
-        usual: whether LightGBM takes part without being named, if it is installed.
-
-    Raises:
-        InputError: if there is no such rival.
-        MissingExtraError: if one that was asked for is not installed.
-    """
+    """The rivals that take part."""
     for name in names:
         if name not in RIVALS:
             raise InputError(f"opponents must be of {', '.join(RIVALS)}, got {name!r}")

@@ -12,12 +12,7 @@ QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Writes the picture; the format is that of the name.
-
-    Args:
-        comparison: what is shown.
-        path: the file.
-    """
+    """Writes the picture; the format is that of the name."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter

@@ -70,13 +70,7 @@ class Fit:
 
 
 class Records:
-    """The directory of one comparison.
-
-    Args:
-        settings: all that decides its numbers.
-        name: of the data, for the directory's name.
-        directory: where; None for `runs/compare/<name>-<hash of the settings>`.
-    """
+    """The directory of one comparison."""
 
     def __init__(
         self,

@@ -75,11 +75,6 @@ class Row:
 class Comparison:
     """The outcome of a comparison.
 
-    Args:
-        table: what was learned from.
-        plan: what was compared.
-        records: the fits.
-
     Attributes:
         rows: one for each model.
         differences: of each quadratic network to the linear one, by its label.

@@ -77,18 +77,7 @@ def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
 
 
 def check_table(table: UserTable, folds: int) -> UserTable:
-    """Takes out classes that are too rare.
-
-    Args:
-        table: what is learned from.
-        folds: of the cross-validation.
-
-    Returns:
-        The table, with a note if rows were left out.
-
-    Raises:
-        InputError: if there are too few folds, rows or classes.
-    """
+    """Takes out classes that are too rare."""
     if folds < 2:
         raise InputError(f"folds must be >= 2, got {folds}: 5 is usual")
     _check_rows(table, folds)
@@ -174,21 +163,7 @@ def run_fits(
     progress: Progress | None = None,
     on_model: ModelDone | None = None,
 ) -> Records:
-    """Fits every model on every fold; what the directory already holds is not fitted again.
-
-    Args:
-        table: checked by `check_table`.
-        plan: what is compared.
-        directory: where the fits are kept; None for one under runs/compare.
-        progress: called with the number of new fits, what is being fitted, and the number of all.
-        on_model: called when a model has its last fit.
-
-    Returns:
-        All fits.
-
-    Raises:
-        InputError: if the directory holds something else, or the rows cannot be split.
-    """
+    """Fits every model on every fold; what the directory already holds is not fitted again."""
     parts = splits(table, plan.folds, plan.seed, plan.split)
     records = Records(settings(plan, table), table.name, directory)
     runner = _Runner(plan, records, progress, on_model, table)

@@ -31,12 +31,7 @@ SUFFIXES = (".onnx", ".safetensors")
 
 
 def check_path(path: Path, json_file: str | None = None) -> None:
-    """Refuses a file that cannot be written, before anything is computed.
-
-    Args:
-        path: of the network.
-        json_file: where the comparison is written; the network's description stands elsewhere.
-    """
+    """Refuses a file that cannot be written, before anything is computed."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
     beside = _beside(path)

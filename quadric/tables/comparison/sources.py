@@ -44,26 +44,7 @@ def load_source(
     split: Split | None = None,
     seed: int = 0,
 ) -> UserTable:
-    """Loads what a user named.
-
-    Args:
-        source: a file, `law:NAME`, `uci:NAME`, or a name of `EMBEDDED`.
-        target: the column to predict; only a file needs it.
-        task: "regression" or "classification"; None finds it.
-        data_dir: where UCI tables are.
-        rows: the first rows of a file, or the number of samples of a law.
-        delimiter: of a file.
-        drop: columns of a file to leave out.
-        categories: columns of a file to take as categories.
-        split: how the rows of a file will be split.
-        seed: of a law's samples.
-
-    Returns:
-        The table.
-
-    Raises:
-        InputError: if there is no such source, or an option does not fit it.
-    """
+    """Loads what a user named."""
     if task is not None and task not in TASKS:
         raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kind, _, name = source.partition(":")
@@ -122,11 +103,7 @@ def load_source(
 
 
 def source_facts(data_dir: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
-    """Everything but files, as plain data.
-
-    Args:
-        data_dir: where the UCI tables are; None for those that are published.
-    """
+    """Everything but files, as plain data."""
     facts: list[dict[str, Any]] = []
     for law in map(laws.get, laws.names()):
         known = {key: getattr(law, key) for key in ("title", "number", "formula", "unit")}
@@ -144,11 +121,7 @@ def source_facts(data_dir: str | os.PathLike[str] | None = None) -> list[dict[st
 
 
 def list_sources(data_dir: str | os.PathLike[str] | None = None) -> str:
-    """Everything but files, as a table for `quadric compare --list`.
-
-    Args:
-        data_dir: where the UCI tables are; None for those that are published.
-    """
+    """Everything but files, as a table for `quadric compare --list`."""
     cells = []
     for fact in source_facts(data_dir):
         if "formula" in fact:

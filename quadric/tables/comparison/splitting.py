@@ -53,11 +53,7 @@ class Split:
 
 
 def parse_split(text: str) -> Split:
-    """From "time" or "group:town" to a split.
-
-    Raises:
-        InputError: if it is not such a word.
-    """
+    """From "time" or "group:town" to a split."""
     kind, _, column = text.partition(":")
     if kind not in (RANDOM, TIME, GROUP) or bool(column) < (kind == GROUP):
         raise InputError(f"split must be random, time, time:COLUMN or group:COLUMN, got {text!r}")
@@ -67,17 +63,7 @@ def parse_split(text: str) -> Split:
 
 
 def splits(table: UserTable, folds: int, seed: int, split: Split | None = None) -> Parts:
-    """Training and test rows of each fold.
-
-    Args:
-        table: what is learned from.
-        folds: how many; by time there is one part more, which is only learned from.
-        seed: of random rows or groups.
-        split: None for random rows.
-
-    Raises:
-        InputError: if the table cannot be split like this.
-    """
+    """Training and test rows of each fold."""
     split = split or Split()
     labels = table.target.to_numpy()
     classes = table.task == "classification"
