@@ -119,7 +119,7 @@ def bench_onnx(
     threads: int = 1,
     tick: Callable[[], object] = lambda: None,
 ) -> LatencyReport:
-    """Exports each network with linear, eigen and shared neurons, and times the files, interleaved."""
+    """Exports each network with linear, eigen and shared neurons, and times them interleaved."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for i, network in enumerate(networks):

@@ -184,7 +184,7 @@ def prepare_conversion(
 
 
 def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
-    """Builds exactly the layers named, each with its own neuron and options, and changes nothing."""
+    """Builds exactly the layers named, with their own neurons and options; changes nothing."""
     check_convertible(model)
     by_name = {name: target for target in find_targets(model) for name in target.names}
     entries: dict[str, Mapping[str, Any]] = {}

@@ -19,7 +19,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def block_views(tensor: Tensor, blocks: Blocks, dim: int) -> list[Tensor]:
-    """Views of the blocks, one per run: the channels become (groups, blocks, channels of a block)."""
+    """Views of the blocks, one a run, of shape (groups, blocks, channels of a block)."""
     at = tensor.dim() + dim
     grouped = tensor.unflatten(at, (blocks.groups, -1))
     views = []

@@ -30,7 +30,7 @@ TRIAL, BETWEEN = 5.0, 60.0
 
 
 class EpochRecords(Callback):
-    """Keeps one record per epoch, in the checkpoint too, so that a continued run has all of them."""
+    """Keeps one record per epoch, in the checkpoint too: a continued run has them all."""
 
     def __init__(self, directory: RunDirectory, screen: TextIO | None) -> None:
         self.directory = directory

@@ -133,7 +133,7 @@ class RunDirectory:
         )
 
     def create(self, recipe: Recipe, command: str, need: int = 0) -> None:
-        """Makes the directory and writes the recipe, so that nothing can fail later that could now."""
+        """Makes the directory and writes the recipe: what can fail fails now."""
         self._check_space(need)
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)

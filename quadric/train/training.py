@@ -210,7 +210,7 @@ def _notes(recipe: Recipe, moved: str | None, found: checkpoints.Found | None) -
 
 
 def bytes_of(recipe: Recipe, network: nn.Module) -> int:
-    """About the bytes of a finished run, and of the checkpoint that is written beside the others."""
+    """About the bytes of a finished run and of the checkpoint beside the others."""
     parameters = sum(p.numel() * p.element_size() for p in network.parameters())
     weights = parameters + sum(b.numel() * b.element_size() for b in network.buffers())
     momenta = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2
