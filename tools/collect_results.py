@@ -29,7 +29,7 @@ from quadric.train.arms import read_results
 
 POINTS = 20
 TUNED = (
-    "lr", "eigenvalue_lr", "eigenvalue_weight_decay", "weight_decay", "init", "neuron_options",
+    "lr", "quadratic_lr", "quadratic_weight_decay", "weight_decay", "init", "neuron_options",
     "width", "model_options", "epochs", "validation",
 )  # fmt: skip
 

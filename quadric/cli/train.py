@@ -48,8 +48,8 @@ def train(
         None, help="Samples per step and process: 2 devices see twice as many."
     ),
     lr: float | None = Option(None, help="Learning rate."),
-    eigenvalue_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
-    eigenvalue_weight_decay: float | None = Option(None, help="Their weight decay."),
+    quadratic_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
+    quadratic_weight_decay: float | None = Option(None, help="Their weight decay."),
     weight_decay: float | None = Option(None, help="Weight decay of the others."),
     schedule: str | None = Option(None, help="constant, step, cosine, onecycle or inverse_sqrt."),
     include: options.Include = None,
@@ -196,7 +196,7 @@ def sweep(
 
     Finished runs are skipped. A killed sweep goes on where it was if it is started again.
 
-    Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set eigenvalue_lr=1e-3,1e-2
+    Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set quadratic_lr=1e-3,1e-2
     """
     require("train", "quadric sweep")
     from quadric.train import commands, interface

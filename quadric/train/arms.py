@@ -210,8 +210,8 @@ def varying(arms: Sequence[Arm]) -> list[str]:
         family = [arm.settings for arm in arms if arm.recipe == recipe]
         for key in dict.fromkeys(key for one in family for key in one):
             # A network without eigenvalues does not differ in their learning rate.
-            alike = key.startswith("eigenvalue_")
-            some = [one for one in family if not alike or one.get("eigenvalue_lr") is not None]
+            alike = key.startswith("quadratic_")
+            some = [one for one in family if not alike or one.get("quadratic_lr") is not None]
             values = {json.dumps(_setting(settings, key)) for settings in some}
             if len(values) > 1 and key not in _SHOWN:
                 fields[key] = None

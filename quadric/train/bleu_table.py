@@ -17,7 +17,7 @@ def bleu_table(arms: Sequence[Arm], markdown: bool = False) -> str | None:
     arms = [arm for arm in arms if _scores(arm, "13a_cased")]
     if not arms:
         return None
-    fields = [field for field in varying(arms) if field == "eigenvalue_lr"]
+    fields = [field for field in varying(arms) if field == "quadratic_lr"]
     several = len({arm.recipe for arm in arms}) > 1
 
     def title(arm: Arm) -> str:

@@ -66,7 +66,7 @@ class EpochRecords(Callback):
         self.started = time.perf_counter()
         # Those that the epoch begins with; at its end the schedule is at the next one's.
         for group in trainer.optimizers[0].param_groups:
-            name = "eigenvalue_lr" if group["name"] == "quadratic" else "lr"
+            name = "quadratic_lr" if group["name"] == "quadratic" else "lr"
             self.rates[name] = float(group["lr"])
 
     def on_train_batch_end(

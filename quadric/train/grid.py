@@ -97,7 +97,7 @@ def plan(
 ) -> list[Run]:
     """The runs of a grid, seed by seed, each once.
 
-    Combinations that compute the same are one run: a linear network has no eigenvalue_lr, and a
+    Combinations that compute the same are one run: a linear network has no quadratic_lr, and a
     neuron without a rank takes part in a sweep of ranks once.
     """
     for name in imports:  # the neurons that they register are looked for below

@@ -48,7 +48,7 @@ class DivergedError(Exception):
         self.loss = loss
         super().__init__(
             f"training diverged: the loss is {loss} at step {step + 1} (epoch {epoch + 1}), the "
-            f"first to be not finite is {layer}: lower lr or eigenvalue_lr, or clip the gradients "
+            f"first to be not finite is {layer}: lower lr or quadratic_lr, or clip the gradients "
             "with --set clip=1"
         )
 
@@ -215,13 +215,13 @@ class TrainingModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer of the recipe and the schedule of its rates."""
         recipe = self.recipe
-        rate = recipe.eigenvalue_lr
+        rate = recipe.quadratic_lr
         groups = param_groups(
             self.network,
             recipe.lr,
             rate if isinstance(rate, float) else None,
             recipe.weight_decay,
-            recipe.eigenvalue_weight_decay,
+            recipe.quadratic_weight_decay,
             decay_bias_and_norm=recipe.decay_bias_and_norm,
         )
         optimizer: torch.optim.Optimizer
@@ -242,7 +242,7 @@ class TrainingModule(LightningModule):
             warmup=recipe.warmup,
             warmup_steps=recipe.warmup_steps,
         )
-        constant = recipe.eigenvalue_schedule == "constant"
+        constant = recipe.quadratic_schedule == "constant"
         factors = [
             (lambda step: 1.0) if constant and group["name"] == "quadratic" else factor
             for group in groups

@@ -48,7 +48,7 @@ SPELLED = ("name", "neuron", "rank", "seed")
 ONE_RATE = tuple("general pure qres lowrank quadralib symmetric bilinear glu cross".split())
 # What a command says by an option of its own; all other fields by --set.
 OPTIONS = (
-    "rank epochs batch_size lr eigenvalue_lr eigenvalue_weight_decay weight_decay schedule layers "
+    "rank epochs batch_size lr quadratic_lr quadratic_weight_decay weight_decay schedule layers "
     "width activation resize validation limit seed data_dir workers devices strategy accelerator "
     "precision memory_format model dataset loss patience ema keep_every logger"
 ).split()
@@ -120,9 +120,9 @@ class Recipe(BaseModel):
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: NotNegative = 0.0
     decay_bias_and_norm: bool = True
-    eigenvalue_lr: NotNegative | dict[str, NotNegative] | None = None
-    eigenvalue_weight_decay: NotNegative = 0.0
-    eigenvalue_schedule: Literal["same", "constant"] = "same"
+    quadratic_lr: NotNegative | dict[str, NotNegative] | None = None
+    quadratic_weight_decay: NotNegative = 0.0
+    quadratic_schedule: Literal["same", "constant"] = "same"
     schedule: Literal["constant", "step", "cosine", "onecycle", "inverse_sqrt"] = "constant"
     milestones: list[Positive] = []
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -226,12 +226,12 @@ class Recipe(BaseModel):
                 f"neuron {self.neuron!r} has no rank, got rank={self.rank}: leave rank out "
                 f"(neurons with a rank: {with_rank})"
             )
-        rate = self.eigenvalue_lr
+        rate = self.quadratic_lr
         if isinstance(rate, dict):
             unknown = [name for name in rate if name not in registry]
             if unknown:
                 raise InputError(
-                    f"eigenvalue_lr names the neuron {unknown[0]!r}: choose from "
+                    f"quadratic_lr names the neuron {unknown[0]!r}: choose from "
                     f"{', '.join(registry)}"
                 )
             rate = rate.get(self.neuron)
@@ -239,10 +239,10 @@ class Recipe(BaseModel):
             # Steps of Adam do not depend on the scale of the gradient: no smaller rate is needed.
             one_rate = self.optimizer != "sgd" or self.neuron in ONE_RATE
             rate = self.lr if one_rate else self.lr / 10
-        changes["eigenvalue_lr"] = float(rate)
+        changes["quadratic_lr"] = float(rate)
         if not neuron.quadratic:
-            changes |= {"eigenvalue_lr": None, "eigenvalue_weight_decay": 0.0}
-            changes["eigenvalue_schedule"] = "same"
+            changes |= {"quadratic_lr": None, "quadratic_weight_decay": 0.0}
+            changes["quadratic_schedule"] = "same"
         if self.neuron == "linear":
             changes |= {"include": None, "exclude": None, "head": False, "neuron_options": {}}
             changes |= {"init": "published", "layers": None}
@@ -258,7 +258,7 @@ class Recipe(BaseModel):
             changes |= {"momentum": 0.9, "nesterov": False}
         else:
             changes |= {"betas": DEFAULTS["betas"], "eps": DEFAULTS["eps"]}
-        for field in ("lr", "weight_decay", "eigenvalue_weight_decay", "warmup", "width"):
+        for field in ("lr", "weight_decay", "quadratic_weight_decay", "warmup", "width"):
             value = changes.get(field, getattr(self, field))
             changes[field] = None if value is None else float(value)  # 1 and 1.0 are one spelling
         return self.model_copy(update=changes)

@@ -129,10 +129,10 @@ def test_two_arms_of_different_recipes_are_compared_too() -> None:
 
 
 def test_fields_that_differ_are_columns() -> None:
-    rates = [result(0.9, neuron="eigen", eigenvalue_lr=rate) for rate in (0.1, 0.2)]
+    rates = [result(0.9, neuron="eigen", quadratic_lr=rate) for rate in (0.1, 0.2)]
     text = tabulate(group([LINEAR[0], *rates]))
-    assert "eigenvalue_lr" in text.splitlines()[2]
-    assert "eigen[9] (eigenvalue_lr=0.2) minus linear" in text
+    assert "quadratic_lr" in text.splitlines()[2]
+    assert "eigen[9] (quadratic_lr=0.2) minus linear" in text
 
 
 def test_diverged_runs_are_counted_and_not_averaged() -> None:

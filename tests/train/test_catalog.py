@@ -65,7 +65,7 @@ def test_cifar10_has_the_papers_settings(depth: int) -> None:
     assert (eigen.dataset, eigen.model, eigen.augment) == ("cifar10", f"resnet{depth}", True)
     assert (eigen.epochs, eigen.batch_size, eigen.optimizer, eigen.lr) == (180, 128, "sgd", 0.1)
     assert (eigen.schedule, eigen.milestones, eigen.gamma) == ("step", [90, 135], 0.1)
-    assert (eigen.eigenvalue_lr, eigen.rank, eigen.layers, eigen.validation) == (1e-4, 9, None, 0)
+    assert (eigen.quadratic_lr, eigen.rank, eigen.layers, eigen.validation) == (1e-4, 9, None, 0)
     assert (eigen.resize, eigen.limit, eigen.channels, eigen.width) == (None,) * 4
 
 
@@ -81,7 +81,7 @@ def test_the_other_experiments_have_the_papers_settings() -> None:
     assert (hundred.dataset, hundred.batch_size, hundred.epochs) == ("cifar100", 64, 250)
     imagenet = catalog.load("imagenet-resnet18").resolved()
     assert (imagenet.epochs, imagenet.batch_size, imagenet.lr) == (100, 256, 0.1)
-    assert (imagenet.milestones, imagenet.eigenvalue_lr) == ([30, 60, 90], 1e-5)
+    assert (imagenet.milestones, imagenet.quadratic_lr) == ([30, 60, 90], 1e-5)
     assert (imagenet.neuron, imagenet.rank, imagenet.layers) == ("eigen", 9, None)
     for n in (3, 11, 15):
         knn = catalog.load(f"imagenet-resnet18-knn{n}").resolved()

@@ -148,14 +148,14 @@ def test_json_alone_goes_to_stdout() -> None:
 
 
 def test_named_options_are_fields(here: Path) -> None:
-    line = f"{LAW} --neuron eigen --rank 3 --lr 0.01 --eigenvalue-lr 0.02 --weight-decay 0.001 "
-    line += "--eigenvalue-weight-decay 0.1 --schedule onecycle --include hidden1 "
+    line = f"{LAW} --neuron eigen --rank 3 --lr 0.01 --quadratic-lr 0.02 --weight-decay 0.001 "
+    line += "--quadratic-weight-decay 0.1 --schedule onecycle --include hidden1 "
     line += "--activation tanh --validation 0.25 --limit 64 --quiet --run-dir run"
     assert quadric(line).exit_code == 0
     settings = json.loads((here / "run" / "result.json").read_text())["settings"]
     expected = {
-        "rank": 3, "lr": 0.01, "eigenvalue_lr": 0.02, "weight_decay": 0.001,
-        "eigenvalue_weight_decay": 0.1, "schedule": "onecycle", "include": ["hidden1"],
+        "rank": 3, "lr": 0.01, "quadratic_lr": 0.02, "weight_decay": 0.001,
+        "quadratic_weight_decay": 0.1, "schedule": "onecycle", "include": ["hidden1"],
         "activation": "tanh", "validation": 0.25, "limit": 64, "samples": 128,
     }  # fmt: skip
     assert {key: settings[key] for key in expected} == expected

@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     options = {"model_options": {**SMALL, "model_width": 80}, "neuron": "eigen", "epochs": 15}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
-        trained(tmp_path, **options, eigenvalue_lr=0.01, lr=0.01, average=1)
+        trained(tmp_path, **options, quadratic_lr=0.01, lr=0.01, average=1)
         yield tmp_path / "run"
 
 

@@ -36,9 +36,9 @@ def test_every_combination_is_one_run(tmp_path: Path) -> None:
 
 def test_combinations_that_compute_the_same_are_one_run(tmp_path: Path) -> None:
     # A linear network has neither eigenvalues nor a rank.
-    grid = {"neuron": ["linear", "eigen"], "eigenvalue_lr": [0.1, 0.2], "rank": [3, 9]}
+    grid = {"neuron": ["linear", "eigen"], "quadratic_lr": [0.1, 0.2], "rank": [3, 9]}
     found = runs(tmp_path, grid, [0, 1, 2])
-    arms = [(run.recipe.neuron, run.recipe.rank, run.recipe.eigenvalue_lr) for run in found[:5]]
+    arms = [(run.recipe.neuron, run.recipe.rank, run.recipe.quadratic_lr) for run in found[:5]]
     assert len(found) == 3 * (1 + 4)
     assert arms == [
         ("linear", None, None),

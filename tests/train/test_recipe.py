@@ -40,7 +40,7 @@ def resolved(base: Recipe = BASE, **overrides: Any) -> Recipe:
         ({"width": 2.0, "channels": [1, 2, 3]}, "width and channels exclude each other"),
         ({"precision": "8"}, "precision must be"),
         ({"seed": -1}, "seed must be"),
-        ({"eigenvalue_lr": "small"}, "eigenvalue_lr must be"),
+        ({"quadratic_lr": "small"}, "quadratic_lr must be"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(overrides: dict[str, Any], message: str) -> None:
@@ -56,7 +56,7 @@ def test_a_wrong_value_is_refused_in_one_line(overrides: dict[str, Any], message
         ({"neuron": "cubic"}, "neuron must be one of linear, eigen"),
         ({"neuron": "linear", "rank": 3}, "neuron 'linear' has no rank, got rank=3"),
         ({"neuron": "fan", "rank": 3}, "neuron 'fan' has no rank"),
-        ({"eigenvalue_lr": {"cubic": 0.1}}, "eigenvalue_lr names the neuron 'cubic'"),
+        ({"quadratic_lr": {"cubic": 0.1}}, "quadratic_lr names the neuron 'cubic'"),
     ],
 )
 def test_a_wrong_neuron_is_refused(overrides: dict[str, Any], message: str) -> None:
@@ -66,11 +66,11 @@ def test_a_wrong_neuron_is_refused(overrides: dict[str, Any], message: str) -> N
 
 def test_what_depends_on_the_neuron_is_put_in() -> None:
     eigen = resolved(neuron="eigen")
-    assert (eigen.rank, eigen.eigenvalue_lr) == (9, 1e-4)  # the paper's
-    assert resolved(neuron="shared").eigenvalue_lr == pytest.approx(0.01)  # a tenth of lr
-    assert resolved(neuron="quadralib").eigenvalue_lr == 0.1  # its authors use one rate
-    assert resolved(neuron="shared", optimizer="adam", lr=0.003).eigenvalue_lr == 0.003
-    assert resolved(neuron="eigen", eigenvalue_lr=0.5).eigenvalue_lr == 0.5
+    assert (eigen.rank, eigen.quadratic_lr) == (9, 1e-4)  # the paper's
+    assert resolved(neuron="shared").quadratic_lr == pytest.approx(0.01)  # a tenth of lr
+    assert resolved(neuron="quadralib").quadratic_lr == 0.1  # its authors use one rate
+    assert resolved(neuron="shared", optimizer="adam", lr=0.003).quadratic_lr == 0.003
+    assert resolved(neuron="eigen", quadratic_lr=0.5).quadratic_lr == 0.5
     assert resolved(neuron="shared", rank=4).rank == 4
 
 
@@ -84,8 +84,8 @@ def test_another_neuron_does_not_inherit_the_rank() -> None:
 
 def test_fields_that_cannot_matter_make_no_difference() -> None:
     plain = resolved()
-    assert resolved(eigenvalue_lr=0.3).identity() == plain.identity()
-    assert resolved(eigenvalue_weight_decay=0.3, layers="first:3").identity() == plain.identity()
+    assert resolved(quadratic_lr=0.3).identity() == plain.identity()
+    assert resolved(quadratic_weight_decay=0.3, layers="first:3").identity() == plain.identity()
     assert resolved(layers="all", neuron="eigen") == resolved(neuron="eigen")
     assert resolved(lr=1).identity() == resolved(lr=1.0).identity()
     assert resolved(strategy="ddp").identity() == plain.identity()
@@ -115,8 +115,8 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "neuron_options": {"normalize": True}, "init": "linear", "include": "conv1",
         "exclude": ["conv1"], "layers": "first:3", "head": True, "epochs": 3, "batch_size": 3,
         "drop_last": True, "optimizer": "adam", "lr": 0.2, "momentum": 0.8, "nesterov": True,
-        "weight_decay": 0.2, "decay_bias_and_norm": False, "eigenvalue_lr": 0.2,
-        "eigenvalue_weight_decay": 0.2, "eigenvalue_schedule": "constant", "schedule": "cosine",
+        "weight_decay": 0.2, "decay_bias_and_norm": False, "quadratic_lr": 0.2,
+        "quadratic_weight_decay": 0.2, "quadratic_schedule": "constant", "schedule": "cosine",
         "milestones": [3], "gamma": 0.5, "warmup": 1.0, "label_smoothing": 0.1, "clip": 1.0,
         "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
         "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
@@ -164,7 +164,7 @@ def test_fields_that_have_options_are_said_by_them() -> None:
     # Lists and flags have no single word.
     left = {"context", "include", "exclude", "compile", "json_file", "imports"}
     assert set(options) - taken - set(OPTIONS) == left
-    assert option_words("eigenvalue_lr", 1e-5) == ["--eigenvalue-lr", "1e-05"]
+    assert option_words("quadratic_lr", 1e-5) == ["--quadratic-lr", "1e-05"]
     assert option_words("resize", None) == ["--set", "resize=null"]
     assert option_words("imports", ["a.py", "b"]) == ["--import", "a.py", "--import", "b"]
     assert option_words("compile", True) == ["--set", "compile=true"]
@@ -207,7 +207,7 @@ def test_strategies(overrides: dict[str, Any], message: str) -> None:
 
 
 def test_a_written_recipe_reads_back() -> None:
-    recipe = resolved(neuron="eigen", eigenvalue_lr=1e-5, include=["conv1", "layer1.0.conv1"])
+    recipe = resolved(neuron="eigen", quadratic_lr=1e-5, include=["conv1", "layer1.0.conv1"])
     text = recipe.to_yaml("quadric train this")
     assert text.splitlines()[0] == "# quadric train this"
     assert Recipe.model_validate(catalog.parse(text, "the text")) == recipe

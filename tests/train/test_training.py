@@ -272,7 +272,7 @@ def test_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_divergence_stops_and_names_the_layer(tmp_path: Path) -> None:
-    run = law_run(tmp_path / "run", neuron="eigen", optimizer="sgd", lr=1e30, eigenvalue_lr=1e30)
+    run = law_run(tmp_path / "run", neuron="eigen", optimizer="sgd", lr=1e30, quadratic_lr=1e30)
     result = train(run)
     assert result is not None
     assert result["status"] == "diverged"
@@ -352,7 +352,7 @@ def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path) -> None:
 def test_linear_runs_have_no_share(tmp_path: Path) -> None:
     result = law_result(tmp_path / "run", epochs=1)
     assert result["quadratic_share"] is None
-    assert "eigenvalue_lr" not in result["epochs"][0]
+    assert "quadratic_lr" not in result["epochs"][0]
     assert result["rank"] is None
 
 
@@ -363,22 +363,22 @@ def parameters(folder: Path, **overrides: Any) -> dict[str, torch.Tensor]:
 
 
 def test_the_quadratic_parameters_have_their_own_rate_and_decay(tmp_path: Path) -> None:
-    plain = parameters(tmp_path / "a", eigenvalue_lr=0.01)
-    frozen = parameters(tmp_path / "b", eigenvalue_lr=0)
+    plain = parameters(tmp_path / "a", quadratic_lr=0.01)
+    frozen = parameters(tmp_path / "b", quadratic_lr=0)
     assert plain["hidden1.eigenvalues"].abs().max() > 0
     assert frozen["hidden1.eigenvalues"].abs().max() == 0
-    decayed = parameters(tmp_path / "c", eigenvalue_lr=0.01, eigenvalue_weight_decay=20.0)
+    decayed = parameters(tmp_path / "c", quadratic_lr=0.01, quadratic_weight_decay=20.0)
     assert decayed["hidden1.eigenvalues"].norm() < 0.9 * plain["hidden1.eigenvalues"].norm()
 
 
 def test_the_schedule_of_the_eigenvalues(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"neuron": "eigen", "eigenvalue_lr": 0.02, "schedule": "cosine"}
+    options: dict[str, Any] = {"neuron": "eigen", "quadratic_lr": 0.02, "schedule": "cosine"}
     same = law_result(tmp_path / "a", **options)["epochs"]
-    constant = law_result(tmp_path / "b", eigenvalue_schedule="constant", **options)["epochs"]
+    constant = law_result(tmp_path / "b", quadratic_schedule="constant", **options)["epochs"]
     assert same[0]["lr"] == 0.003
     assert same[1]["lr"] == pytest.approx(0.003 * 0.75)  # a third of the way down the cosine
-    assert same[1]["eigenvalue_lr"] == pytest.approx(0.02 * 0.75)
-    assert [record["eigenvalue_lr"] for record in constant] == [0.02] * 3
+    assert same[1]["quadratic_lr"] == pytest.approx(0.02 * 0.75)
+    assert [record["quadratic_lr"] for record in constant] == [0.02] * 3
     assert constant[1]["lr"] == same[1]["lr"]
 
 
@@ -387,7 +387,7 @@ def test_clipping_bounds_the_step(tmp_path: Path) -> None:
         law_run(tmp_path / "x", neuron="eigen").recipe, load_data(law_run(tmp_path / "x").recipe)
     ).state_dict()
     options: dict[str, Any] = {"momentum": 0.0, "batch_size": 256, "clip": 1e-3}
-    after = parameters(tmp_path / "a", eigenvalue_lr=0.1, **options)
+    after = parameters(tmp_path / "a", quadratic_lr=0.1, **options)
     moved = math.sqrt(sum(float((after[n] - before[n]).square().sum()) for n in after))
     assert moved == pytest.approx(0.1 * 1e-3, rel=1e-3)
 

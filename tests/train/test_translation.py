@@ -330,7 +330,7 @@ def test_results_have_the_layout_of_table_2(tmp_path: Path) -> None:
     def result(neuron: str, seed: int, size: int, rate: float | None, bleu: float) -> None:
         scores = {n: bleu + i for i, n in enumerate(("13a_cased", "13a_uncased"))}
         scores |= {n: bleu + 2 + i for i, n in enumerate(("intl_cased", "intl_uncased"))}
-        own = settings | {"neuron": neuron, "seed": seed, "eigenvalue_lr": rate}
+        own = settings | {"neuron": neuron, "seed": seed, "quadratic_lr": rate}
         values = base | {"neuron": neuron, "seed": seed, "settings": own, "bleu": scores}
         values |= {"test_bleu": bleu, "params_without_embeddings": size}
         (tmp_path / f"{neuron}{rate}{seed}.json").write_text(json.dumps(values))
