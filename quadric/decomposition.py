@@ -53,7 +53,7 @@ def decompose(M: Tensor, rank: int) -> Decomposition:
 
     Args:
         M: quadratic forms of shape ``(*, n, n)``, symmetric or not.
-        rank: how many eigenvalues to keep, 1 to n.
+        rank: the number of eigenvalues to keep, 1 to n.
 
     Examples:
         >>> M = torch.tensor([[2.0, 2.0], [0.0, 2.0]])  # 2 x0^2 + 2 x0 x1 + 2 x1^2
@@ -87,7 +87,7 @@ def reconstruct(basis: Tensor, eigenvalues: Tensor) -> Tensor:
 
     Args:
         basis: Q of shape ``(*, n, k)``; its columns need not be orthonormal.
-        eigenvalues: of shape ``(*, k)``; leading dimensions broadcast against those of `basis`.
+        eigenvalues: a tensor ``(*, k)``; leading dimensions broadcast against those of `basis`.
 
     Returns:
         Symmetric matrices of shape ``(*, n, n)``.

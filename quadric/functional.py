@@ -121,7 +121,7 @@ def add_quadratic(
         eigenvalues: one for each feature channel, in channel order.
         rank: the number of features of a neuron.
         dim: the channel dimension.
-        groups: inside each group of channels the split into neurons starts again.
+        groups: the groups of channels, in each of which the split into neurons starts again.
 
     Examples:
         >>> import torch
@@ -149,7 +149,7 @@ def add_shared(
             z_j^2`.
         rank: the number of outputs in a group; the last group takes what is left.
         dim: the channel dimension.
-        groups: inside each (convolution) group of channels the split starts again.
+        groups: the (convolution) groups of channels, in each of which the split starts again.
 
     Examples:
         >>> import torch

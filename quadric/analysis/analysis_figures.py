@@ -51,8 +51,8 @@ def distribution(analysis: Any, width: float = COLUMN) -> Figure:
     """Linear weights, quadratic parameters and true eigenvalues by depth (the paper's Fig. 7).
 
     Args:
-        analysis: of one network.
-        width: of the figure in inches.
+        analysis: the analysis of one network.
+        width: the width of the figure in inches.
 
     Returns:
         The figure. Boxes hold the middle half, lines 90 %, dots the smallest and the largest.
@@ -100,8 +100,8 @@ def responses(analysis: Any, width: float = PAGE) -> Figure:
     """Responses of the linear and the quadratic part side by side (the paper's Fig. 8).
 
     Args:
-        analysis: of a network on pictures.
-        width: of the figure in inches.
+        analysis: the analysis of a network on pictures.
+        width: the width of the figure in inches.
 
     Returns:
         The figure: a row for each picture, two columns for each layer. Each map has its own scale
@@ -157,8 +157,8 @@ def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
     """The share of energy at low spatial frequencies in both parts, layer by layer.
 
     Args:
-        analysis: of a network on pictures.
-        width: of the figure in inches.
+        analysis: the analysis of a network on pictures.
+        width: the width of the figure in inches.
 
     Returns:
         The figure: means and standard deviations over the pictures, and the verdict above.
@@ -206,8 +206,8 @@ def couplings(analysis: Any, width: float = PAGE) -> Figure:
     """Which columns of a table a network couples, as heat maps.
 
     Args:
-        analysis: of a network on a table.
-        width: of the figure in inches.
+        analysis: the analysis of a network on a table.
+        width: the width of the figure in inches.
 
     Returns:
         The figure: the couplings by the quadratic forms, and by the whole network.

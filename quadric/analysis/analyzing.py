@@ -55,16 +55,16 @@ def analyze(
     Args:
         run_or_model: a run directory of `quadric train`, a `Result` of `quadric.train.run`, or any
             model.
-        data: what it is run on: a data set of `quadric.data`, a tensor or a data frame of inputs,
+        data: the inputs of the network: a data set of `quadric.data`, a tensor or a data frame,
             or an iterable of batches. A run brings its own.
         count: the most inputs to run it on, of the test part.
         show: the places, among these inputs, of pictures whose responses are kept; by default
             three, evenly spread.
-        pictures: files of pictures whose responses are kept instead.
-        layers: whose responses are kept; by default four, evenly spread over the depth.
-        names: of the columns of a table, if the data does not know them.
-        cutoff: below which frequencies are low, in cycles per pixel.
-        progress: told of the steps that were done, what comes next, and all steps.
+        pictures: files of pictures, to keep the responses to them instead.
+        layers: the layers to keep the responses of; by default four, evenly spread over the depth.
+        names: the names of a table's columns, if the data does not know them.
+        cutoff: the limit below which frequencies are low, in cycles per pixel.
+        progress: a function that is told of the steps done, the next one, and all steps.
         **place: `data_dir`, if a run's data is not where it was when it was trained; `imports` and
             `trust` for a run with code of its own, as in `quadric.train.load`.
 

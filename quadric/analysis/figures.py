@@ -55,7 +55,7 @@ def efficiency(results: Iterable[Any], width: float = COLUMN) -> Figure:
 
     Args:
         results: runs; each data set has a row of its own.
-        width: of the figure in inches.
+        width: the width of the figure in inches.
 
     Returns:
         The figure.
@@ -119,7 +119,7 @@ def neurons(results: Iterable[Any], width: float = PAGE) -> Figure:
 
     Args:
         results: runs; one row per network and neuron, data set by data set.
-        width: of the figure in inches.
+        width: the width of the figure in inches.
 
     Returns:
         The figure.
@@ -187,7 +187,7 @@ def stability(results: Iterable[Any], width: float = PAGE) -> Figure:
 
     Args:
         results: runs; each data set has a row of its own.
-        width: of the figure in inches.
+        width: the width of the figure in inches.
 
     Returns:
         The figure.
@@ -259,7 +259,7 @@ def laws(results: Iterable[Any], width: float = PAGE) -> Figure:
 
     Args:
         results: runs; those that are not judged by an error are left out.
-        width: of the figure in inches.
+        width: the width of the figure in inches.
 
     Returns:
         The figure.

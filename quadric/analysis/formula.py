@@ -65,13 +65,13 @@ def to_sympy(
     whose order of layers is not known, layer by layer.
 
     Args:
-        model: of linear layers; or the module of a scikit-learn estimator (`to_torch()`), whose
-            scaling is put in.
-        names: of the inputs, by default x0, x1 …
-        scale: of a network that was trained on standardized columns: the formula then takes and
-            gives them in their own units.
-        digits: rounds each factor to so many significant digits. A small one stays: its column may
-            be large.
+        model: a network of linear layers, or the module of a scikit-learn estimator
+            (`to_torch()`), whose scaling is put in.
+        names: the names of the inputs, by default x0, x1 …
+        scale: the standardization of the columns that the network was trained on: the formula then
+            takes and gives them in their own units.
+        digits: the significant digits that each factor is rounded to. A small one stays: its
+            column may be large.
 
     Returns:
         The formula.

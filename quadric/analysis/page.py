@@ -38,7 +38,7 @@ def report(
     Args:
         results: run directories, folders of them, result files, or results that were read already.
         path: the page.
-        title: of the page.
+        title: the title of the page.
         notes: more to say about what could not be read.
 
     Returns:

@@ -45,7 +45,7 @@ class Case:
     Attributes:
         group: what it is compared within (a shape, a network).
         neuron: the registry name.
-        rank: its rank, or None for the neuron's default.
+        rank: the neuron's rank, or None for the neuron's default.
         path: one of `PATHS`.
         format: "nchw" or "channels_last", or "" where there is no choice.
         dtype: "float32" or "bf16" (autocast).

@@ -54,7 +54,7 @@ class ConversionReport:
         params_after: parameters of the model after.
         macs_before: multiply-accumulates for the example inputs, None if there were none.
         macs_after: multiply-accumulates after the conversion.
-        notes: what else a user should know.
+        notes: remarks that a user should read.
     """
 
     neuron: str

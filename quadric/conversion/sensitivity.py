@@ -61,7 +61,7 @@ class Scores(dict[str, float]):
         As `include` they mean these layers alone, not others whose names end in the same way.
 
         Args:
-            n: how many.
+            n: the number of layers.
 
         Returns:
             The names, the highest score first.
@@ -108,11 +108,11 @@ def sensitivity(
 
     Args:
         model: a plain model, best a trained one.
-        loss_fn: called as `loss_fn(model, batch)`, returns the mean loss of the batch.
-        batches: what `loss_fn` takes (a tensor, a tuple, a mapping or anything else); a few hundred
-            examples are enough.
+        loss_fn: a function of the model and a batch that returns the mean loss of the batch.
+        batches: arguments of `loss_fn` (a tensor, a tuple, a mapping or anything else); a few
+            hundred examples are enough.
         neuron: "eigen", "shared" or "square".
-        rank: its rank, as in `quadric.convert_`.
+        rank: the neuron's rank, as in `quadric.convert_`.
         include: the layers to score, as in `quadric.convert_`.
         exclude: the layers to leave out, as in `quadric.convert_`.
         head: score the head too.

@@ -56,7 +56,7 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
         model: any network, with or without Quadric layers, on any device.
         example_inputs: the arguments of its forward: tensors, or whatever it takes. One tuple holds
             several, one mapping holds keyword arguments.
-        keyword_inputs: its keyword arguments.
+        keyword_inputs: the keyword arguments of the model.
 
     Returns:
         The cost of every layer, and the operators that could not be counted.

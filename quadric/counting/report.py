@@ -76,8 +76,8 @@ class CostReport:
         input_shapes: the shapes of the example inputs.
         layers: every module that has parameters or MACs of its own, in the model's order.
         uncounted: the operators that are in no total.
-        device: where the pass ran: "meta", or the model's device where values had to be read.
-        note: why it did not run on meta; empty if it did.
+        device: the device of the pass: "meta", or the model's device where values had to be read.
+        note: the reason why it did not run on meta; empty if it did.
     """
 
     model: str

@@ -48,9 +48,9 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
     Args:
         name: one of `names()`, `uci:` and the name of a folder in `data_dir`, or `csv:` and a
             file.
-        data_dir: where the files are. CIFAR and WMT14 are downloaded without it; digits and laws
-            need none.
-        **options: those of the data set's own function: `digits.load`, `cifar.load`,
+        data_dir: the folder of the files. CIFAR and WMT14 are downloaded without it; digits and
+            laws need none.
+        **options: options of the data set's own function: `digits.load`, `cifar.load`,
             `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`,
             `text.corpus.load`.
     """
@@ -70,8 +70,8 @@ def test_files(
 
     Args:
         name: one of `TEXTS`.
-        data_dir: where they are; None for the cache.
-        languages: of the files.
+        data_dir: the folder of the files; None for the cache.
+        languages: the two languages of the files.
 
     Returns:
         The source and the target file; None if there are none.

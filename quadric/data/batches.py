@@ -47,9 +47,9 @@ class Batching:
     Attributes:
         batch_size: samples per batch and process.
         shuffle: whether each epoch has a new order.
-        seed: of the order.
+        seed: the seed of the order.
         drop_last: whether a smaller last batch is left out.
-        rank: of this process.
+        rank: the number of this process.
         world_size: number of processes.
         pad: whether the first samples are repeated until all processes have equally many. Without
             it the last processes may have one sample fewer.
@@ -97,8 +97,8 @@ class TensorBatches:
     Args:
         inputs: one sample per row.
         targets: one per sample.
-        batching: how samples become batches.
-        transform: applied to the inputs of each batch, with a generator of this epoch and process.
+        batching: the size and order of the batches.
+        transform: a function of a batch's inputs and the generator of this epoch and process.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class SplitDataset:
         """Takes a validation part from the training part, the same share of every class.
 
         Args:
-            fraction: of the training samples.
-            seed: of the choice.
+            fraction: the share of the training samples to hold out.
+            seed: the seed that chooses them.
 
         Returns:
             The data set with a validation part.
@@ -201,11 +201,11 @@ class SplitDataset:
 
         Args:
             batch_size: samples per batch and process.
-            seed: of order and augmentation.
+            seed: the seed of order and augmentation.
             shuffle: whether each epoch has a new order.
             augment: apply the data set's augmentation, if it has one.
             drop_last: leave out the last batch if it is smaller.
-            rank: of this process.
+            rank: the number of this process.
             world_size: number of processes.
         """
         batching = Batching(batch_size, shuffle, seed, drop_last, rank, world_size, pad=True)

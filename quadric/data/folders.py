@@ -168,9 +168,9 @@ class FolderBatches:
     """Batches of pictures decoded by worker processes.
 
     Args:
-        dataset: decodes the pictures.
-        batching: how they become batches.
-        normalization: applied to each batch.
+        dataset: the pictures, which it decodes.
+        batching: the size and order of the batches.
+        normalization: the normalization of each batch.
         on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
         workers: processes that decode; 0 decodes in the main process.
 
@@ -250,12 +250,12 @@ class FolderData(SplitDataset):
     """A data set of pictures in class folders; the methods are those of `ImageData`.
 
     Attributes:
-        name: of the data set.
+        name: the data set's name.
         train_files: pictures to learn from; `test_files` and `val_files` to test on.
         class_names: the folders' names, sorted.
         size: pixels per side of what the network gets.
         resize: shorter side before the crop in the middle.
-        mean: of the pixels divided by 255, one per channel.
+        mean: the mean of the pixels divided by 255, one per channel.
         std: their standard deviation, one per channel.
         on_broken: "skip" a picture that cannot be decoded, with a warning, or "refuse" it.
         workers: processes that decode; 0 decodes in the main process.

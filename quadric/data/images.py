@@ -73,13 +73,13 @@ class ImageData(SplitDataset):
     """A data set of pictures in memory.
 
     Attributes:
-        name: of the data set.
+        name: the data set's name.
         train_images: (N, C, H, W) uint8, as are `test_images` and `val_images`.
         train_labels: (N,) int64, as are `test_labels` and `val_labels`.
-        mean: of the pixels divided by `scale`, one per channel.
+        mean: the mean of the pixels divided by `scale`, one per channel.
         std: their standard deviation, one per channel.
         class_names: one per class.
-        augmentation: of the training pictures, or None.
+        augmentation: the augmentation of the training pictures, or None.
         scale: largest value of a pixel.
         val_images: the part that `hold_out` took from the training pictures, or None.
     """

@@ -51,11 +51,11 @@ class TableData(SplitDataset):
     """A regression table.
 
     Attributes:
-        name: of the table.
+        name: the table's name.
         train_inputs: (N, columns) floats, as are `test_inputs` and `val_inputs`.
         train_targets: (N, 1) floats, as are `test_targets` and `val_targets`.
         input_names: one per column.
-        target_name: what is predicted.
+        target_name: the name of the column to predict.
         val_inputs: the part that `hold_out` took from the training rows, or None.
     """
 

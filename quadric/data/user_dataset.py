@@ -53,9 +53,9 @@ class UserDataset(SplitDataset):
     """A data set of a user's own.
 
     Attributes:
-        name: of the data set.
-        train_samples: to learn from; `test_samples` and `val_samples` to test on.
-        num_classes: of the labels; None if numbers are predicted.
+        name: the data set's name.
+        train_samples: samples to learn from; `test_samples` and `val_samples` to test on.
+        num_classes: the number of classes; None if numbers are predicted.
         workers: processes that read a Dataset; 0 reads in the main process.
     """
 

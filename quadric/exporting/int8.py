@@ -46,7 +46,7 @@ class Int8Report:
         path: the int8 file.
         size: its bytes.
         float_report: the float file, which was checked against the model.
-        calibrated_on: how many inputs the ranges were taken from.
+        calibrated_on: the number of inputs that the ranges were taken from.
         squares: "int8" if they are quantized too, or "float".
         float_accuracy: share of the test inputs that the float file classifies correctly.
         int8_accuracy: share of the test inputs that the int8 file classifies correctly.

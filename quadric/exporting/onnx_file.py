@@ -60,7 +60,7 @@ def export_onnx(
         opset: the version of ONNX's operators.
         dynamic_batch: whether the file takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
-        batch_sizes: at which model and file are compared; with a fixed batch only that.
+        batch_sizes: the sizes at which model and file are compared; a fixed batch is the only one.
         tolerance: the largest allowed difference, relative to the model's largest output; by
             default 1e-4 for float32.
         fold: whether to fold BatchNorm.

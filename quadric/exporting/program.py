@@ -36,7 +36,8 @@ def export_torch(
             a tuple, or a mapping of keyword arguments.
         dynamic_batch: whether the program takes any batch size, or that of the examples alone.
         batch_dim: the dimension of the inputs that is the batch.
-        batch_sizes: at which model and program are compared; with a fixed batch only that.
+        batch_sizes: the sizes at which model and program are compared; a fixed batch is the only
+            one.
         tolerance: the largest allowed difference, relative to the model's largest output.
         fold: whether to fold BatchNorm.
 

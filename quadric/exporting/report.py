@@ -21,8 +21,8 @@ class ExportReport:
         difference: the largest difference to the model, relative to its largest output.
         batch_sizes: at which that was measured.
         folding: which BatchNorms are folded into their layers.
-        opset: of an ONNX file, the version of the operators.
-        operators: of an ONNX file, how often each operator stands in it.
+        opset: the version of the operators, in an ONNX file.
+        operators: the number of times that an ONNX file uses each operator.
     """
 
     path: Path

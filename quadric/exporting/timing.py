@@ -58,7 +58,7 @@ def latencies(
 
     Args:
         files: ONNX files or torch.export programs, by name.
-        inputs: what they are run on.
+        inputs: the tensors that they are run on.
         threads: used by one run.
         seconds: when to stop, but every file runs at least five times.
         repeats: runs of each file after which to stop.

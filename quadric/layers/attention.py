@@ -66,11 +66,11 @@ class QuadraticMultiheadAttention(nn.Module):
         kdim: width of the keys, `embed_dim` by default.
         vdim: width of the values, `embed_dim` by default.
         batch_first: whether batched input is (N, L, E) and not (L, N, E).
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
         rank: the rank of the neuron; None for its default.
-        neuron: its name in the registry.
-        neuron_options: its other options, as :func:`quadric.make_layer` takes them.
+        neuron: the neuron's name in the registry.
+        neuron_options: other options of the neuron, as :func:`quadric.make_layer` takes them.
 
     Shape:
         Query (L, N, E), key (S, N, kdim), value (S, N, vdim); with `batch_first` N comes first;
@@ -283,8 +283,8 @@ class QuadraticMultiheadAttention(nn.Module):
             module: torch's attention.
             neuron: the neuron of the projections. One that cannot represent a linear layer starts
                 with new weights.
-            rank: its rank; None for its default.
-            neuron_options: its other options.
+            rank: the neuron's rank; None for its default.
+            neuron_options: other options of the neuron.
 
         Returns:
             The new attention.

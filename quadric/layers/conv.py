@@ -42,8 +42,8 @@ class _QuadraticConvNd(EigenLayer, ConvGeometry):
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
             Under torch.compile it is the compiler that chooses.
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Attributes:
         weight: torch's shape, (out_channels, in_channels / groups, *kernel_size); a linear
@@ -96,8 +96,8 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
         out_channels: channels of the output, y and features together.
         kernel_size: size of the patch.
         stride: step of the patch in the output.
-        padding: how much of the full output is cut off on each side.
-        output_padding: how much is added on one side.
+        padding: the width of the border of the full output that is cut off on each side.
+        output_padding: the width that is added on one side.
         groups: number of independent groups of channels.
         bias: whether each channel has a bias; that of a feature lies inside the square.
         dilation: distance between the elements of a patch.
@@ -108,8 +108,8 @@ class _QuadraticConvTransposeNd(EigenLayer, ConvTransposeGeometry):
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
             Under torch.compile it is the compiler that chooses.
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
     """
 
     def __init__(

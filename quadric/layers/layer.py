@@ -31,7 +31,7 @@ class QuadraticLayer(nn.Module):
 
     Attributes:
         neuron: the name of the neuron in the registry.
-        rank: its rank, or None for a neuron that has none.
+        rank: the neuron's rank, or None for a neuron that has none.
     """
 
     linear_class: ClassVar[type[nn.Module]]

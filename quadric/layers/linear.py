@@ -33,8 +33,8 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         recompute: compute the linear map again in backward instead of keeping the output: less
             memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
             Under torch.compile it is the compiler that chooses.
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Shape:
         Input `(*, in_features)`, output `(*, out_features)`.
@@ -83,7 +83,7 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
                 counts.
             w: (m, n) or (n).
             b: (m) or a scalar; None for a layer without bias.
-            rank: how many eigenpairs are kept; n, everything, by default.
+            rank: the number of eigenpairs to keep; by default n, all of them.
 
         Returns:
             A layer of m neurons with `rank` features each.

@@ -51,7 +51,7 @@ def make_layer(spec: Any, *args: Any, neuron: str = "eigen", **options: Any) -> 
             `functools.partial` of one.
         args: the arguments of a layer class. Behind a layer or a partial, the neuron's name may
             stand here.
-        neuron: its registry name.
+        neuron: the neuron's name in the registry.
         options: the neuron's options (`rank`, …), `init` for its start ("published", "linear"), and
             the keyword arguments of a layer class.
 

@@ -232,8 +232,8 @@ class NeuronLinear(LinearGeometry, NeuronLayer):
         bias: whether the neuron has its constant terms.
         neuron: the registry name.
         init: "published", "linear" or another start of the neuron.
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
         options: the neuron's options.
     """
 

@@ -120,7 +120,7 @@ class Rule:
             n: inputs of one neuron.
             outputs: output channels.
             groups: convolution groups.
-            positions: how often the layer is applied: batch times output pixels.
+            positions: the number of times the layer is applied: batch times output pixels.
             inputs: elements of the input tensor (default: n per position).
 
         Returns:
@@ -139,13 +139,13 @@ class Neuron:
 
     Attributes:
         name: the registry name.
-        paper: its source.
-        formula: what one neuron computes over its n inputs x.
+        paper: the paper it comes from.
+        formula: the formula of one neuron over its n inputs x.
         params: parameters per output of our layer, a formula in n and k, biases aside.
         macs: multiply-accumulates per output, a formula in n and k.
-        printed_params: what the paper's Table I prints, where it has the neuron.
-        printed_macs: what that table prints for the computation.
-        note: why printed and exact counts differ, or what else should be known.
+        printed_params: the parameters that the paper's Table I prints, where it has the neuron.
+        printed_macs: the computation that this table prints.
+        note: the reason why printed and exact counts differ, or another remark.
         rule: the class that computes it.
     """
 

@@ -37,12 +37,12 @@ class Fit:
 
     Attributes:
         name: the network's name.
-        options: what `quadric.models.create` takes to build it: neuron, rank, widths and all else
-            that was given.
-        factor: what the widths were multiplied by.
+        options: the arguments of `quadric.models.create` that build it: neuron, rank, widths and
+            all else that was given.
+        factor: the number that the widths were multiplied by.
         params: its parameters.
         macs: its multiply-accumulates for one input.
-        budget: what was asked for.
+        budget: the limits that were given.
     """
 
     name: str
@@ -79,7 +79,7 @@ def fit(
         params: the most parameters it may have.
         macs: the most multiply-accumulates it may need for one input.
         neuron: a name of `quadric.neurons()`.
-        rank: its rank; None for its default.
+        rank: the neuron's rank; None for its default.
         **options: further options of `quadric.models.create`.
 
     Returns:

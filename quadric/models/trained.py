@@ -26,11 +26,11 @@ class Weights:
     """One file of weights.
 
     Attributes:
-        name: what `quadric.models.create` takes as `pretrained`.
+        name: the value for the argument `pretrained` of `quadric.models.create`.
         model: the network's name.
         neuron: its neuron.
-        rank: its rank; None for a neuron without one.
-        file: where the weights are.
+        rank: the neuron's rank; None for a neuron without one.
+        file: the file of the weights.
     """
 
     name: str

@@ -33,8 +33,8 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         hidden_layer_sizes: width of each hidden layer.
         neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
             ordinary network.
-        rank: its rank; None for the neuron's own default.
-        neuron_options: its further options, such as {"act": "gelu"} of glu.
+        rank: the neuron's rank; None for the neuron's own default.
+        neuron_options: further options of the neuron, such as {"act": "gelu"} of glu.
         members: networks that learn side by side, each from its own start and with other rows held
             out; predictions are their mean.
         activation: "silu", "relu", "tanh", "logistic" or "identity".
@@ -43,7 +43,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             same together. None: all rows count the same. Probabilities are then those of the
             weighted rows.
         alpha: L2 penalty of the weights, divided by the rows of a minibatch.
-        shrinkage: how strongly the weights of each column are pulled to zero at the start of `fit`,
+        shrinkage: the strength that pulls the weights of each column to zero at the start of `fit`,
             as a share of what Adam can move them. The pull fades within some hundred steps. It
             keeps useless columns out; 0 for none.
         batch_size: rows of a minibatch; "auto" is min(200, rows).
@@ -51,7 +51,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             does, to a fifth, three times, before the fit stops.
         learning_rate_init: learning rate of Adam.
         quadratic_lr: learning rate of the quadratic parameters; None for the same.
-        max_iter: epochs at most.
+        max_iter: the most epochs to train.
         max_time: seconds of training, after which the epoch is the last one; None: no limit.
         tol: the fraction by which the loss must fall to count as an improvement.
         early_stopping: hold a part of the rows out and stop when its loss no longer falls. "auto":
@@ -62,10 +62,10 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`; press those
             together that lie far from the median (`modules.Scaled`). False: neither.
-        random_state: of the start, the order of the rows and the part that is held out.
+        random_state: the seed of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.
-        device: where the network learns and predicts.
+        device: the device on which the network learns and predicts.
 
     Attributes:
         classes_: the labels, sorted.
@@ -74,14 +74,14 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         best_loss_: the lowest of them.
         validation_scores_: accuracy, or `scoring`, on the part that was held out, each epoch;
             None without.
-        best_validation_score_: of the epoch that was kept.
-        n_iter_: epochs.
-        n_features_in_: columns.
-        feature_names_in_: their names, where X had any.
+        best_validation_score_: the validation score of the epoch that was kept.
+        n_iter_: the number of epochs.
+        n_features_in_: the number of columns.
+        feature_names_in_: the names of the columns, where X had any.
         prepared_names_: the columns that the network takes, made of those by `prepare`.
         dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
-        n_outputs_: outputs of the network.
-        n_layers_: layers, input and output included.
+        n_outputs_: the number of outputs of the network.
+        n_layers_: the number of layers, input and output included.
         n_parameters_: parameters of the network.
 
     Examples:
@@ -247,7 +247,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             X: (rows, columns).
             y: their labels.
             classes: all labels of this and later calls; needed in the first call.
-            sample_weight: of the rows.
+            sample_weight: a weight for each row.
 
         Returns:
             The estimator.

@@ -144,7 +144,7 @@ class QuadraticNetwork(TableInput):
             X: (rows, columns): an array of numbers, or a DataFrame, which may hold categories,
                 text, booleans, dates and holes as well.
             y: the targets.
-            sample_weight: of the rows; a row of weight 0 is as if it were not there.
+            sample_weight: a weight for each row; a row of weight 0 is as if it were not there.
             eval_set: (X, y) of rows to stop early by; no others are held out.
 
         Returns:

@@ -42,7 +42,7 @@ class Settings:
 
     Attributes:
         batch_size: rows of a minibatch.
-        max_iter: epochs at most.
+        max_iter: the most epochs to train.
         tol: what counts as an improvement: a loss lower by this fraction of the best one.
         patience: epochs without improvement after which a network stops.
         alpha: the L2 penalty of weights, as in scikit-learn divided by the rows of a minibatch.

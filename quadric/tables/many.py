@@ -27,9 +27,9 @@ def fit_many(
     that differ in their widths, neuron or number of minibatches train in stacks of their own.
 
     Args:
-        estimators: fitted in place.
-        data: what `fit` takes for each of them: (X, y), (X, y, sample_weight) or all four with
-            the eval_set.
+        estimators: the estimators, which are fitted in place.
+        data: the arguments of `fit` for each of them: (X, y), (X, y, sample_weight) or all four
+            with the eval_set.
         on_fit: called with an estimator's position and outcome as soon as it is fitted; an
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.

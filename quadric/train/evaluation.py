@@ -86,10 +86,10 @@ def evaluate(
 
     Args:
         path: the run directory.
-        test: of a translation run, a source file and its translation to be tested on instead.
+        test: for a translation run, a source file and its translation to be tested on instead.
         imports: files or modules of the run's own code, which may be run.
         trust: run all code that the directory names.
-        progress: as `quadric.support.progress.progress_bar` gives it, told of each batch.
+        progress: a bar of `quadric.support.progress.progress_bar`, which is told of each batch.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:

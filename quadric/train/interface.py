@@ -37,12 +37,12 @@ class Result:
 
     Args:
         path: the run directory.
-        values: what its result.json holds; by default it is read.
+        values: the content of its result.json; by default it is read.
         trust: whether the code that the run names may run.
 
     Attributes:
         path: the run directory.
-        values: what its result.json holds: settings, metrics, one record per epoch, provenance.
+        values: the content of its result.json: settings, metrics, one record per epoch, provenance.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ def run(
         quick: train the recipe's quick variant.
         run_dir: the run's directory; by default one below `runs` named after recipe, neuron, rank,
             seed and all other fields.
-        runs: where such directories are made.
+        runs: the folder in which such directories are made.
         resume: continue from the last checkpoint; without one, start.
         overwrite: train again in the same directory.
         imports: files or modules of your own: neurons that they register can be named.
@@ -199,14 +199,14 @@ def sweep(
 
     Args:
         recipes: a name or several.
-        seeds: how many, or which: 3 means 0, 1, 2.
-        jobs: how many runs at the same time, each on one thread.
+        seeds: the seeds, or their number: 3 means 0, 1, 2.
+        jobs: the number of runs at the same time, each on one thread.
         quick: the recipes' quick variants.
-        runs: where the run directories are made.
+        runs: the folder in which the run directories are made.
         imports: files or modules of your own: neurons that they register can be named.
         trust: run code that other users could have written.
         progress: print how each run ended, and with one job a line for each epoch.
-        **fields: of the recipe. A list holds the values that are combined, such as
+        **fields: fields of the recipe. A list holds the values that are combined, such as
             `neuron=["linear", "eigen"]`; all else is the same in every run. A field that is a list
             itself stands in one: `channels=[[24, 48, 96]]`.
 

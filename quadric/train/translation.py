@@ -47,7 +47,7 @@ class Vocabulary:
 
     Attributes:
         tokenizer: of both languages.
-        languages: from which to which.
+        languages: the language of the source and that of the target.
     """
 
     tokenizer: Tokenizer

@@ -48,8 +48,8 @@ class Languages:
     """The two languages, and how often each piece is in the training text of each.
 
     Attributes:
-        source: its name, such as en.
-        target: its name.
+        source: the name of one, such as en.
+        target: the name of the other.
         source_counts: one number per piece.
         target_counts: one number per piece.
     """
@@ -86,14 +86,14 @@ class TextData:
     """A translation data set.
 
     Attributes:
-        name: of the data set.
-        languages: from which to which.
-        tokenizer: of both languages.
+        name: the data set's name.
+        languages: the language of the source and that of the target.
+        tokenizer: the tokenizer of both languages.
         train: pairs to learn from.
         val: pairs to validate on.
         test: pairs of the test files, without empty and over-long ones; None if there are none.
-        test_files: source and target, as they are; None if there are none.
-        notes: what was counted, or done otherwise than asked: one line each.
+        test_files: the source file and the target file; None if there are none.
+        notes: remarks on the text (sentences left out, a smaller vocabulary), one line each.
     """
 
     name: str

@@ -57,19 +57,19 @@ def compare(
         task: "regression" or "classification"; None finds it from the target.
         neurons: the neurons to compare with linear, with an optional rank: "eigen:3,shared".
         hidden: widths of the linear network; the others have no more parameters.
-        activation: between the layers: silu, relu, tanh, logistic or identity.
-        folds: of the cross-validation.
+        activation: the function between the layers: silu, relu, tanh, logistic or identity.
+        folds: the number of folds of the cross-validation.
         seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
-        seed: of the split and the first start.
+        seed: the seed of the split and of the first start.
         split: "random"; "time" or "time:COLUMN" tests on later rows, "group:COLUMN" on other
             groups than those that were learned from.
-        epochs: at most; None for enough to converge.
+        epochs: the most epochs of a fit; None for enough to converge.
         rows: the first rows of a file, or the number of samples of a law.
-        delimiter: of a file; None finds it.
+        delimiter: the sign between the columns of a file; None finds it.
         drop: columns of a file to leave out.
         categories: columns of a file to take as categories.
-        data_dir: where the UCI tables are.
-        run_dir: where the fits are kept; None for a directory under runs/compare.
+        data_dir: the folder of the UCI tables.
+        run_dir: the folder that keeps the fits; None for a directory under runs/compare.
         baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
         opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp.
         save: a file, .onnx or .safetensors, for the best quadratic network, refitted on all rows.

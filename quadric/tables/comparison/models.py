@@ -42,7 +42,7 @@ class Contender:
     """A network that takes part.
 
     Attributes:
-        neuron: its registry name.
+        neuron: the neuron's name in the registry.
         rank: None for the neuron's own default.
     """
 
