@@ -26,7 +26,7 @@ from torch.nn.utils import parametrize
 
 from quadric.conversion.targets import collect, look_around
 from quadric.errors import InputError
-from quadric.exporting.following import Pair, find_pairs, is_touched
+from quadric.exporting.batchnorm_pairs import Pair, find_pairs, is_touched
 from quadric.layers import QuadraticLayer, layer_kind
 from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 from quadric.support.modules import check_model

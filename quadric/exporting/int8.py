@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError
 from quadric.exporting.checking import checked_arguments
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
-from quadric.exporting.preparing import quiet
+from quadric.exporting.pipeline import quiet
 from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
 from quadric.support.writing import unfinished

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import BATCH_SIZES, checked_arguments
-from quadric.exporting.preparing import (
+from quadric.exporting.pipeline import (
     Call,
     Examples,
     checked_export,
@@ -92,8 +92,8 @@ def export_onnx(
             f"{list(input_names)}: give as many as example inputs"
         )
 
-    def write(lean: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
-        _write(lean, file, examples, opset, input_names, output_names)
+    def write(network: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
+        _write(network, file, examples, opset, input_names, output_names)
         operators = standard_operators(model, file, opset)
         with _said(model):
             session = open_session(file)

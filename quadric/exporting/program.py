@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from quadric.exporting.checking import BATCH_SIZES
-from quadric.exporting.preparing import Call, Examples, checked_export, program_of, quiet
+from quadric.exporting.pipeline import Call, Examples, checked_export, program_of, quiet
 from quadric.exporting.report import ExportReport
 
 

@@ -28,7 +28,7 @@ from quadric.exporting.onnx_file import (
     save_program,
     standard_operators,
 )
-from quadric.exporting.preparing import copied, quiet, with_lean_layers
+from quadric.exporting.pipeline import copied, quiet, with_onnx_forms
 from quadric.support.extras import require
 from quadric.support.writing import unfinished
 
@@ -95,7 +95,7 @@ class StepFiles:
 def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
     """Writes a translation network as ONNX files, checked against the network."""
     require("onnx", "the export of a translation network")
-    plain, network = network, with_lean_layers(copied(network), FoldingReport())
+    plain, network = network, with_onnx_forms(copied(network), FoldingReport())
     source, tokens = torch.tensor([[5, 6, 7, 2], [4, 2, 0, 0]]), torch.tensor([[1] * 3] * 2)
     with torch.no_grad():
         memory = network.encode(source)

@@ -55,7 +55,7 @@ def test_a_convolutional_network(neuron: str, tmp_path: Path) -> None:
     assert report.size == path.stat().st_size
     assert len(report.folding.folded) == 3
     assert report.operators["Relu"] == 3
-    # The lean graph: a product, a convolution and an addition more for each quadratic layer.
+    # The graph: a product, a convolution and an addition more for each quadratic layer.
     quadratic = len(quadratic_layers(model))
     assert quadratic == (0 if neuron == "linear" else 3)
     assert sum(report.operators.values()) == 9 + 3 * quadratic

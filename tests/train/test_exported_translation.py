@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tmp_path = tmp_path_factory.mktemp("translation")
-    # More than 64 outputs: lean layers then multiply group by group.
+    # More than 64 outputs: layers then multiply group by group.
     options = {"model_options": {**SMALL, "model_width": 80}, "neuron": "eigen", "epochs": 15}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))

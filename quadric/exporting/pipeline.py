@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from quadric.conversion.targets import walk
 from quadric.errors import InputError, explained, in_one_line
+from quadric.exporting.batchnorm_pairs import is_touched
 from quadric.exporting.checking import (
     batch_of,
     check_batch_dim,
@@ -30,8 +31,7 @@ from quadric.exporting.checking import (
     tolerance_of,
 )
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
-from quadric.exporting.following import is_touched
-from quadric.exporting.lean import is_lean, lean_layer
+from quadric.exporting.onnx_forms import has_onnx_form, onnx_form
 from quadric.exporting.report import ExportReport
 from quadric.support.modules import tensors_in, unfused, unwrapped
 from quadric.support.writing import unfinished
@@ -45,23 +45,23 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(unwrapped(model)).cpu().eval()
 
 
-def with_lean_layers(model: nn.Module, report: FoldingReport) -> nn.Module:
-    """The model with lean layers, which also take up the shifts that folding left after them.
+def with_onnx_forms(model: nn.Module, report: FoldingReport) -> nn.Module:
+    """The model with layers in their ONNX form, which take up the shifts that folding left, too.
 
     A layer with hooks stays as it is: they would not be called.
     """
-    if is_lean(model) and not is_touched(model):
-        return lean_layer(model)
+    if has_onnx_form(model) and not is_touched(model):
+        return onnx_form(model)
     made: dict[int, nn.Module] = {}
     for name, parent, key, module in list(walk(model)):
-        if not is_lean(module) or is_touched(module):
+        if not has_onnx_form(module) or is_touched(module):
             continue
         if id(module) not in made:
             shift = None
             if name in report.shifts:
                 shift = model.get_submodule(report.shifts[name]).get_buffer("shift")
                 model.set_submodule(report.shifts[name], nn.Identity())
-            made[id(module)] = lean_layer(module, shift)
+            made[id(module)] = onnx_form(module, shift)
         parent._modules[key] = made[id(module)]
     return model
 
@@ -184,10 +184,10 @@ def checked_export(
     examples = Examples.check(args, kwargs, dynamic_batch, batch_dim, batch_sizes)
     limit = tolerance_of(model, tolerance)
     with unfinished(path) as file:
-        lean = copied(model)
+        prepared = copied(model)
         traced, named = examples.arguments(examples.traced())
-        folding = fold_batchnorm_(lean, named or traced) if fold else FoldingReport()
-        call, facts = write(with_lean_layers(lean, folding), examples, file)
+        folding = fold_batchnorm_(prepared, named or traced) if fold else FoldingReport()
+        call, facts = write(with_onnx_forms(prepared, folding), examples, file)
         worst = examples.compare(copied(model), call, limit, runtime)
         del call  # which may hold the file open
         size = sum(f.stat().st_size for f in file.parent.iterdir())

@@ -1,4 +1,4 @@
-"""The lean form computes what the layer computes, whichever way its matrix is multiplied."""
+"""The ONNX form computes what the layer computes, whichever way its matrix is multiplied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import quadric
 from quadric.exporting import export_torch
-from quadric.exporting.lean import LeanLinear, is_lean, lean_layer
+from quadric.exporting.onnx_forms import OnnxLinear, has_onnx_form, onnx_form
 from tests.conftest import assert_close
 from tests.networks import curve_
 from tests.nn.cases import CASES, IDS, Case
@@ -44,24 +44,24 @@ def test_same_function(
     layer: Any = quadric.make_layer(kind, *args, neuron=neuron, dtype=F64, **options, **more)
     nn.init.normal_(layer.eigenvalues)
     shift = torch.randn(args[1], dtype=F64) if shifted else None
-    lean, x = lean_layer(layer, shift), torch.randn(shape, dtype=F64)
+    form, x = onnx_form(layer, shift), torch.randn(shape, dtype=F64)
     expected = layer(x)
     if shift is not None:
         spatial = 0 if kind is nn.Linear else int(kind.__name__[-2])
         expected = expected + shift.reshape(-1, *(1,) * spatial)
-    assert_close(lean(x), expected)
+    assert_close(form(x), expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 @pytest.mark.parametrize("normalize", [True, False])
 def test_every_eigen_layer(case: Case, normalize: bool) -> None:
     layer, x = case.make(normalize=normalize), case.input()
-    assert_close(lean_layer(layer)(x), case.reference(layer, x, normalize))
+    assert_close(onnx_form(layer)(x), case.reference(layer, x, normalize))
 
 
 def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, ...]]:
     args = (4, outputs) if kind is nn.Linear else (4, outputs, 3)
-    layer: Any = lean_layer(quadric.make_layer(kind, *args, neuron=neuron, rank=rank))  # type: ignore[arg-type]
+    layer: Any = onnx_form(quadric.make_layer(kind, *args, neuron=neuron, rank=rank))  # type: ignore[arg-type]
     mixing = [layer.products] if kind is nn.Linear else layer.mix.parameters()
     return [tuple(p.shape) for p in mixing]
 
@@ -82,23 +82,23 @@ def test_few_zeros_are_multiplied() -> None:
 
 def test_only_a_last_group_that_is_not_full_needs_outputs_of_zero() -> None:
     for rank, outputs in ((15, 512), (9, 520)):
-        layer: Any = lean_layer(quadric.QuadraticLinear(4, 512, rank=rank))
+        layer: Any = onnx_form(quadric.QuadraticLinear(4, 512, rank=rank))
         assert layer.linear.out_features == outputs
         assert layer(torch.ones(3, 4)).shape == (3, 512)
 
 
 def test_a_dense_layer_takes_rows() -> None:
-    lean: Any = lean_layer(quadric.QuadraticLinear(4, 20))
+    form: Any = onnx_form(quadric.QuadraticLinear(4, 20))
     seen: list[torch.Size] = []
-    lean.linear.register_forward_hook(lambda _, args, __: seen.append(args[0].shape))
+    form.linear.register_forward_hook(lambda _, args, __: seen.append(args[0].shape))
     for shape in ((4,), (3, 4), (2, 3, 4), (2, 3, 5, 4)):
-        assert lean(torch.ones(shape)).shape == (*shape[:-1], 20)
+        assert form(torch.ones(shape)).shape == (*shape[:-1], 20)
     assert [tuple(shape) for shape in seen] == [(1, 4), (3, 4), (6, 4), (30, 4)]
 
 
 def test_a_layer_without_features_is_its_linear_layer() -> None:
     layer = quadric.QuadraticConv2d(3, 1, 3)
-    assert isinstance(lean_layer(layer), nn.Conv2d)
+    assert isinstance(onnx_form(layer), nn.Conv2d)
 
 
 def test_half_precision_sums_in_float32() -> None:
@@ -106,7 +106,7 @@ def test_half_precision_sums_in_float32() -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0], [300.0]]))
         layer.eigenvalues.fill_(0.01)
-    out = lean_layer(layer)(torch.ones(1, 1, dtype=torch.float16))
+    out = onnx_form(layer)(torch.ones(1, 1, dtype=torch.float16))
     assert out.dtype == torch.float16
     torch.testing.assert_close(out[0, 0].float(), torch.tensor(900.0), rtol=2e-3, atol=0)
 
@@ -114,16 +114,16 @@ def test_half_precision_sums_in_float32() -> None:
 def test_only_three_neurons_have_a_lean_form() -> None:
     for neuron in quadric.neurons():
         layer = quadric.make_layer(nn.Linear, 4, 8, neuron=neuron)
-        assert is_lean(layer) == (neuron in ("eigen", "shared", "square")), neuron
+        assert has_onnx_form(layer) == (neuron in ("eigen", "shared", "square")), neuron
 
 
 def test_the_layer_itself_stays_as_it_is() -> None:
     layer = quadric.QuadraticLinear(4, 20)
     nn.init.normal_(layer.eigenvalues)
     before = {name: p.detach().clone() for name, p in layer.named_parameters()}
-    lean = lean_layer(layer)
-    assert isinstance(lean, LeanLinear)
-    assert not lean_layer(layer.eval()).training
+    form = onnx_form(layer)
+    assert isinstance(form, OnnxLinear)
+    assert not onnx_form(layer.eval()).training
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)
 
@@ -134,7 +134,7 @@ class ReadsAttributes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 12, 3, stride=2)
-        self.proj = nn.Linear(12, 70)  # wider than one group of the lean form
+        self.proj = nn.Linear(12, 70)  # wider than one group of the form
         self.up = nn.ConvTranspose2d(12, 11, 2, stride=2)
         self.head = nn.Linear(70, 3)
 

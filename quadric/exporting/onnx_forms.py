@@ -31,13 +31,13 @@ SMALL_PRODUCT = 64
 """Outputs of a dense layer up to which one product with all of S is used."""
 
 
-def is_lean(layer: nn.Module) -> TypeGuard[QuadraticLayer]:
-    """Whether a layer has a lean form: it is z + S z^2."""
+def has_onnx_form(layer: nn.Module) -> TypeGuard[QuadraticLayer]:
+    """Whether a layer has such a form: it is z + S z^2."""
     return isinstance(layer, QuadraticLayer) and layer.blocks is not None
 
 
-def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
-    """The lean form of an eigen, shared or square layer, with copies of its numbers."""
+def onnx_form(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
+    """An eigen, shared or square layer as a few standard operators, with copies of its numbers."""
     blocks, linear = layer.blocks, layer.to_linear()
     assert blocks is not None
     if not blocks.num_eigenvalues:
@@ -45,13 +45,13 @@ def lean_layer(layer: QuadraticLayer, shift: Tensor | None = None) -> nn.Module:
     values = layer.effective_eigenvalues().detach()
     matrix = blocks.matrix(values.to(accumulation_dtype(values.dtype)))
     spatial = -1 - layer.linear_op.channel_dim
-    lean: nn.Module
+    form: nn.Module
     if spatial:
-        lean = LeanConv(layer, linear, _pointwise_steps(matrix, blocks, spatial, shift))
+        form = OnnxConv(layer, linear, _pointwise_steps(matrix, blocks, spatial, shift))
     else:
         assert isinstance(linear, nn.Linear)
-        lean = LeanLinear(layer, linear, matrix, blocks, shift)
-    return lean.train(layer.training)
+        form = OnnxLinear(layer, linear, matrix, blocks, shift)
+    return form.train(layer.training)
 
 
 class _StandIn(nn.Module):
@@ -68,7 +68,7 @@ class _StandIn(nn.Module):
             return getattr(vars(self)["stands_for"], name)
 
 
-class LeanConv(_StandIn):
+class OnnxConv(_StandIn):
     """z + S z^2 after a convolution."""
 
     def __init__(self, layer: nn.Module, linear: nn.Module, mix: nn.Module) -> None:
@@ -122,7 +122,7 @@ def _pointwise(matrix: Tensor, spatial: int, groups: int, shift: Tensor | None) 
     return cast(nn.Module, conv)
 
 
-class LeanLinear(_StandIn):
+class OnnxLinear(_StandIn):
     """z + S z^2 after a matrix product.
 
     S is split into equal groups of whole blocks, with one product per group. The layer gets outputs
