@@ -52,6 +52,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "support": ["extras", "process", "progress", "texttable", "writing", "provenance", "modules"],
     "ops": [
+        "torch_probes",
         "blocks",
         "linear_ops",
         "reference",

@@ -19,40 +19,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from quadric.ops import compiled, cpu_matmul, native, reference
-from quadric.ops.autograd import AddSquares, Call
+from quadric.ops.autograd import AddSquares, SquaresCall
 from quadric.ops.backends import backend_for
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
+from quadric.ops.torch_probes import in_torch_func, must_see_operations
 
 _SMALL = 1 << 16
 """Numbers of a matrix below which calls cost more than arithmetic."""
 
 _NARROW = 128
 """Channels up to which a small layer's S is multiplied as one dense matrix."""
-
-_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
-_PROXY = torch._C._TorchDispatchModeKey.PROXY
-
-
-def in_torch_func() -> bool:
-    """Whether a torch.func transform is active, or being traced."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-# The compiler asks this while it traces and takes the answer as a constant.
-in_torch_func._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _must_see_operations(*tensors: Tensor) -> bool:
-    """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
-    if torch._C._get_tracing_state() is not None or torch._C._get_dispatch_mode(_PROXY) is not None:
-        return True
-    if in_torch_func() or forward_ad._current_level >= 0:
-        return True
-    return any(type(tensor) not in _PLAIN_TENSORS for tensor in tensors)
 
 
 def add_squares(
@@ -83,7 +62,7 @@ def add_squares(
         if operator and blocks.num_eigenvalues and (blocks.shape == "full" or native.active()):
             return compiled.add_squares(z, eigenvalues, blocks, dim)
         return reference.add_squares(z, eigenvalues, blocks, dim)
-    if _must_see_operations(z, eigenvalues):
+    if must_see_operations(z, eigenvalues):
         return reference.add_squares(z, eigenvalues, blocks, dim)
     trained = torch.is_grad_enabled() and (z.requires_grad or eigenvalues.requires_grad)
     if trained and _is_small(z, blocks, dim):
@@ -94,7 +73,7 @@ def add_squares(
     if not trained:
         backend.forward(z, z, eigenvalues, blocks, dim)
         return z
-    call = Call(linear_op, bias, blocks, dim, backend, recompute)
+    call = SquaresCall(linear_op, bias, blocks, dim, backend, recompute)
     result: Tensor = AddSquares.apply(z, eigenvalues, input, weight, call)  # type: ignore[no-untyped-call]
     return result
 

@@ -24,9 +24,10 @@ from quadric.ops import reference
 from quadric.ops.backends import Backend
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
+from quadric.ops.torch_probes import has_memory
 
 
-class Call(NamedTuple):
+class SquaresCall(NamedTuple):
     """One call of a layer, tensors aside."""
 
     linear_op: LinearOp
@@ -49,7 +50,7 @@ class AddSquares(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, eigenvalues: Tensor, input: Tensor, weight: Tensor, call: Call
+        ctx: Any, z: Tensor, eigenvalues: Tensor, input: Tensor, weight: Tensor, call: SquaresCall
     ) -> Tensor:
         """Adds the squares, and keeps what `backward` needs."""
         ctx.call = call
@@ -74,14 +75,15 @@ class AddSquares(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of z and of the eigenvalues."""
         kept, eigenvalues, input, weight = ctx.saved_tensors
-        call: Call = ctx.call
-        if torch.is_grad_enabled() or _is_batched(grad):
+        call: SquaresCall = ctx.call
+        # Without memory: gradients for many vectors at once, as jacobian(vectorize=True) asks for.
+        if torch.is_grad_enabled() or not has_memory(grad):
             z = _linear_again(ctx, input, weight)
             return (*_differentiable(grad, z, eigenvalues, call), None, None, None)
         if kept is None or (ctx.probe is not None and ctx.probe._version != ctx.version):
             kept = _linear_again(ctx, input, weight)
-        found = call.backend.backward(grad, kept, eigenvalues, call.blocks, call.dim)
-        return (*found, None, None, None)
+        slopes = call.backend.backward(grad, kept, eigenvalues, call.blocks, call.dim)
+        return (*slopes, None, None, None)
 
 
 def _linear_again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ def _linear_again(ctx: Any, input: Tensor, weight: Tensor) -> Tensor:
 
 
 def _differentiable(
-    grad: Tensor, z: Tensor, eigenvalues: Tensor, call: Call
+    grad: Tensor, z: Tensor, eigenvalues: Tensor, call: SquaresCall
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients by the formula, so that they can be differentiated again."""
     create_graph = torch.is_grad_enabled()
@@ -112,10 +114,3 @@ def _differentiable(
         out, [z, *wanted], grad, create_graph=create_graph, allow_unused=True
     )
     return grads[0], grads[1] if wanted else None
-
-
-def _is_batched(tensor: Tensor) -> bool:
-    """Whether gradients are computed for many vectors at once (jacobian with vectorize=True)."""
-    return torch._C._functorch.is_batchedtensor(tensor) or (
-        torch._C._functorch.is_legacy_batchedtensor(tensor)
-    )

@@ -1,0 +1,64 @@
+"""What only torch's inner state tells: whether torch must see every operation.
+
+Everything that is private or experimental in torch, and that quadric's fast paths need, stands
+here. A name that this version of torch does not have is listed in `MISSING`. Then `reference` runs
+everywhere: slower, and right.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+MISSING: list[str] = []
+"""The names that this version of torch does not have."""
+
+
+def _named(name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(torch)
+    except AttributeError:
+        MISSING.append(f"torch.{name}")
+        return None
+
+
+_peek = _named("_C._functorch.peek_interpreter_stack")
+_proxy_mode = _named("fx.experimental.proxy_tensor.get_proxy_mode")
+_named("Tensor._version")  # `autograd` asks whether an output was overwritten
+
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+
+
+def in_torch_func() -> bool:
+    """Whether a torch.func transform is active, in eager mode or while the compiler traces."""
+    return bool(MISSING) or _peek() is not None
+
+
+# What torch.compiler.assume_constant_result sets, which would import the whole compiler. A compiler
+# that does not know the mark takes the answer for yes: `reference` runs.
+vars(in_torch_func)["_dynamo_marked_constant"] = True
+
+
+def must_see_operations(*tensors: Tensor) -> bool:
+    """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
+    if in_torch_func() or torch.jit.is_tracing() or _proxy_mode() is not None:
+        return True
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TENSORS:
+            return True
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            return True
+    return False
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers lie in memory; those of vmap's tensors lie in another tensor."""
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
