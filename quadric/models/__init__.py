@@ -4,8 +4,9 @@ A baseline and its quadratic network differ by one argument of `create`: the net
 know nothing of quadratic neurons.
 """
 
-from quadric.models.building import build, create, example_inputs, input_shape, names, options
+from quadric.models.building import create
 from quadric.models.fitting import Fit, fit
+from quadric.models.registry import build, example_inputs, input_shape, names, options
 from quadric.models.trained import Weights, pretrained
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Building a network by its name, and converting it: the one place where networks are made."""
+"""Building a network by its name and converting it: `create`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quadric.conversion.selection import Rank, Selection
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, brings_activation, get_neuron, layer_kind, make_layer
 from quadric.models.activations import ACTIVATIONS
-from quadric.models.registry import ENTRIES, Entry, entry
+from quadric.models.registry import checked_entry, example_inputs
 from quadric.models.trained import fill_, find
 
 # Layers draw from torch's global generator, which threads share.
@@ -35,72 +35,6 @@ def drawing(seed: int | None = None) -> Iterator[None]:
         if seed is not None:
             torch.manual_seed(seed)
         yield
-
-
-def names() -> list[str]:
-    """Lists the networks.
-
-    Examples:
-        >>> names()[:3]
-        ['resnet8', 'resnet14', 'resnet20']
-    """
-    return list(ENTRIES)
-
-
-def options(name: str) -> dict[str, Any]:
-    """The options of a network with their defaults.
-
-    Examples:
-        >>> options("mlp")
-        {'in_features': 8, 'out_features': 1, 'hidden': (64, 64), 'activation': 'relu'}
-    """
-    return entry(name).options
-
-
-def input_shape(name: str, **options: Any) -> tuple[int, ...]:
-    """Shape of one input, without the batch, of the network built with these options.
-
-    Examples:
-        >>> input_shape("resnet20"), input_shape("resnet20", in_channels=1)
-        ((3, 32, 32), (1, 32, 32))
-    """
-    return _checked(name, options).input_shape(options)
-
-
-def example_inputs(name: str, **options: Any) -> tuple[Tensor, ...]:
-    """Inputs of one sample for the network built with these options, as `cost` takes them.
-
-    Examples:
-        >>> [tuple(x.shape) for x in example_inputs("resnet20")]
-        [(1, 3, 32, 32)]
-        >>> [tuple(x.shape) for x in example_inputs("transformer")]
-        [(1, 32), (1, 32)]
-    """
-    return _checked(name, options).example_inputs(options)
-
-
-def build(name: str, **options: Any) -> nn.Module:
-    """Builds a plain network.
-
-    Args:
-        name: one of `names()`.
-        **options: the network's own options, listed by `options(name)`.
-
-    Returns:
-        The network, with weights drawn from torch's global generator.
-
-    Raises:
-        InputError: if there is no such network or option.
-
-    Examples:
-        >>> build("mlp", in_features=3, hidden=(5,))
-        Sequential(
-          (hidden1): Linear(in_features=3, out_features=5, bias=True)
-          (activation1): ReLU()
-          (head): Linear(in_features=5, out_features=1, bias=True)
-        )
-    """
-    return _checked(name, options).factory(**options)
 
 
 def create(
@@ -158,21 +92,26 @@ def create(
         >>> create("mlp", neuron="eigen", rank=3, hidden=(8,)).hidden1
         QuadraticLinear(in_features=8, out_features=8, bias=True, rank=3, num_neurons=2)
     """
-    found = _checked(name, options, neuron)
-    own = {key: options.pop(key) for key in list(options) if key in found.options}
+    entry = checked_entry(name, options, neuron)
+    own = {key: options.pop(key) for key in list(options) if key in entry.options}
     with contextlib.nullcontext() if seed is None else drawing(seed):
-        model = found.factory(**own)
+        model = entry.factory(**own)
         if pretrained is not None:
             chosen: dict[str, Any] = {"include": include, "exclude": exclude, "layers": layers}
             chosen |= {"init": init, "head": head or None, **options}
-            _refuse_choices(pretrained, [k for k, value in chosen.items() if value is not None])
+            choices = [key for key, value in chosen.items() if value is not None]
+            if choices:
+                raise InputError(
+                    f"pretrained={pretrained!r} decides which layers are quadratic, and how, got "
+                    f"{', '.join(choices)}: leave out one or the other"
+                )
             fill_(model, find(pretrained, name, neuron, rank))
             return model
         make_quadratic_(
             model,
             neuron,
             rank,
-            found.include if include is None else include,
+            entry.include if include is None else include,
             exclude,
             layers,
             init=init,
@@ -180,16 +119,8 @@ def create(
             **options,
         )
         if init != "linear" and any(map(brings_activation, model.modules())):
-            _drop_activations_(model, found.example_inputs(own))
+            _drop_activations_(model, example_inputs(name, **own))
     return model
-
-
-def _refuse_choices(pretrained: str, names: Sequence[str]) -> None:
-    if names:
-        raise InputError(
-            f"pretrained={pretrained!r} decides which layers are quadratic, and how, got "
-            f"{', '.join(names)}: leave out one or the other"
-        )
 
 
 def make_quadratic_(
@@ -229,15 +160,15 @@ def make_quadratic_(
 
 
 def _drop_activations_(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Takes out each activation that only ever follows layers with an activation of their own."""
+    """Takes out each activation that follows a layer with an activation of its own."""
     activations = {type(make()) for make in ACTIVATIONS.values()} - {nn.Identity}
-    follows: dict[str, bool] = {}
+    superfluous: list[str] = []
     last = False
 
     def watch(name: str, module: nn.Module, *_: Any) -> None:
         nonlocal last
         if type(module) in activations:
-            follows[name] = follows.get(name, True) and last
+            superfluous.extend([name] if last else [])
         elif layer_kind(module) is not None or isinstance(module, QuadraticLayer):
             last = brings_activation(module)
 
@@ -246,9 +177,8 @@ def _drop_activations_(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         module.register_forward_hook(partial(watch, name))
     with torch.no_grad():
         twin(*(x.to("meta") for x in inputs))
-    for name in follows:
-        if follows[name]:
-            model.set_submodule(name, nn.Identity())
+    for name in superfluous:
+        model.set_submodule(name, nn.Identity())
 
 
 def first_layers(layers: str | None) -> int | None:
@@ -272,17 +202,3 @@ def _starts_linear(neuron: str, neuron_options: Mapping[str, Any]) -> bool:
         layer: Any = make_layer(nn.Linear, 3, 12, neuron=neuron, **neuron_options)
         x = torch.randn(4, 3)
         return torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias))
-
-
-def _checked(name: str, given: Mapping[str, Any], neuron: str = "linear") -> Entry:
-    """The entry of a network, after a check that all options are its own or the neuron's."""
-    found, theirs = entry(name), get_neuron(neuron).options
-    unknown = [key for key in given if key not in found.options and key not in theirs]
-    if unknown:
-        message = f"unknown option {unknown[0]!r} for model {name!r}: it has "
-        message += ", ".join(found.options)
-        if neuron != "linear":
-            has = ", ".join(theirs) or "no options of its own"
-            message += f"; neuron {neuron!r} has {has}"
-        raise InputError(message)
-    return found

@@ -18,8 +18,8 @@ from torch import nn
 
 from quadric.counting.cost import cost as count
 from quadric.errors import InputError
-from quadric.models.building import build, create, example_inputs
-from quadric.models.registry import entry
+from quadric.models.building import create
+from quadric.models.registry import build, checked_entry, example_inputs
 from quadric.models.widths import scaled as rounded
 from quadric.support.modules import count_parameters
 
@@ -94,7 +94,7 @@ def fit(
         ((27, 27), 959)
     """
     budget = _budget(params, macs)
-    given = entry(name).options
+    given = checked_entry(name, {}).options
     scaled = _scaled_option(given, options)
     fixed = {"neuron": neuron, "rank": rank, **options}
     if neuron == "linear" and rank is None:
@@ -174,7 +174,8 @@ def _given(option: str, widths: Any) -> tuple[int, ...]:
 
 def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:
     """The widths of a network's layers at width 1."""
-    own = {k: v for k, v in options.items() if k in entry(name).options and k != "width"}
+    theirs = checked_entry(name, {}).options
+    own = {k: v for k, v in options.items() if k in theirs and k != "width"}
     with torch.device("meta"):
         model = build(name, **own)
     return tuple(sorted({m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)}))
@@ -185,7 +186,7 @@ def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int
         model = create(name, **options)
     found = {"params": count_parameters(model)}
     if count_macs:
-        own = {k: v for k, v in options.items() if k in entry(name).options}
+        own = {k: v for k, v in options.items() if k in checked_entry(name, {}).options}
         examples = [x.to("meta") for x in example_inputs(name, **own)]
         found["macs"] = count(model, *examples).macs
     return found

@@ -17,8 +17,8 @@ from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import get_neuron
-from quadric.models import building
-from quadric.models.building import build, create, first_layers
+from quadric.models import registry
+from quadric.models.building import create, first_layers
 from quadric.support.texttable import markdown_table, text_table
 
 
@@ -111,7 +111,7 @@ def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor
             f"the input of {name!r} must be given: add --input with its shape without the batch, "
             "such as --input 3x224x224"
         )
-    return list(building.example_inputs(name))
+    return list(registry.example_inputs(name))
 
 
 def plain_network(
@@ -124,8 +124,8 @@ def plain_network(
     options = options or {}
     examples = tuple(parse_input(text) for text in inputs or ()) or None
     if not is_factory(name):
-        network = build(name, **options)
-        return network, examples or building.example_inputs(name, **options)
+        network = registry.build(name, **options)
+        return network, examples or registry.example_inputs(name, **options)
     if options:
         raise InputError(
             f"options must be for a network of quadric.models, got {', '.join(options)} for "

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.layers import get_neuron
 from quadric.models.digits_cnn import digits_cnn
 from quadric.models.mlp import mlp
-from quadric.models.resnet_cifar import CifarResNet
-from quadric.models.resnet_imagenet import BLOCKS, ImageNetResNet
-from quadric.models.transformer import ATTENTION, transformer
+from quadric.models.resnet import BLOCKS, CifarResNet, ImageNetResNet
+from quadric.models.transformer import ATTENTION, Transformer
 
 CIFAR_DEPTHS = (8, 14, 20, 32, 44, 56, 110)
 SENTENCE = 32
@@ -46,29 +46,15 @@ class Entry:
         parameters = inspect.signature(self.factory).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
 
-    def input_shape(self, options: Mapping[str, Any] | None = None) -> tuple[int, ...]:
-        """Shape of one input, without the batch, of the network built with these options."""
-        if self.channels_option is None:
-            return self.size
-        channels = {**self.options, **(options or {})}[self.channels_option]
-        return (channels, *self.size)
-
-    def example_inputs(self, options: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
-        """Inputs of one sample for the network built with these options."""
-        shape = (1, *self.input_shape(options))
-        if self.channels_option is None:  # a source and a target sentence, without padding
-            return (torch.ones(shape, dtype=torch.int64),) * 2
-        return (torch.zeros(shape),)
-
 
 _TINY = partial(
-    transformer, vocabulary=8000, depth=4, model_width=128, feedforward_width=256, heads=4
+    Transformer, vocabulary=8000, depth=4, model_width=128, feedforward_width=256, heads=4
 )
 _TRANSFORMERS: dict[str, Callable[..., nn.Module]] = {
     # 3+3 layers, width 512 (after Vaswani et al. 2017)
-    "transformer": transformer,
+    "transformer": Transformer,
     # with narrower feed-forward layers, 20.3 % smaller
-    "transformer_shrunk": partial(transformer, feedforward_width=500),
+    "transformer_shrunk": partial(Transformer, feedforward_width=500),
     # for two CPU cores: 4+4 layers, width 128
     "transformer_tiny": _TINY,
     # 20.4 % smaller
@@ -76,9 +62,7 @@ _TRANSFORMERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 ENTRIES: dict[str, Entry] = {
-    # for 32x32 pictures, 16 to 64 channels
     **{f"resnet{n}": Entry(partial(CifarResNet, n), (32, 32)) for n in CIFAR_DEPTHS},
-    # for 224x224 pictures, torchvision's names
     **{f"resnet{n}": Entry(partial(ImageNetResNet, n), (224, 224)) for n in BLOCKS},
     "digits_cnn": Entry(digits_cnn, (8, 8)),
     "mlp": Entry(mlp, (), "in_features"),
@@ -86,8 +70,89 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-def entry(name: str) -> Entry:
-    """Returns the entry of a name, or raises an error that lists the names."""
+def checked_entry(name: str, given: Mapping[str, Any], neuron: str = "linear") -> Entry:
+    """The entry of a network, after a check that all options are its own or the neuron's."""
     if name not in ENTRIES:
         raise InputError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
-    return ENTRIES[name]
+    entry, theirs = ENTRIES[name], get_neuron(neuron).options
+    unknown = [key for key in given if key not in entry.options and key not in theirs]
+    if unknown:
+        message = f"unknown option {unknown[0]!r} for model {name!r}: it has "
+        message += ", ".join(entry.options)
+        if neuron != "linear":
+            has = ", ".join(theirs) or "no options of its own"
+            message += f"; neuron {neuron!r} has {has}"
+        raise InputError(message)
+    return entry
+
+
+def names() -> list[str]:
+    """Lists the networks.
+
+    Examples:
+        >>> names()[:3]
+        ['resnet8', 'resnet14', 'resnet20']
+    """
+    return list(ENTRIES)
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of a network with their defaults.
+
+    Examples:
+        >>> options("mlp")
+        {'in_features': 8, 'out_features': 1, 'hidden': (64, 64), 'activation': 'relu'}
+    """
+    return checked_entry(name, {}).options
+
+
+def input_shape(name: str, **options: Any) -> tuple[int, ...]:
+    """Shape of one input, without the batch, of the network built with these options.
+
+    Examples:
+        >>> input_shape("resnet20"), input_shape("resnet20", in_channels=1)
+        ((3, 32, 32), (1, 32, 32))
+    """
+    entry = checked_entry(name, options)
+    if entry.channels_option is None:
+        return entry.size
+    return ({**entry.options, **options}[entry.channels_option], *entry.size)
+
+
+def example_inputs(name: str, **options: Any) -> tuple[Tensor, ...]:
+    """Inputs of one sample for the network built with these options, as `cost` takes them.
+
+    Examples:
+        >>> [tuple(x.shape) for x in example_inputs("resnet20")]
+        [(1, 3, 32, 32)]
+        >>> [tuple(x.shape) for x in example_inputs("transformer")]
+        [(1, 32), (1, 32)]
+    """
+    shape = (1, *input_shape(name, **options))
+    if ENTRIES[name].channels_option is None:  # a source and a target sentence, without padding
+        return (torch.ones(shape, dtype=torch.int64),) * 2
+    return (torch.zeros(shape),)
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """Builds a plain network.
+
+    Args:
+        name: one of `names()`.
+        **options: the network's own options, listed by `options(name)`.
+
+    Returns:
+        The network, with weights drawn from torch's global generator.
+
+    Raises:
+        InputError: if there is no such network or option.
+
+    Examples:
+        >>> build("mlp", in_features=3, hidden=(5,))
+        Sequential(
+          (hidden1): Linear(in_features=3, out_features=5, bias=True)
+          (activation1): ReLU()
+          (head): Linear(in_features=5, out_features=1, bias=True)
+        )
+    """
+    return checked_entry(name, options).factory(**options)

@@ -50,12 +50,8 @@ class Memory:
 
     def select(self, index: Tensor) -> Memory:
         """The memory of some of the sentences."""
-        return Memory(select(self.keys_values, index), self.mask[index])
-
-
-def select(past: Past, index: Tensor) -> Past:
-    """Some rows of the keys and values."""
-    return tuple((keys[index], values[index]) for keys, values in past)
+        pairs = tuple((keys[index], values[index]) for keys, values in self.keys_values)
+        return Memory(pairs, self.mask[index])
 
 
 class Attention(nn.Module):
@@ -182,27 +178,50 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Source and target tokens to the logits of the next target token; see `transformer`."""
+    """Source and target tokens to the logits of the next target token.
+
+    Examples:
+        >>> network = Transformer(10, depth=1, model_width=8, feedforward_width=6, heads=2)
+        >>> network(torch.tensor([[4, 5, 2]]), torch.tensor([[1, 6]])).shape
+        torch.Size([1, 2, 10])
+    """
 
     def __init__(
         self,
-        vocabulary: int,
-        depth: int,
-        model_width: int,
-        feedforward_width: int,
-        attention_width: int,
-        heads: int,
-        dropout: float,
-        norm_first: bool,
-        activation: str | None,
+        vocabulary: int = 37_000,
+        depth: int = 3,
+        model_width: int = 512,
+        feedforward_width: int = 1024,
+        attention_width: int | None = None,
+        heads: int = 8,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        activation: str | None = "relu",
     ) -> None:
         super().__init__()
-        self.depth, self.heads, self.head_width = depth, heads, attention_width // heads
-        self.scale = math.sqrt(model_width)
+        width = model_width if attention_width is None else attention_width
+        sizes = {"vocabulary": vocabulary, "depth": depth, "model_width": model_width}
+        sizes |= {"heads": heads, "feedforward_width": feedforward_width, "attention_width": width}
+        for name, size in sizes.items():
+            positive(name, size)
+        if width % heads:
+            raise InputError(
+                f"attention_width must be a multiple of heads, got {width} for {heads} heads: "
+                "choose another width"
+            )
+        if model_width % 2:
+            raise InputError(
+                f"model_width must be even, got {model_width}: positions are pairs of sine and "
+                "cosine"
+            )
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout must be in 0 ... 1, got {dropout}: choose 0.1")
+        self.depth, self.heads, self.head_width = depth, heads, width // heads
+        self.model_width, self.scale = model_width, math.sqrt(model_width)
         self.embedding = nn.Embedding(vocabulary, model_width, padding_idx=PADDING)
         self.dropout = nn.Dropout(dropout)
         parts = (
-            lambda: Attention(model_width, attention_width, heads),
+            lambda: Attention(model_width, width, heads),
             lambda: FeedForward(model_width, feedforward_width, activation),
             lambda: Residual(model_width, dropout, norm_first),
         )
@@ -210,7 +229,6 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(model_width)
         self.decoder = nn.ModuleList(DecoderLayer(*parts) for _ in range(depth))
         self.decoder_norm = nn.LayerNorm(model_width)
-        self.model_width = model_width
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -225,13 +243,13 @@ class Transformer(nn.Module):
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Embeddings times the root of the width, plus sines and cosines of the positions."""
-        found = self.embedding(tokens)
+        vectors = self.embedding(tokens)
         # At least in float32: bfloat16 does not know all whole numbers above 256.
-        wide = torch.promote_types(found.dtype, torch.float32)
+        wide = torch.promote_types(vectors.dtype, torch.float32)
         evens = torch.arange(0, self.model_width, 2, dtype=wide, device=tokens.device)
         angles = positions.unsqueeze(-1) * 10_000.0 ** (-evens / self.model_width)
         waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
-        embedded: Tensor = self.dropout(found * self.scale + waves.to(found.dtype))
+        embedded: Tensor = self.dropout(vectors * self.scale + waves.to(vectors.dtype))
         return embedded
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -270,50 +288,3 @@ class Transformer(nn.Module):
             x, now = layer(x, keys_values, memory.mask, before)
             kept.append(now)
         return self._logits(x), tuple(kept)
-
-
-def transformer(
-    vocabulary: int = 37_000,
-    depth: int = 3,
-    model_width: int = 512,
-    feedforward_width: int = 1024,
-    attention_width: int | None = None,
-    heads: int = 8,
-    dropout: float = 0.1,
-    norm_first: bool = False,
-    activation: str | None = "relu",
-) -> Transformer:
-    """Builds an encoder-decoder Transformer.
-
-    Examples:
-        >>> network = transformer(10, depth=1, model_width=8, feedforward_width=6, heads=2)
-        >>> network(torch.tensor([[4, 5, 2]]), torch.tensor([[1, 6]])).shape
-        torch.Size([1, 2, 10])
-    """
-    attention_width = model_width if attention_width is None else attention_width
-    sizes = {"vocabulary": vocabulary, "depth": depth, "model_width": model_width, "heads": heads}
-    sizes |= {"feedforward_width": feedforward_width, "attention_width": attention_width}
-    for name, size in sizes.items():
-        positive(name, size)
-    if attention_width % heads:
-        raise InputError(
-            f"attention_width must be a multiple of heads, got {attention_width} for {heads} "
-            "heads: choose another width"
-        )
-    if model_width % 2:
-        raise InputError(
-            f"model_width must be even, got {model_width}: positions are pairs of sine and cosine"
-        )
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout must be in 0 ... 1, got {dropout}: choose 0.1")
-    return Transformer(
-        vocabulary,
-        depth,
-        model_width,
-        feedforward_width,
-        attention_width,
-        heads,
-        dropout,
-        norm_first,
-        activation,
-    )

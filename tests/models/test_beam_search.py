@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from quadric.models.beam_search import BEGIN, END, beam_search, length_penalty
-from quadric.models.transformer import Transformer, transformer
+from quadric.models.transformer import Transformer
 
 
 def network(seed: int = 0, vocabulary: int = 9) -> Transformer:
     torch.manual_seed(seed)
-    found = transformer(vocabulary, 2, 8, 6, heads=2).double().eval()
+    found = Transformer(vocabulary, 2, 8, 6, heads=2).double().eval()
     for parameter in found.parameters():
         torch.nn.init.normal_(parameter, std=0.5)  # far from uniform
     return found

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from quadric.models.resnet_cifar import CifarResNet, PadShortcut
+from quadric.models.resnet import CifarResNet, PadShortcut
 
 
 def count(model: nn.Module) -> int:
@@ -58,7 +58,7 @@ def test_option_b_has_a_convolution_in_each_halving_shortcut() -> None:
     # two 1x1 convolutions and their batch normalizations
     assert count(b) - count(a) == 16 * 32 + 32 * 64 + 2 * 32 + 2 * 64
     ones = [n for n, m in b.named_modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
-    assert ones == ["layer2.0.shortcut.0", "layer3.0.shortcut.0"]
+    assert ones == ["layer2.0.downsample.0", "layer3.0.downsample.0"]
 
 
 def test_a_block_computes_what_the_paper_draws() -> None:

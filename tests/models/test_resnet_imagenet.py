@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from quadric.models.resnet_imagenet import ImageNetResNet
+from quadric.models.resnet import ImageNetResNet
 
 
 def torchvision_shapes(blocks: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

@@ -9,14 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from quadric import convert_, cost, models
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer
-from quadric.models.transformer import ATTENTION, FEEDFORWARD, PADDING, Transformer, transformer
+from quadric.models.transformer import ATTENTION, FEEDFORWARD, PADDING, Transformer
 
 SMALL = {"vocabulary": 19, "depth": 2, "model_width": 12, "feedforward_width": 10, "heads": 3}
 
 
 def small(**options: object) -> Transformer:
     torch.manual_seed(3)
-    return transformer(**{**SMALL, **options}).double().eval()  # type: ignore[arg-type]
+    return Transformer(**{**SMALL, **options}).double().eval()  # type: ignore[arg-type]
 
 
 def sentences() -> tuple[Tensor, Tensor]:
