@@ -22,8 +22,6 @@ from quadric.conversion.selection import (
     Request,
     Selection,
     choose,
-    keeps_weights,
-    rank_of,
     some,
     trace,
 )
@@ -33,6 +31,7 @@ from quadric.conversion.targets import (
     find_targets,
     is_attention,
     is_candidate,
+    keeps_weights,
     look_around,
     obstacle,
     run_examples,
@@ -155,9 +154,7 @@ def prepare_conversion(
     targets = find_targets(model)
     traced = trace(model, targets, run) if run is not None else None
     chosen, skipped = choose(model, request, targets, traced)
-    common = {"neuron": request.neuron, "init": request.start, **request.options}
-    planned = [(t, common | {"rank": rank_of(request.rank, t.names)}) for t in chosen]
-    swap, converted = _build(model, planned)
+    swap, converted = _build(model, [(t, request.options_of(t.names)) for t in chosen])
     notes = []
     if not all(layer.lossless for layer in converted):
         notes.append(
@@ -202,13 +199,11 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
     around = look_around(model)
     chosen: dict[str, tuple[Target, Mapping[str, Any]]] = {}
     for name, options in entries.items():
-        target, row = by_name[name], get_neuron(options["neuron"])
-        keeps = keeps_weights(row, options.get("init", "linear"))
-        rule = row.make_rule(**{k: v for k, v in options.items() if k not in ("neuron", "init")})
-        reason = obstacle(target, row, rule, around, keeps)
+        reason = obstacle(by_name[name], options, around)
         if reason is not None:
             raise InputError(f"the layer {name!r} cannot be converted: {reason}")
-        chosen[target.name] = (target, options)  # the plan may have several names of one layer
+        # The plan may have several names of one layer.
+        chosen[by_name[name].name] = (by_name[name], options)
     return _build(model, list(chosen.values()))[0]
 
 
@@ -218,7 +213,7 @@ def _build(
     """Builds every new layer. The model is as it was until the swap is done."""
     built, converted = [], []
     for target, options in planned:
-        row, start = get_neuron(options["neuron"]), options.get("init", "linear")
+        row, start = get_neuron(options["neuron"]), options["init"]
         drawn = options.get("eigenvalue_init", row.options.get("eigenvalue_init", "zeros"))
         lossless = start == "linear" or (keeps_weights(row, start) and drawn == "zeros")
         new: Any = build_quadratic(target, options)

@@ -74,7 +74,7 @@ def describe_layers(model: nn.Module) -> Iterator[tuple[str, LayerDescription, i
     if isinstance(model, QuadraticLayer):
         yield "", describe_layer(model), id(model)
     parts: set[int] = set()
-    for name, _, _, module in walk(model):
+    for name, module in walk(model):
         if isinstance(module, QuadraticMultiheadAttention):
             inside = list(module.children())
             described = [describe_layer(p) for p in inside if isinstance(p, QuadraticLayer)]

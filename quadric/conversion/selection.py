@@ -12,12 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from quadric.conversion.report import Skipped
-from quadric.conversion.targets import (
-    Target,
-    look_around,
-    naming_layer,
-    obstacle,
-)
+from quadric.conversion.targets import Target, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import Neuron, QuadraticLayer, check_size, check_start, get_neuron
 from quadric.support.modules import check_initialized, tensors_in, unfused, unwrapped
@@ -81,6 +76,11 @@ class Request:
         # A mapping or a function gives ranks layer by layer. The neuron must have a rank at all.
         common = rank if rank is None or isinstance(rank, int) else None if row.has_rank else 1
         row.make_rule(common, **self.options)
+
+    def options_of(self, names: Sequence[str]) -> dict[str, Any]:
+        """What `make_layer` gets for the layer with these names."""
+        rank = rank_of(self.rank, names)
+        return {"neuron": self.neuron, "init": self.start, "rank": rank, **self.options}
 
 
 class ExactNames(list[str]):
@@ -159,11 +159,6 @@ def some(names: Sequence[str], at_most: int = 20) -> str:
     return (", ".join(names[:at_most]) or "none") + more
 
 
-def keeps_weights(row: Neuron, start: str) -> bool:
-    """Whether a layer with this start keeps the weight and bias of the linear layer."""
-    return start == "linear" or row.name == "eigen"
-
-
 def choose(
     model: nn.Module, request: Request, targets: list[Target], traced: Trace | None
 ) -> tuple[list[Target], list[Skipped]]:
@@ -176,8 +171,7 @@ def choose(
                 f"rank must name layers that can be converted, got {name!r}; they are: "
                 f"{', '.join(known) or 'none'}"
             )
-    around, row, first = look_around(model), request.row, request.first
-    keeps = keeps_weights(row, request.start)
+    around, first = look_around(model), request.first
     heads = find_heads(model, targets, traced)
     named = not (request.include is None or isinstance(request.include, ExactNames))
     pointwise = traced.shortcuts if traced is not None else set()
@@ -194,9 +188,7 @@ def choose(
             return "the head stays linear (head=True converts it)"
         if traced is not None and id(target.module) in traced.uncalled and not named:
             return "the example inputs never reach it (naming it in include converts it)"
-        with naming_layer(target.name):
-            rule = row.make_rule(rank_of(request.rank, target.names), **request.options)
-        reason = obstacle(target, row, rule, around, keeps)
+        reason = obstacle(target, request.options_of(target.names), around)
         is_side = is_shortcut(target) or id(target.module) in pointwise
         if reason is None and first is not None and is_side:
             return "a shortcut, which `first` does not count"

@@ -50,8 +50,8 @@ class Swap:
 
     def _place(self, modules: list[nn.Module]) -> None:
         for (target, _), module in zip(self.built, modules, strict=True):
-            for parent, key in target.places:
-                parent._modules[key] = module
+            for name in target.names:
+                self.model.set_submodule(name, module)
         set_fused_paths(self.model)
         set_adapters(self.model)
 

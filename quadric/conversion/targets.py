@@ -1,8 +1,7 @@
 """Finding the layers of a network that can become quadratic, and what prevents each of them.
 
-Modules are walked by `parent._modules`, not by `named_modules()`: the latter yields a layer that
-stands in several places only once, and all places must be replaced together. A layer that must stay
-as it is gets a reason in words.
+A layer that stands in several places has a name for each of them: all are replaced together. A
+layer that must stay as it is gets a reason in words.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +18,15 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quadric.errors import InputError, InputTypeError, explained
-from quadric.layers import Neuron, QuadraticLayer, Rule, layer_kind
+from quadric.layers import Neuron, QuadraticLayer, Rule, get_neuron, layer_kind
 from quadric.support.modules import call_arguments, check_initialized, restored_eval
 
 
 @dataclass
 class Target:
-    """A layer that could be converted: the module, and every place where it stands."""
+    """A layer that could be converted, with a name for every place where it stands."""
 
     module: nn.Module
-    places: list[tuple[nn.Module, str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     @property
@@ -67,11 +65,14 @@ def is_candidate(module: nn.Module) -> bool:
     return layer_kind(module) is not None or is_attention(module) or is_transposed_linear(module)
 
 
-def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """Visits every place of every module, and enters each parent once."""
+def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Visits every place of every module, and enters each parent once.
+
+    `named_modules()` yields a layer that stands in several places only once, or circles for ever.
+    """
     entered: set[int] = set()
 
-    def enter(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
+    def enter(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if id(parent) in entered:
             return
         entered.add(id(parent))
@@ -79,7 +80,7 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
             if child is None:
                 continue
             name = f"{prefix}{key}"
-            yield name, parent, key, child
+            yield name, child
             if not (is_attention(child) or isinstance(child, QuadraticLayer)):
                 yield from enter(name + ".", child)
 
@@ -88,13 +89,11 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
 
 def collect(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[Target]:
     """The modules of a model for which `wanted` is true, each with all its places."""
-    found: dict[int, Target] = {}
-    for name, parent, key, module in walk(model):
+    targets: dict[int, Target] = {}
+    for name, module in walk(model):
         if wanted(module):
-            target = found.setdefault(id(module), Target(module))
-            target.places.append((parent, key))
-            target.names.append(name)
-    return list(found.values())
+            targets.setdefault(id(module), Target(module)).names.append(name)
+    return list(targets.values())
 
 
 def find_targets(model: nn.Module) -> list[Target]:
@@ -179,11 +178,18 @@ def naming_layer(name: str) -> Iterator[None]:
         ) from None
 
 
-def obstacle(
-    target: Target, row: Neuron, rule: Rule, around: Surroundings, keeps: bool
-) -> str | None:
-    """Why a layer must stay linear."""
-    module = target.module
+def keeps_weights(row: Neuron, start: str) -> bool:
+    """Whether a layer with this start keeps the weight and bias of the linear layer."""
+    return start == "linear" or row.name == "eigen"
+
+
+def obstacle(target: Target, options: Mapping[str, Any], around: Surroundings) -> str | None:
+    """Why a layer must stay linear; `options` are those that `make_layer` would get."""
+    module, row = target.module, get_neuron(options["neuron"])
+    keeps = keeps_weights(row, options["init"])
+    with naming_layer(target.name):
+        own = {k: v for k, v in options.items() if k not in ("neuron", "init")}
+        rule = row.make_rule(**own)
     if isinstance(module, QuadraticLayer):
         return f"already quadratic ({module.neuron})"
     if is_quantized(module):
@@ -199,7 +205,7 @@ def obstacle(
     if id(module) in around.adapters:
         return "it belongs to an adapter around another layer (LoRA and the like)"
     if is_attention(module):
-        if any(key == "base_layer" for _, key in target.places):
+        if any(name.split(".")[-1] == "base_layer" for name in target.names):
             return "the adapter around it reads its weights itself"
         return _attention_obstacle(module, row, around.tied, keeps)
     transposed = is_transposed_linear(module)
@@ -211,9 +217,10 @@ def obstacle(
     added = _added_by_subclass(module, kind)
     if added:
         return f"{type(module).__name__} is a subclass with its own {added[0]}"
-    own = set(module._parameters) - {"weight", "bias"} | set(module._buffers) | set(module._modules)
-    if own:
-        return f"it has its own parameters, buffers or modules ({', '.join(sorted(own))})"
+    more = set(module._parameters) - {"weight", "bias"}
+    more |= set(module._buffers) | set(module._modules)
+    if more:
+        return f"it has its own parameters, buffers or modules ({', '.join(sorted(more))})"
     weight: Any = module.weight
     special = _special(module)
     if special:

@@ -131,11 +131,11 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
             report.kept[norm.name] = "it does not alone read the output of one layer"
             continue
         both = (pair.layer, pair.norm)
-        twice = [t.name for t in both if len(t.places) > 1 or id(t.module) in held]
+        twice = [t.name for t in both if len(t.names) > 1 or id(t.module) in held]
         obstacle = f"{twice[0]!r} stands in several places" if twice else _obstacle(pair)
         new = obstacle or _folded(pair.layer.module, norm.module)
         if isinstance(new, _Folded):
-            _apply(pair, new, report)
+            _apply(model, pair, new, report)
         else:
             report.kept[norm.name] = new
     return report
@@ -246,7 +246,7 @@ def _folded(layer: Any, norm: Any) -> _Folded | str:
 
 
 @torch.no_grad()
-def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
+def _apply(model: nn.Module, pair: Pair, new: _Folded, report: FoldingReport) -> None:
     layer: Any = pair.layer.module
     linear_op = _linear_op_of(layer)
     old = layer.weight
@@ -267,6 +267,5 @@ def _apply(pair: Pair, new: _Folded, report: FoldingReport) -> None:
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_op.channel_dim)
         report.shifts[pair.layer.name] = pair.norm.name
-    ((parent, key),) = pair.norm.places
-    parent._modules[key] = replacement.eval()
+    model.set_submodule(pair.norm.name, replacement.eval())
     report.folded[pair.layer.name] = pair.norm.name

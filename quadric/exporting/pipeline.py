@@ -53,7 +53,7 @@ def with_onnx_forms(model: nn.Module, report: FoldingReport) -> nn.Module:
     if has_onnx_form(model) and not is_touched(model):
         return onnx_form(model)
     made: dict[int, nn.Module] = {}
-    for name, parent, key, module in list(walk(model)):
+    for name, module in list(walk(model)):
         if not has_onnx_form(module) or is_touched(module):
             continue
         if id(module) not in made:
@@ -62,7 +62,7 @@ def with_onnx_forms(model: nn.Module, report: FoldingReport) -> nn.Module:
                 shift = model.get_submodule(report.shifts[name]).get_buffer("shift")
                 model.set_submodule(report.shifts[name], nn.Identity())
             made[id(module)] = onnx_form(module, shift)
-        parent._modules[key] = made[id(module)]
+        model.set_submodule(name, made[id(module)])
     return model
 
 

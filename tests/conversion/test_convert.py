@@ -617,6 +617,9 @@ def test_training_a_converted_model_uses_the_curvature() -> None:
 # --- plans ----------------------------------------------------------------------------------------
 
 
+EIGEN = {"neuron": "eigen", "rank": 3, "init": "linear"}
+
+
 def test_a_plan_converts_exactly_the_named_layers() -> None:
     model = transformer()
     name = "encoder.layers.0.self_attn"
@@ -624,7 +627,7 @@ def test_a_plan_converts_exactly_the_named_layers() -> None:
         model,
         {
             name: {"neuron": "shared", "rank": 5, "init": "linear"},
-            "decoder.layers.0.linear1": {"neuron": "eigen", "rank": 3, "normalize": True},
+            "decoder.layers.0.linear1": {**EIGEN, "normalize": True},
         },
     ).do()
     layers = quadratic_layers(model)
@@ -632,12 +635,11 @@ def test_a_plan_converts_exactly_the_named_layers() -> None:
     assert model.encoder.layers[0].self_attn.rank == 5
     assert model.decoder.layers[0].linear1.normalize
     # Two names of one layer are one layer.
-    options = {"neuron": "eigen", "rank": 3}
-    assert len(plan_conversion(Shared(), {"a": options, "b": options}).built) == 1
+    assert len(plan_conversion(Shared(), {"a": EIGEN, "b": EIGEN}).built) == 1
     with pytest.raises(ValueError, match=r"got 'nowhere', not found; the model's layers are: enc"):
-        plan_conversion(transformer(), {"nowhere": {"neuron": "eigen", "rank": 3}})
+        plan_conversion(transformer(), {"nowhere": EIGEN})
     with pytest.raises(ValueError, match=r"'normed' cannot be converted: its weight is computed"):
-        plan_conversion(Mixed(), {"normed": {"neuron": "eigen", "rank": 3}})
+        plan_conversion(Mixed(), {"normed": EIGEN})
 
 
 # --- bad input ------------------------------------------------------------------------------------
