@@ -81,9 +81,10 @@ def test_own_parts_of_the_pages_work_together(
     (line,) = (code for code in blocks("own_parts", "sh") if "quadric sweep" in code)
     (code,) = blocks("own_parts", "python")
     short = ["--set", "epochs=1", "--set", "dataset_options={count: 64}"]
+    words = ["--code", "my_neurons.py", "--code", "my_parts"]
     try:
         assert "cubic minus linear" in output(*shlex.split(line.replace("\\\n", " "))[1:], *short)
-        assert "cubic" in output("train", "my.yaml", "--quiet", *short)
+        assert "cubic" in output("train", "my.yaml", *words, "--quiet", *short)
         exec(code.replace("seeds=3", "seeds=1, epochs=1, progress=False"), {})
     finally:
         unregister("cubic")

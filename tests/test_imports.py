@@ -28,8 +28,7 @@ ORDER: dict[str, list[str]] = {
     "": [
         "errors",
         "support",
-        "ownership",
-        "parts",
+        "user_code",
         "decomposition",
         "ops",
         "functional",
@@ -164,7 +163,7 @@ ORDER: dict[str, list[str]] = {
         "recipe",
         "catalog",
         "listing",
-        "own_code",
+        "run_code",
         "training_data",
         "text_part",
         "data",

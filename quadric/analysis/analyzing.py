@@ -65,8 +65,8 @@ def analyze(
         names: the names of a table's columns, if the data does not know them.
         cutoff: the limit below which frequencies are low, in cycles per pixel.
         progress: a function that is told of the steps done, the next one, and all steps.
-        **place: `data_dir`, if a run's data is not where it was when it was trained; `imports` and
-            `trust` for a run with code of its own, as in `quadric.train.load`.
+        **place: `data_dir`, if a run's data is not where it was when it was trained; `code`
+            for a run with code of your own, as in `quadric.train.load`.
 
     Returns:
         The analysis. `save` writes it; figures and the report page are made from it.

@@ -26,8 +26,7 @@ def analyze(
     layer: list[str] | None = Option(None, help="Show this layer's responses (repeatable)."),
     cutoff: float = Option(0.25, help="Highest low frequency, in cycles per pixel.", min=0.0),
     data_dir: options.DataDir = None,
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
     json_file: options.JsonFile = None,
 ) -> None:
     """Measure what the neurons of trained networks learned, layer by layer.
@@ -57,8 +56,7 @@ def analyze(
                 layers=layer or None,
                 cutoff=cutoff,
                 progress=told,
-                imports=imports or [],
-                trust=trust,
+                code=code or [],
                 **options.place(data_dir),
             )
         one.save(run / "analysis.json")

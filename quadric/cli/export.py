@@ -26,8 +26,7 @@ def export(
     max_drop: float = Option(0.02, help="Loss of accuracy in int8 above which nothing is written."),
     opset: int = Option(20, help="Version of ONNX's operators."),
     data_dir: options.DataDir = None,
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
     threads: int = Option(1, help="Threads while latency is measured.", min=1),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -63,16 +62,16 @@ def export(
         if is_translation(source):
             if int8:
                 raise InputError("int8 is for convolutional networks: leave --int8 out")
-            found = export_translation(source, out, opset, imports or [], trust)
+            found = export_translation(source, out, opset, code or [])
             text = "\n".join(["written, and compared with the network:", *found["files"]])
             options.show(text, found, json_file)
             return
-        what = from_run(source, imports or [], trust, **options.place(data_dir))
+        what = from_run(source, code or [], **options.place(data_dir))
     else:
         from quadric.models.checkpoints import parse_options
         from quadric.models.weights_file import from_file
 
-        what = from_file(source, model, input, parse_options(set_ or []), imports or [], trust)
+        what = from_file(source, model, input, parse_options(set_ or []), code or [])
     result = deploy(
         what,
         out,

@@ -45,17 +45,12 @@ NetworkOptions = Annotated[
     list[str] | None,
     Option("--set", metavar="NAME=VALUE", help="Option of the network (repeatable)."),
 ]
-Imports = Annotated[
+Code = Annotated[
     list[str] | None,
     Option(
-        "--import",
         metavar="FILE.py|MODULE",
         help="Code of your own, such as neurons; it is run (repeatable).",
     ),
-]
-Trust = Annotated[
-    bool,
-    Option("--trust", help="Run the code that a run directory, or a file of others, names."),
 ]
 DataDir = Annotated[Path | None, Option(help="Where the data set is.")]
 Quick = Annotated[bool, Option("--quick", help="Take minutes, not the paper's settings.")]

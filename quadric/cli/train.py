@@ -33,7 +33,7 @@ def recipes(
 # The parameters of `train` that are not fields of a recipe.
 _NOT_FIELDS = {
     *("recipe", "quick", "set_", "run_dir", "resume", "overwrite", "quiet", "json_file"),
-    *("imports", "trust", "profile"),
+    *("code", "profile"),
 }
 
 
@@ -82,8 +82,7 @@ def train(
     run_dir: Path | None = Option(None, help="By default runs/<recipe>-<neuron>...-s<seed>."),
     resume: bool = Option(False, "--resume", help="Continue from the last checkpoint."),
     overwrite: bool = Option(False, "--overwrite", help="Train again in the same directory."),
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
     profile: bool = Option(False, "--profile", help="Write what the operators of a step cost."),
     quiet: bool = Option(False, "--quiet", help="No line for each epoch."),
     json_file: options.JsonFile = None,
@@ -101,7 +100,7 @@ def train(
 
     given = options.given(context)
     fields = {name: given[name] for name in given if name not in _NOT_FIELDS}
-    result, text, code = commands.train(
+    result, text, status = commands.train(
         recipe,
         commands.overrides(fields, set_ or []),
         quick=quick,
@@ -109,11 +108,9 @@ def train(
         resume=resume,
         overwrite=overwrite,
         quiet=quiet or json_file == "-",
-        imports=imports or [],
-        trust=trust,
+        code=code or [],
         profile=profile,
         given=[
-            *(["--trust"] if trust else []),
             *(["--profile"] if profile else []),
             *(["--quiet"] if quiet else []),
             *(["--json", json_file] if json_file else []),
@@ -121,7 +118,7 @@ def train(
     )
     if text:  # only the first of several processes has something to say
         options.show(text, result, json_file)
-    raise typer.Exit(code)
+    raise typer.Exit(status)
 
 
 def evaluate(
@@ -130,8 +127,7 @@ def evaluate(
         None, help="Of translation runs: test on these two files, SOURCE TARGET."
     ),
     data_dir: options.DataDir = None,
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
     json_file: options.JsonFile = None,
 ) -> None:
     """Test the weights of runs on their test data, and count what the networks cost.
@@ -143,7 +139,7 @@ def evaluate(
     from quadric.train.evaluation import evaluate
     from quadric.train.report import rows
 
-    place: dict[str, Any] = {"imports": imports or [], "trust": trust, **options.place(data_dir)}
+    place: dict[str, Any] = {"code": code or [], **options.place(data_dir)}
     if test is not None:
         place["test"] = test
     found = []
@@ -187,8 +183,7 @@ def sweep(
     jobs: int = Option(1, help="Runs at the same time; from 2 on each has one thread."),
     data_dir: options.DataDir = None,
     runs_dir: Path = Option(Path("runs"), help="Where the run directories are made."),
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
     dry_run: bool = Option(False, "--dry-run", help="List the runs and train none."),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -208,8 +203,7 @@ def sweep(
         seeds=seeds_of(seeds),
         quick=quick,
         runs=runs_dir,
-        imports=imports or [],
-        trust=trust,
+        code=code or [],
         fields=values | options.place(data_dir),
     )
     if dry_run:
@@ -218,6 +212,6 @@ def sweep(
         options.show("\n".join(lines), {"runs": paths}, json_file)
         return
     print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
-    data, text, code = commands.sweep(runs, jobs)
+    data, text, status = commands.sweep(runs, jobs)
     options.show(text, data, json_file)
-    raise typer.Exit(code)
+    raise typer.Exit(status)

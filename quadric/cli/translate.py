@@ -22,8 +22,7 @@ def translate(
     beams: int = Option(4, help="Translations that are followed at once.", min=1),
     penalty: float = Option(0.6, help="Exponent of the length; 0 prefers short translations."),
     greedy: bool = Option(False, "--greedy", help="The same as --beams 1, and fastest."),
-    imports: options.Imports = None,
-    trust: options.Trust = False,
+    code: options.Code = None,
 ) -> None:
     """Translate text with a finished run: a file, or standard input line by line.
 
@@ -53,6 +52,5 @@ def translate(
             file.write(text.encode())
             file.flush()
 
-        code: dict[str, Any] = {"imports": imports or [], "trust": trust}
         beams = 1 if greedy else beams
-        translate_file(run, source, write, advance, beams=beams, penalty=penalty, **code)
+        translate_file(run, source, write, advance, beams=beams, penalty=penalty, code=code or [])

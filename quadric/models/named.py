@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric import parts
 from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport
@@ -20,6 +19,7 @@ from quadric.layers import get_neuron
 from quadric.models import registry
 from quadric.models.building import create, first_layers
 from quadric.support.texttable import markdown_table, text_table
+from quadric.user_code import function
 
 
 def is_factory(name: str) -> bool:
@@ -34,13 +34,12 @@ def build_network(
     layers: str | None = None,
     example_inputs: Sequence[Tensor] | None = None,
     device: str | None = None,
-    trust: bool | None = None,
 ) -> nn.Module:
     """Builds a network by name and converts it."""
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
             return create(name, neuron=neuron, rank=rank, layers=layers)
-    model = _call(name, device, trust)
+    model = _call(name, device)
     if neuron != "linear":
         first = first_layers(layers)
         inputs = None
@@ -51,8 +50,8 @@ def build_network(
     return model
 
 
-def _call(name: str, device: str | None, trust: bool | None) -> nn.Module:
-    factory = parts.find(name, repr(name), trust)
+def _call(name: str, device: str | None) -> nn.Module:
+    factory = function(name, repr(name))
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)  # the next call must not find it converted
     if not callable(factory):
@@ -118,7 +117,6 @@ def plain_network(
     name: str,
     inputs: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
-    trust: bool | None = None,
 ) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
     """Builds a linear network by name, with example inputs."""
     options = options or {}
@@ -131,7 +129,7 @@ def plain_network(
             f"options must be for a network of quadric.models, got {', '.join(options)} for "
             f"{name!r}: write a factory that sets them"
         )
-    return build_network(name, trust=trust), examples
+    return build_network(name), examples
 
 
 def network_cost(

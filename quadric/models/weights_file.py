@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quadric import parts
+from quadric import user_code
 from quadric.conversion.description import describe_layers
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
@@ -20,8 +20,7 @@ def from_file(
     model: str | None,
     inputs: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
-    imports: Sequence[str] = (),
-    trust: bool | None = None,
+    code: Sequence[str] = (),
 ) -> Deployable:
     """The network whose weights are in a file that `quadric.save` wrote."""
     path = os.fspath(path)
@@ -30,9 +29,9 @@ def from_file(
             f"a file of weights needs its network, got {path} alone: name it with --model, or "
             "export a run directory"
         )
-    for name in imports:
-        parts.load(name, f"--import {name}", trust)
-    linear, examples = plain_network(model, inputs, options, trust)
+    for name in code:
+        user_code.load(name)
+    linear, examples = plain_network(model, inputs, options)
     examples = examples or tuple(example_inputs(model, inputs))
     network = copy.deepcopy(linear)
     load_(network, path)

@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from quadric.ownership import open_to_others
-
 
 def private_folder(files: str) -> Path:
     """A folder for libraries; made if there is none."""
@@ -88,3 +86,17 @@ def unsafe(path: Path) -> str | None:
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
         return f"{path} is neither a file nor a folder"
     return open_to_others(path, root=False)
+
+
+def open_to_others(path: Path, *, root: bool = True, sticky: bool = False) -> str | None:
+    """Why another user could change a file or folder; None if none could."""
+    if not hasattr(os, "getuid"):  # a system which keeps a user's folders apart by itself
+        return None
+    user, found = os.getuid(), path.lstat()
+    if found.st_uid != user and not (root and found.st_uid == 0):
+        return f"{path} belongs to another user"
+    # A group with the user's own number is the user's own.
+    open_to = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != user else 0)
+    if found.st_mode & open_to and not (sticky and found.st_mode & stat.S_ISVTX):
+        return f"{path} can be changed by other users"
+    return None

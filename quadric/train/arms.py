@@ -27,7 +27,7 @@ METRICS = {
     f"test_{metric.name}": f"test {metric.label}{metric.unit}" for metric in TASK_METRICS.values()
 }
 # Shown in columns of their own, or (checksums) not at all.
-_SHOWN = ("name", "neuron", "rank", "parts")
+_SHOWN = ("name", "neuron", "rank", "checksums")
 
 
 @dataclass

@@ -124,14 +124,6 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def files(name: str) -> list[Path]:
-    """The user's own files that a recipe is made of: itself, and those that it starts from."""
-    if not is_path(name):
-        return []
-    base = _mapping(parse(Path(name).read_text(encoding="utf-8"), name), name).get("base")
-    return [Path(name), *([] if base is None else files(str(base)))]
-
-
 def _folder() -> Any:
     return resources.files("quadric") / "recipes"
 

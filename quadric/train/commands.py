@@ -50,13 +50,12 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-    imports: Sequence[str] = (),
-    trust: bool = False,
+    code: Sequence[str] = (),
     profile: bool = False,
     given: Sequence[str] = (),
 ) -> tuple[dict[str, Any] | None, str, int]:
     """Trains a recipe, or continues a run, as `quadric.train.run` does."""
-    run = interface.plan(name, changes, quick, run_dir, RUNS, resume, overwrite, imports, trust)
+    run = interface.plan(name, changes, quick, run_dir, RUNS, resume, overwrite, code)
     finished = run.directory.is_finished and not overwrite
     keep_freed_memory()
     try:
@@ -97,7 +96,7 @@ def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequ
         words = shlex.split(run.resume_command)
         before = directory.recipe()
         for field in PLACE:  # which the directory says only once the run has begun
-            if field != "imports" and getattr(run.recipe, field) != getattr(before, field):
+            if field != "code" and getattr(run.recipe, field) != getattr(before, field):
                 words += option_words(field, getattr(run.recipe, field))
     else:
         words = shlex.split(run.command)

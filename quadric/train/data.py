@@ -24,8 +24,8 @@ from quadric.data.tables import TableData
 from quadric.data.text import TextData
 from quadric.data.user_dataset import UserDataset, make_data
 from quadric.errors import InputError
-from quadric.train.own_code import function_of
 from quadric.train.recipe import Recipe
+from quadric.train.run_code import function_of
 from quadric.train.tasks import Classification, Loss, Regression
 from quadric.train.text_part import TextPart
 from quadric.train.training_data import TrainingData as TrainingData

@@ -77,8 +77,7 @@ def evaluate(
     path: str | Path,
     *,
     test: tuple[Path, Path] | None = None,
-    imports: Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
     progress: Callable[..., None] = lambda *args, **kwargs: None,
     **place: Any,
 ) -> dict[str, Any]:
@@ -87,8 +86,7 @@ def evaluate(
     Args:
         path: the run directory.
         test: for a translation run, a source file and its translation to be tested on instead.
-        imports: files or modules of the run's own code, which may be run.
-        trust: run all code that the directory names.
+        code: the files or modules of your own that the run uses.
         progress: a bar of `quadric.support.progress.progress_bar`, which is told of each batch.
         **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
@@ -98,7 +96,7 @@ def evaluate(
     Raises:
         InputError: if the run is not finished, or its recipe or data cannot be read.
     """
-    run = load_run(path, imports, trust, **place)
+    run = load_run(path, code, **place)
     recipe, data, network = run.recipe, run.data, run.network
     if test is not None:
         data.set_test_files(*test)

@@ -29,11 +29,9 @@ ROWS = 16
 """Of a table's training rows, on which a file is compared with the network."""
 
 
-def from_run(
-    path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
-) -> Deployable:
+def from_run(path: str | Path, code: Sequence[str] = (), **place: Any) -> Deployable:
     """The network of a finished run, with its data."""
-    run = load_run(path, imports, trust, **place)
+    run = load_run(path, code, **place)
     recipe, data, network = run.recipe, run.data, run.network
     linear = None
     if recipe.neuron != "linear":
@@ -71,12 +69,12 @@ def from_run(
 
 
 def export_translation(
-    path: str | Path, out: Path, opset: int, imports: Sequence[str] = (), trust: bool = False
+    path: str | Path, out: Path, opset: int, code: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Writes a translation run as two ONNX files, with its tokenizer beside them."""
     if out.suffix != ".onnx":
         raise InputError(f"a translation run is written as .onnx, got {str(out)!r}")
-    run = load_run(path, imports, trust)
+    run = load_run(path, code)
     assert isinstance(run.data, TextPart)
     files = export_steps(run.network, out, opset)
     tokenizer = out.with_name(f"{out.stem}-tokenizer.model")

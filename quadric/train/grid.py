@@ -18,7 +18,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
 
-from quadric import parts
+from quadric import user_code
 from quadric.errors import InputError, QuadricError
 from quadric.layers import neurons
 from quadric.support.process import keep_freed_memory
@@ -92,16 +92,15 @@ def plan(
     fixed: Mapping[str, Any] | None = None,
     quick: bool = False,
     runs: str | os.PathLike[str] = RUNS,
-    imports: Sequence[str] = (),
-    trust: bool = False,
+    code: Sequence[str] = (),
 ) -> list[Run]:
     """The runs of a grid, seed by seed, each once.
 
     Combinations that compute the same are one run: a linear network has no quadratic_lr, and a
     neuron without a rank takes part in a sweep of ranks once.
     """
-    for name in imports:  # the neurons that they register are looked for below
-        parts.load(name, f"--import {name}", trust)
+    for name in code:  # the neurons that they register are looked for below
+        user_code.load(name)
     found: dict[Path, Run] = {}
     for seed in seeds:
         for name in recipes:
@@ -113,9 +112,7 @@ def plan(
                     neuron = catalog.load(name, quick).neuron
                 if "rank" in grid and neuron in neurons() and not neurons()[neuron].has_rank:
                     overrides.pop("rank", None)
-                run = find_run(
-                    name, overrides, quick=quick, runs=runs, imports=imports, trust=trust
-                )
+                run = find_run(name, overrides, quick=quick, runs=runs, code=code)
                 twin = found.setdefault(run.directory.path, run)
                 field = run.recipe.first_difference(twin.recipe)
                 if field is not None:

@@ -22,8 +22,8 @@ from quadric.support.texttable import text_table
 from quadric.train import arms, grid, report, training
 from quadric.train.directory import RUNS, RunDirectory, is_run_directory
 from quadric.train.network import load_run
-from quadric.train.own_code import name_of
 from quadric.train.recipe import Recipe
+from quadric.user_code import listed, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ class Result:
     Args:
         path: the run directory.
         values: the content of its result.json; by default it is read.
-        trust: whether the code that the run names may run.
+        code: the files or modules of your own that the run uses.
 
     Attributes:
         path: the run directory.
@@ -46,11 +46,11 @@ class Result:
     """
 
     def __init__(
-        self, path: str | Path, values: Mapping[str, Any] | None = None, trust: bool = False
+        self, path: str | Path, values: Mapping[str, Any] | None = None, code: Sequence[str] = ()
     ) -> None:
         self.path = Path(path)
         self.values = dict(RunDirectory(self.path).result() if values is None else values)
-        self._trust = trust
+        self._code = code
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -80,7 +80,7 @@ class Result:
 
     def model(self) -> nn.Module:
         """The trained network, in eval mode."""
-        return load(self.path, trust=self._trust)
+        return load(self.path, code=self._code)
 
     def __repr__(self) -> str:
         return text_table(["", str(self.path)], report.rows(self.values))
@@ -100,8 +100,7 @@ def run(
     runs: str | os.PathLike[str] = RUNS,
     resume: bool = False,
     overwrite: bool = False,
-    imports: str | Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
     progress: bool = True,
     profile: bool = False,
     **fields: Any,
@@ -116,8 +115,8 @@ def run(
         runs: the folder in which such directories are made.
         resume: continue from the last checkpoint; without one, start.
         overwrite: train again in the same directory.
-        imports: files or modules of your own: neurons that they register can be named.
-        trust: run code that a run directory names, or that other users could have written.
+        code: files or modules of your own that are run: neurons that they register can be named,
+            and what the recipe names must be among them.
         progress: print a line for each epoch.
         profile: measure the operators of a few steps, and write profile.txt.
         **fields: other values of the recipe's fields (docs/recipes.md), such as `neuron="eigen"`,
@@ -134,7 +133,7 @@ def run(
         >>> quadric.train.run("digits", neuron="eigen", epochs=3).metrics  # doctest: +SKIP
         {'accuracy': 0.95, 'loss': 0.17, 'top5': 1.0}
     """
-    found = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, imports, trust)
+    found = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, code)
     return finish(found, resume, overwrite, progress, profile)
 
 
@@ -146,8 +145,7 @@ def plan(
     runs: str | os.PathLike[str] = RUNS,
     resume: bool = False,
     overwrite: bool = False,
-    imports: str | Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
 ) -> training.Run:
     """What `run` would train; its arguments are those of `run`."""
     if resume and overwrite:
@@ -161,8 +159,7 @@ def plan(
         quick=quick,
         run_dir=None if run_dir is None else Path(run_dir),
         runs=runs,
-        imports=_list(imports),
-        trust=trust,
+        code=listed(code),
     )
 
 
@@ -178,9 +175,7 @@ def finish(
     values = training.train(
         found, resume=resume, overwrite=overwrite, screen=screen, profile=profile
     )
-    # The directory may be one that the user named, and name files at another place.
-    trust = found.allowed and found.directory.recipe().imports == found.recipe.imports
-    return Result(found.directory.path, values or {}, trust)
+    return Result(found.directory.path, values or {}, found.code)
 
 
 def sweep(
@@ -190,8 +185,7 @@ def sweep(
     jobs: int = 1,
     quick: bool = False,
     runs: str | os.PathLike[str] = RUNS,
-    imports: str | Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
     progress: bool = True,
     **fields: Any,
 ) -> list[Result]:
@@ -203,8 +197,7 @@ def sweep(
         jobs: the number of runs at the same time, each on one thread.
         quick: the recipes' quick variants.
         runs: the folder in which the run directories are made.
-        imports: files or modules of your own: neurons that they register can be named.
-        trust: run code that other users could have written.
+        code: files or modules of your own that are run, as in `run`.
         progress: print how each run ended, and with one job a line for each epoch.
         **fields: fields of the recipe. A list holds the values that are combined, such as
             `neuron=["linear", "eigen"]`; all else is the same in every run. A field that is a list
@@ -217,13 +210,11 @@ def sweep(
         InputError: if a recipe or a field does not fit.
         FailedRunsError: if runs failed, after all others have ended.
     """
-    found = plan_sweep(
-        recipes, seeds=seeds, quick=quick, runs=runs, imports=imports, trust=trust, fields=fields
-    )
+    found = plan_sweep(recipes, seeds=seeds, quick=quick, runs=runs, code=code, fields=fields)
     failed = finish_all(found, jobs, progress)
     if failed:
         raise grid.FailedRunsError(f"{len(failed)} of {len(found)} runs failed: {failed[0]}")
-    return [Result(run.directory.path, trust=True) for run in found]
+    return [Result(run.directory.path, code=run.code) for run in found]
 
 
 def finish_all(found: Sequence[training.Run], jobs: int = 1, progress: bool = True) -> list[str]:
@@ -251,47 +242,43 @@ def plan_sweep(
     seeds: int | Sequence[int] = 1,
     quick: bool = False,
     runs: str | os.PathLike[str] = RUNS,
-    imports: str | Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
     fields: Mapping[str, Any],
 ) -> list[training.Run]:
     """The runs that `sweep` would train; its arguments are those of `sweep`."""
     swept = {name: values for name, values in fields.items() if isinstance(values, list)}
     return grid.plan(
-        _list(recipes),
+        listed(recipes),
         {name: [plain({name: value})[name] for value in values] for name, values in swept.items()},
         range(seeds) if isinstance(seeds, int) else seeds,
         fixed=plain({name: value for name, value in fields.items() if name not in swept}),
         quick=quick,
         runs=runs,
-        imports=_list(imports),
-        trust=trust,
+        code=listed(code),
     )
 
 
 def load(
     run: str | os.PathLike[str] | Result,
     *,
-    imports: str | Sequence[str] = (),
-    trust: bool = False,
+    code: str | Sequence[str] = (),
     **place: Any,
 ) -> nn.Module:
     """The trained network of a run, in eval mode.
 
     Args:
         run: a run directory, or a result.
-        imports: files or modules of the run's own code, which may be run.
-        trust: run all code that the directory names.
+        code: the files or modules of your own that the run uses.
         **place: `data_dir`, if another one than when it was trained.
 
     Returns:
         The network.
 
     Raises:
-        InputError: if the run is not finished, or names code that was not allowed.
+        InputError: if the run is not finished, or uses code that this call does not name.
     """
     path = run.path if isinstance(run, Result) else Path(run)
-    return load_run(path, _list(imports), trust, **place).network.eval()
+    return load_run(path, listed(code), **place).network.eval()
 
 
 def results(
@@ -320,7 +307,3 @@ def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields as a recipe keeps them: functions by their names, paths as text."""
     found = {name: name_of(v, name) if name in FUNCTIONS else v for name, v in fields.items()}
     return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in found.items()}
-
-
-def _list(value: str | Sequence[str]) -> list[str]:
-    return [os.fspath(v) for v in ([value] if isinstance(value, str | os.PathLike) else value)]

@@ -17,8 +17,9 @@ from quadric.models.building import drawing, make_quadratic_
 from quadric.saving import load_
 from quadric.train.data import TrainingData, check_call, kept_data, load_data
 from quadric.train.directory import RunDirectory, continued
-from quadric.train.own_code import check_consent, function_of, load_code, with_imports
 from quadric.train.recipe import Recipe
+from quadric.train.run_code import function_of, load_code
+from quadric.user_code import listed
 
 MODEL_FIELDS = ("width", "channels", "hidden", "shortcut", "activation")
 CONVERSION_FIELDS = ("rank", "include", "exclude", "layers", "init", "head")
@@ -85,9 +86,7 @@ class TrainedRun:
     network: nn.Module
 
 
-def load_run(
-    path: str | Path, imports: Sequence[str] = (), trust: bool = False, **place: Any
-) -> TrainedRun:
+def load_run(path: str | Path, code: str | Sequence[str] = (), **place: Any) -> TrainedRun:
     """Loads the network of a finished run and its data."""
     directory = RunDirectory(Path(path))
     recipe = continued(directory.recipe(), place)
@@ -96,9 +95,7 @@ def load_run(
             f"{directory.path} has no weights.safetensors, the run is not finished: continue it "
             f"with `{directory.resume_command}`"
         )
-    if not trust:
-        check_consent(recipe, imports, directory.path)
-    recipe = load_code(with_imports(recipe, imports), trust=trust, strict=False)
+    recipe = load_code(recipe, listed(code), directory.path, strict=False)
     data = kept_data(recipe, directory.path) or load_data(recipe)
     network = build_network(recipe, data)
     load_(network, directory.weights_file)

@@ -38,7 +38,7 @@ Selection: TypeAlias = str | list[str] | None
 # other values, because data and machines move.
 PLACE = (
     *("data_dir", "workers", "accelerator", "kernels", "memory_format"),
-    *("imports", "keep_every", "logger"),
+    *("code", "keep_every", "logger"),
 )
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
@@ -137,8 +137,8 @@ class Recipe(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
     # Code of the user's own: files or modules to import, and the checksum of each by its name.
-    imports: list[str] = []
-    parts: dict[str, str] = {}
+    code: list[str] = []
+    checksums: dict[str, str] = {}
 
     # Computation
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
@@ -316,7 +316,7 @@ class Recipe(BaseModel):
             if again.identity() == self.identity():
                 needed = rest
         for field, value in needed.items():
-            if field not in ("name", "parts"):
+            if field not in ("name", "checksums"):
                 words += option_words(field, value)
         return shlex.join(words)
 
@@ -328,8 +328,8 @@ class Recipe(BaseModel):
 
 def option_words(field: str, value: Any) -> list[str]:
     """A field as the words of a command line."""
-    if field == "imports" and value:
-        return [word for name in value for word in ("--import", name)]
+    if field == "code" and value:
+        return [word for name in value for word in ("--code", name)]
     if field in OPTIONS and value is not None:
         return [f"--{field.replace('_', '-')}", str(value)]
     return ["--set", f"{field}={json.dumps(value)}"]

@@ -13,10 +13,9 @@ from typing import Any, TextIO
 from torch import nn
 
 from quadric.errors import InputError
-from quadric.parts import refuse_foreign
 from quadric.support.extras import EXTRAS, require
 from quadric.support.process import in_notebook
-from quadric.train import catalog, checkpoints, own_code
+from quadric.train import catalog, checkpoints
 from quadric.train.data import GIVEN, DataSet, load_data
 from quadric.train.directory import (
     RUNS,
@@ -26,9 +25,9 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.own_code import check_consent, load_code, unnamed, with_imports
 from quadric.train.processes import is_first_process, launch, launched
 from quadric.train.recipe import PLACE, Recipe
+from quadric.train.run_code import code_words, load_code, modules_of, unnamed
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
 # stands in checkpoints, logs and the result: bytes of all of them, for each layer.
@@ -44,15 +43,15 @@ class Run:
         directory: where it is, or will be.
         command: that makes it.
         named: whether the user named the directory, rather than the recipe with its fields.
-        allowed: whether the code that the recipe names may run. Without it a finished run can be
-            looked at, and nothing else.
+        code: all code that this call names; without the recipe's own a finished run can be looked
+            at, and nothing else.
     """
 
     recipe: Recipe
     directory: RunDirectory
     command: str
     named: bool = True
-    allowed: bool = True
+    code: tuple[str, ...] = ()
 
     @property
     def moved(self) -> str | None:
@@ -68,9 +67,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         """The command that continues the run, with the code that the user has named already."""
-        return shlex.join(
-            [*shlex.split(self.directory.resume_command), *own_code.import_words(self.recipe)]
-        )
+        return shlex.join([*shlex.split(self.directory.resume_command), *code_words(self.recipe)])
 
     @property
     def epochs_done(self) -> int:
@@ -86,8 +83,7 @@ def find_run(
     quick: bool = False,
     run_dir: str | Path | None = None,
     runs: str | os.PathLike[str] = RUNS,
-    imports: Sequence[str] = (),
-    trust: bool = False,
+    code: Sequence[str] = (),
 ) -> Run:
     """The run of a recipe with overrides, or of a directory."""
     overrides = dict(overrides or {})
@@ -99,29 +95,26 @@ def find_run(
                 "out"
             )
         recipe = continued(directory.recipe(), overrides)
-        allowed = trust or not unnamed(recipe, imports)
-        if allowed:
-            recipe = load_code(with_imports(recipe, imports), trust=trust)
-        elif not directory.is_finished:
-            check_consent(recipe, imports, directory.path)
+        if not (directory.is_finished and unnamed(recipe, code)):
+            recipe = load_code(recipe, code, directory.path)
         place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
-        return Run(recipe, directory, command_at(directory.command(), place), allowed=allowed)
+        command = command_at(directory.command(), place)
+        return Run(recipe, directory, command, code=tuple(code))
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
         overrides.setdefault("devices", started.devices)
         overrides.setdefault("nodes", started.nodes)
-    if not trust:
-        for file in catalog.files(name) if own_code.modules(base) else ():
-            refuse_foreign(file)
-    recipe = with_imports(base.with_overrides(overrides), imports)
-    recipe = load_code(recipe, trust=trust).resolved()
+    recipe = base.with_overrides(overrides)
+    functions = modules_of(recipe, overrides)
+    recipe = load_code(recipe, code, f"recipe {name}", functions=functions).resolved()
     path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
     source = None
     if catalog.is_path(name):
         source = [name, "--quick"] if quick else [name]
     command = recipe.command(base, source)
-    return Run(recipe, RunDirectory(path), command, named=run_dir is not None)
+    named = (*code, *functions)
+    return Run(recipe, RunDirectory(path), command, run_dir is not None, named)
 
 
 def train(
@@ -236,9 +229,7 @@ def _on(data: DataSet, run: Run) -> Run:
 
 def _load_code(run: Run) -> None:
     """Imports what the run names; a process of a sweep is handed runs of another process."""
-    if not run.allowed:
-        check_consent(run.recipe, (), run.directory.path)
-    load_code(run.recipe, trust=True)
+    load_code(run.recipe, (), run.directory.path, functions=run.code)
 
 
 def _check_processes(recipe: Recipe) -> None:

@@ -24,8 +24,8 @@ def translator(path: str | Path, warn: Warn | None = None, **place: Any) -> Tran
     Args:
         path: the run directory.
         warn: takes one line on what was cut, or looks wrong; by default a warning of Python.
-        **place: `accelerator`, if another one than when it was trained; `imports` and `trust` for a
-            run with code of its own, as in `quadric.train.load`.
+        **place: `accelerator`, if another one than when it was trained; `code` for a run
+            with code of your own, as in `quadric.train.load`.
 
     Returns:
         What translates: `translator(path).translate(["Two men are playing guitar."])`.

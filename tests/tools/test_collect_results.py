@@ -30,7 +30,7 @@ def make_run(folder: Path, seed: int, epochs: int = 45, **more: Any) -> Path:
         "command": f"quadric train /home/me/recipes/cifar10-resnet20.yaml --data-dir "
         f"/home/me/data/cifar --seed {seed}",
         "settings": {"lr": 0.1, "seed": seed, "data_dir": "/home/me/data/cifar",
-                     "imports": ["/home/me/own.py"]},
+                     "code": ["/home/me/own.py"]},
         **more,
     }  # fmt: skip
     (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
@@ -56,7 +56,7 @@ def test_runs_become_files_without_paths_and_with_a_thin_curve(
     assert str(tmp_path) not in text
     kept = json.loads(text)
     assert kept["command"] == "quadric train cifar10-resnet20 --data-dir cifar --seed 1"
-    assert kept["settings"]["imports"] == ["own.py"]
+    assert kept["settings"]["code"] == ["own.py"]
     epochs = [point["epoch"] for point in kept["epochs"]]
     assert len(epochs) == 20
     assert (epochs[0], epochs[-1]) == (1, 45)

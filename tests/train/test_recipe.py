@@ -121,8 +121,8 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
         "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
         "kernels": False, "memory_format": "contiguous", "dataset_options": {"a": 1},
-        "model_options": {"a": 1}, "loss": "a:b", "ema": 0.9, "patience": 2, "imports": ["a.py"],
-        "parts": {"a": "0"}, "keep_every": 2, "logger": "csv", "source": "fr", "target": "fr",
+        "model_options": {"a": 1}, "loss": "a:b", "ema": 0.9, "patience": 2, "code": ["a.py"],
+        "checksums": {"a": "0"}, "keep_every": 2, "logger": "csv", "source": "fr", "target": "fr",
         "pass_tokens": 5, "epoch_steps": 5, "average": 2, "betas": [0.8, 0.9], "eps": 0.1,
         "warmup_steps": 5,
     }  # fmt: skip
@@ -160,13 +160,13 @@ def test_fields_that_have_options_are_said_by_them() -> None:
     options = inspect.signature(train).parameters
     assert set(OPTIONS) <= set(options)
     taken = {"recipe", "neuron", "quick", "set_", "run_dir", "resume", "overwrite", "quiet"}
-    taken |= {"trust", "profile"}
+    taken |= {"profile"}
     # Lists and flags have no single word.
-    left = {"context", "include", "exclude", "compile", "json_file", "imports"}
+    left = {"context", "include", "exclude", "compile", "json_file", "code"}
     assert set(options) - taken - set(OPTIONS) == left
     assert option_words("quadratic_lr", 1e-5) == ["--quadratic-lr", "1e-05"]
     assert option_words("resize", None) == ["--set", "resize=null"]
-    assert option_words("imports", ["a.py", "b"]) == ["--import", "a.py", "--import", "b"]
+    assert option_words("code", ["a.py", "b"]) == ["--code", "a.py", "--code", "b"]
     assert option_words("compile", True) == ["--set", "compile=true"]
 
 

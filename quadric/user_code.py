@@ -1,9 +1,8 @@
-"""Parts of a user's own, named as text: `package.module`, `file.py`, or either with `:function`.
+"""Code of a user's own, named as text: `package.module`, `file.py`, or either with `:function`.
 
-Naming a part runs its code, so a name is only ever followed because the user gave it. Installed
-packages come first, then the current folder. A file there, or one named by its path, is not run if
-another user could have written it: it and all folders above it must belong to this user (or to
-root) and be closed to others.
+Naming code runs it, so it is run only when the very call that needs it names it (`--code`,
+`code=`, or a function in an option): never because a file that is read says so. Installed packages
+come first, then the current folder.
 """
 
 from __future__ import annotations
@@ -14,12 +13,18 @@ import importlib.util
 import operator
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from quadric.errors import InputError
-from quadric.ownership import open_to_others
+
+
+def listed(code: str | os.PathLike[str] | Sequence[str]) -> list[str]:
+    """One name or several, as a list."""
+    several = [code] if isinstance(code, str | os.PathLike) else code
+    return [os.fspath(name) for name in several]
 
 
 def split(name: str, what: str) -> tuple[str, str]:
@@ -38,42 +43,40 @@ def module_name(name: str) -> str:
     return Path(name).stem if name.endswith(".py") else name
 
 
-def find(name: str, what: str, trust: bool | None = None) -> Any:
-    """Imports `package.module:function`."""
-    module, attribute = split(name, what)
-    found = load(module, what, trust)
+def function(name: str, what: str) -> Any:
+    """What `package.module:function` names; its module is imported."""
+    source, attribute = split(name, what)
+    module = load(source, what)
     try:
-        return operator.attrgetter(attribute)(found)
+        return operator.attrgetter(attribute)(module)
     except AttributeError:
-        where = getattr(found, "__file__", None)
+        where = getattr(module, "__file__", None)
         raise InputError(
-            f"the module {module!r} must have {attribute!r} for {what}, and has not: name a "
+            f"the module {source!r} must have {attribute!r} for {what}, and has not: name a "
             f"function that it defines{f' (it is {where})' if where else ''}"
         ) from None
 
 
-def load(name: str, what: str = "a part", trust: bool | None = None) -> ModuleType:
+def load(name: str, what: str | None = None) -> ModuleType:
     """Imports a module, or a file."""
+    what = what or f"--code {name}"
     if name.endswith(".py"):
-        return _load_file(Path(name), what, trust)
+        return _load_file(Path(name), what)
     if name in sys.modules:
         return sys.modules[name]
-    found = _import(name)
-    if found is None:
-        folder, top = Path.cwd(), name.partition(".")[0]
-        file, package = folder / f"{top}.py", folder / top
-        if (file.is_file() or package.is_dir()) and str(folder) not in sys.path:
-            if not trust:
-                refuse_foreign(file if file.is_file() else package, trust is not None)
-            # Behind all others: a file here never stands in for an installed package.
-            sys.path.append(str(folder))
-            found = _import(name)
-    if found is None:
+    module = _import(name)
+    folder, top = Path.cwd(), name.partition(".")[0]
+    is_here = (folder / f"{top}.py").is_file() or (folder / top).is_dir()
+    if module is None and is_here and str(folder) not in sys.path:
+        # Behind all others: a file here never stands in for an installed package.
+        sys.path.append(str(folder))
+        module = _import(name)
+    if module is None:
         raise InputError(
             f"the module {name!r} of {what} must be importable, and is not: run the command in "
             "its folder, install it, or name its file"
         )
-    return found
+    return module
 
 
 def _import(name: str) -> ModuleType | None:
@@ -86,7 +89,7 @@ def _import(name: str) -> ModuleType | None:
         return None
 
 
-def _load_file(path: Path, what: str, trust: bool | None) -> ModuleType:
+def _load_file(path: Path, what: str) -> ModuleType:
     path = path.expanduser().resolve()
     name = path.stem
     if not path.is_file():
@@ -102,11 +105,9 @@ def _load_file(path: Path, what: str, trust: bool | None) -> ModuleType:
                 f"({file or 'built in'}): rename the file"
             )
         return known
-    if not trust:
-        refuse_foreign(path, trust is not None)
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} cannot be imported for {what}: name a Python file")
+    assert spec is not None  # as the name ends in .py
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
@@ -127,15 +128,14 @@ def checksum(module: ModuleType) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
-def refuse_foreign(path: Path, trustable: bool = True) -> None:
-    """Refuses a file, or a folder, that another user could have written."""
-    real, folder = (Path(os.path.realpath(each)) for each in (path, path.absolute().parent))
-    near = dict.fromkeys((real, real.parent, folder))
-    above = dict.fromkeys(each for one in near for each in one.parents if each not in near)
-    reasons = [*map(open_to_others, near), *(open_to_others(each, sticky=True) for each in above)]
-    reason = next(filter(None, reasons), None)
-    if reason is not None:
+def name_of(value: Any, field: str) -> Any:
+    """The name of a function, by which it is imported; what is no function stays as it is."""
+    if not callable(value):
+        return value
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module is None or not name or "<" in name:
         raise InputError(
-            f"{path} names code that would be run, and {reason}: copy it to a folder of your own"
-            + (", or allow it with --trust" if trustable else "")
+            f"{field} must be a function that has a name in its module, got {value!r}: define "
+            "it at the top of a module, a script or a notebook"
         )
+    return f"{module}:{name}"

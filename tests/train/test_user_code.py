@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -20,7 +19,6 @@ from torch import nn
 import quadric
 from quadric.errors import InputError
 from quadric.layers import neurons, unregister
-from quadric.models.named import plain_network
 from quadric.train import evaluate, load, run
 from quadric.train.data import OwnPart, TablePart, load_data
 from quadric.train.directory import RunDirectory
@@ -66,7 +64,7 @@ def settings(fields: dict[str, Any]) -> list[str]:
 def test_neuron_network_and_data_in_one_sweep(here: Path) -> None:
     fields = {"model": "my_parts:small_network", "model_options": "{width: 6}"}
     fields |= {"dataset": "my_parts:circle", "dataset_options": "{count: 48}", "epochs": "1"}
-    words = ["--import", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2]
+    words = ["--code", "my_neurons.py", "--neuron", "linear,bent", "--seeds", 2]
     done = command("sweep", "digits", *words, *settings(fields))
     assert done.exit_code == 0, done.stderr
     assert "bent minus linear" in done.stdout
@@ -75,16 +73,16 @@ def test_neuron_network_and_data_in_one_sweep(here: Path) -> None:
     assert [r["neuron"] for r in results] == ["bent", "bent", "linear", "linear"]
     # 2 -> 6 -> 2 with biases, and one number for each of the six neurons.
     assert [r["params"] for r in results] == [38, 38, 32, 32]
-    parts = results[0]["settings"]["parts"]
+    parts = results[0]["settings"]["checksums"]
     assert set(parts) == {"my_neurons", "my_parts"}
     assert all(len(checksum) == 64 for checksum in parts.values())
     line = RunDirectory(next(here.glob("runs/*bent*-s0"))).command()
-    assert "--import my_neurons.py" in line
-    assert "parts" not in line.replace("my_parts", "")
+    assert "--code my_neurons.py" in line
+    assert "checksums" not in line
 
 
 def test_the_recorded_command_is_the_same_run(here: Path) -> None:
-    words = ["train", "digits", "--import", "my_neurons.py", "--neuron", "bent", "--quiet"]
+    words = ["train", "digits", "--code", "my_neurons.py", "--neuron", "bent", "--quiet"]
     output(*words, *settings({name: json.dumps(value) for name, value in OWN.items()}))
     (path,) = (here / "runs").iterdir()
     again = output(*shlex.split(RunDirectory(path).command())[1:])
@@ -104,102 +102,113 @@ def test_the_command_that_goes_on_names_the_code(here: Path) -> None:
     told = command("train", "digits", "--run-dir", path, *fields).stderr
     forget()
     words = shlex.split(told.partition("continue it with `quadric ")[2].partition("`")[0])
-    assert words[-2:] == ["--import", "my_parts"]
+    assert words[-2:] == ["--code", "my_parts"]
     assert output(*words, "--quiet")
 
 
-def test_a_run_directory_runs_no_code_until_it_is_allowed(here: Path) -> None:
-    (here / "my_parts.py").write_text(
-        (FILES / "my_parts.py").read_text() + "\nopen('was_run', 'a').close()\n"
-    )
-    path = trained(here)
+def trap(here: Path) -> None:
+    """Makes code that leaves a trace when it is run."""
+    with (here / "my_parts.py").open("a") as file:
+        file.write("\nopen('was_run', 'a').close()\n")
+
+
+RECIPE = "base: digits\nepochs: 1\nmodel: my_parts:small_network\ndataset: my_parts:circle\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate run",
+        "export run -o x.onnx",
+        "analyze run",
+        "train run --overwrite",
+        "train unfinished --resume",
+        "train unfinished --resume --code my_neurons.py",
+        "train mine.yaml",
+        "sweep mine.yaml --dry-run",
+    ],
+)
+def test_code_that_the_command_does_not_name_is_not_run(here: Path, words: str) -> None:
+    trap(here)
+    (here / "mine.yaml").write_text(RECIPE)
+    shutil.copytree(trained(here), here / "unfinished")
+    (here / "unfinished" / "result.json").unlink()
     forget()
     (here / "was_run").unlink()
-    refused = r"run names code that would be run \(my_parts\): look at it, then allow it with"
-    with pytest.raises(InputError, match=refused):
-        evaluate(path)
-    with pytest.raises(InputError, match=refused):
-        load(path)
-    for words in (["evaluate", path], ["export", path, "-o", "x.onnx"]):
-        assert_mistake(command(*words), "names code that would be run (my_parts)")
-    RunDirectory(path).result_file.unlink()
-    assert_mistake(command("train", path, "--resume"), "names code that would be run (my_parts)")
-    assert_mistake(
-        command("train", path, "--resume", "--import", "my_neurons.py"), "(my_parts): look at it"
-    )
+    told = "uses code of your own (my_parts): look at it, then name it in this call, too: "
+    assert_mistake(command(*words.split()), told + "--code my_parts")
     assert not (here / "was_run").exists()
-    assert output("train", path, "--resume", "--trust", "--quiet")
-    assert (here / "was_run").exists()
+    assert RunDirectory(here / "run").is_finished
+
+
+def test_code_that_the_command_names_is_run(here: Path) -> None:
+    (here / "mine.yaml").write_text(RECIPE)
+    path = trained(here)
     forget()
-    assert "test accuracy" in output("evaluate", path, "--import", "my_parts.py")
+    assert "test accuracy" in output("evaluate", path, "--code", "my_parts.py")
+    RunDirectory(path).result_file.unlink()
+    forget()
+    assert output("train", path, "--resume", "--code", "my_parts", "--quiet")
+    assert output("train", "mine.yaml", "--code", "my_parts", "--quiet")
 
 
 def test_a_finished_run_is_shown_without_running_its_code(here: Path) -> None:
     path = trained(here)
     forget()
     assert output("train", path).startswith("already finished")
-    found = run(path)
-    assert found.is_ok
-    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
-        found.model()
-    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
-        run(path, overwrite=True, progress=False)
-    assert_mistake(command("train", path, "--overwrite"), "names code that would be run (my_parts)")
+    assert "test accuracy" in output("results", path)
+    result = run(path)
+    assert result.is_ok
+    for call in (result.model, lambda: load(path), lambda: evaluate(path)):
+        with pytest.raises(InputError, match=r"uses code of your own \(my_parts\).*code=\['my_p"):
+            call()
     assert "my_parts" not in sys.modules
-    assert RunDirectory(path).is_finished
-    assert isinstance(run(path, trust=True).model(), nn.Module)
+    assert isinstance(run(path, code="my_parts").model(), nn.Module)
 
 
 def test_a_directory_that_names_files_elsewhere_is_not_believed(here: Path) -> None:
     """The recipe is the user's, the directory is somebody's who changed the place of a file."""
-    trained(here, imports="my_parts.py")
+    trained(here, code="my_parts.py")
     file = here / "run" / "recipe.yaml"
     file.write_text(file.read_text().replace("- my_parts.py", "- evil/my_parts.py"))
     forget()
-    result = run("digits", run_dir=here / "run", imports="my_parts.py", progress=False, **OWN)
-    with pytest.raises(InputError, match=r"names code that would be run \(my_parts\)"):
-        result.model()
-
-
-def test_results_are_tabulated_without_running_code(here: Path) -> None:
-    path = trained(here)
-    forget()
-    assert "test accuracy" in output("results", path)
-    assert "my_parts" not in sys.modules
+    result = run("digits", run_dir=here / "run", code="my_parts.py", progress=False, **OWN)
+    assert isinstance(result.model(), nn.Module)  # of the file that this call named
 
 
 def test_a_network_is_loaded_with_its_own_neuron(here: Path) -> None:
-    path = trained(here, neuron="bent", imports="my_neurons.py")
-    values = evaluate(path, trust=True)
+    path = trained(here, neuron="bent", code="my_neurons.py")
+    own = ["my_neurons.py", "my_parts.py"]
+    values = evaluate(path, code=own)
     forget()
-    network = load(path, imports=["my_neurons.py", "my_parts.py"])
+    network = load(path, code=own)
     assert type(network[0]).__name__ == "NeuronLinear"  # type: ignore[index]
     assert not network.training
-    assert evaluate(path, trust=True) == values
+    assert evaluate(path, code=own) == values
 
 
 def test_what_is_gone_is_named(here: Path) -> None:
-    path = trained(here, neuron="bent", imports="my_neurons.py")
+    path = trained(here, neuron="bent", code="my_neurons.py")
     forget()
     sys.path[:] = [p for p in sys.path if p != str(here)]
     (here / "my_neurons.py").rename(here / "elsewhere.py")
-    with pytest.raises(InputError, match=r"no file .*my_neurons.py for --import my_neurons.py"):
-        load(path, trust=True)
+    with pytest.raises(InputError, match=r"no file .*my_neurons.py for --code my_neurons.py"):
+        load(path, code=["my_neurons.py", "my_parts"])
     (here / "elsewhere.py").rename(here / "my_neurons.py")
     (here / "my_parts.py").unlink()
     with pytest.raises(InputError, match="'my_parts' of model 'my_parts:small_network' must be im"):
-        load(path, trust=True)
+        load(path, code=["my_neurons.py", "my_parts"])
 
 
 def test_a_file_may_move_but_not_change(here: Path) -> None:
-    path = trained(here, imports="my_neurons.py", neuron="bent")
+    path = trained(here, code="my_neurons.py", neuron="bent")
     RunDirectory(path).result_file.unlink()
     forget()
     (here / "lib").mkdir()
     (here / "my_neurons.py").rename(here / "lib" / "my_neurons.py")
-    moved: dict[str, Any] = {"imports": ["lib/my_neurons.py", "my_parts"], "progress": False}
+    moved: dict[str, Any] = {"code": ["lib/my_neurons.py", "my_parts"], "progress": False}
     assert run(path, resume=True, **moved).is_ok
-    assert RunDirectory(path).recipe().imports == ["lib/my_neurons.py", "my_parts"]
+    assert RunDirectory(path).recipe().code == ["lib/my_neurons.py"]
     RunDirectory(path).result_file.unlink()
     forget()
     with (here / "lib" / "my_neurons.py").open("a") as file:
@@ -208,17 +217,17 @@ def test_a_file_may_move_but_not_change(here: Path) -> None:
         run(path, resume=True, **moved)
     forget()
     with pytest.warns(UserWarning, match=r"my_neurons.py has changed since"):
-        assert isinstance(load(path, trust=True), nn.Module)
+        assert isinstance(load(path, code=["lib/my_neurons.py", "my_parts"]), nn.Module)
 
 
 def test_a_function_named_by_its_file_may_move(here: Path) -> None:
     fields = {"model": "my_parts.py:small_network", "dataset": "./my_parts.py:circle"}
     path = trained(here, **fields)
-    values = evaluate(path, trust=True)
+    values = evaluate(path, code="my_parts")
     forget()
     (here / "lib").mkdir()
     (here / "my_parts.py").rename(here / "lib" / "my_parts.py")
-    assert evaluate(path, imports=["lib/my_parts.py"]) == values
+    assert evaluate(path, code="lib/my_parts.py") == values
 
 
 def test_a_changed_file_is_another_run(here: Path) -> None:
@@ -231,18 +240,6 @@ def test_a_changed_file_is_another_run(here: Path) -> None:
     assert first.command == second.command
 
 
-@pytest.mark.parametrize("what", ["my_parts.py", ".", "recipe.yaml"])
-def test_what_others_can_write_is_not_run(here: Path, what: str) -> None:
-    (here / "recipe.yaml").write_text("base: digits\nmodel: my_parts:small_network\n")
-    (here / what).chmod(0o777)
-    words = ["train", "recipe.yaml", "--set", "dataset=my_parts:circle", "--epochs", 1]
-    assert_mistake(
-        command(*words), "can be changed by other users: copy it to a folder of your own"
-    )
-    assert "my_parts" not in sys.modules
-    assert output(*words, "--trust", "--quiet")
-
-
 def test_a_file_here_never_stands_in_for_an_installed_package(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,39 +248,6 @@ def test_a_file_here_never_stands_in_for_an_installed_package(
     find_run("digits", OWN)  # which makes this folder one to import from
     with pytest.raises(InputError, match="the module 'colorsys' must have 'net' for model"):
         find_run("digits", OWN | {"model": "colorsys:net"})
-
-
-def test_a_package_that_others_can_write_is_not_run(here: Path) -> None:
-    (here / "elsewhere").mkdir()
-    (here / "elsewhere" / "__init__.py").write_text("def net(): ...")
-    (here / "elsewhere").chmod(0o777)
-    with pytest.raises(InputError, match=r"elsewhere can be changed by other users"):
-        find_run("digits", OWN | {"model": "elsewhere:net"})
-    (here / "elsewhere").chmod(0o755)
-    here.chmod(0o777)
-    with pytest.raises(InputError, match=rf"{here} can be changed by other users"):
-        find_run("digits", OWN | {"model": "elsewhere:net"})
-    assert "elsewhere" not in sys.modules
-
-
-def test_a_folder_above_that_others_can_write_counts(here: Path) -> None:
-    file = here / "open" / "mine" / "elsewhere.py"
-    file.parent.mkdir(parents=True)
-    file.write_text("def net(): ...")
-    file.parent.parent.chmod(0o777)
-    with pytest.raises(InputError, match=rf"{here / 'open'} can be changed by other users: .*st$"):
-        find_run("digits", OWN | {"model": f"{file}:net"})
-    with pytest.raises(InputError, match=r"a folder of your own$"):  # has no --trust
-        plain_network(f"{file}:net")
-    file.parent.parent.chmod(0o1777)  # as /tmp: only the owner can replace what is in it
-    assert find_run("digits", OWN | {"model": f"{file}:net"})
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_what_belongs_to_others_is_not_run(here: Path) -> None:
-    os.chown(here / "my_parts.py", 12345, 12345)
-    with pytest.raises(InputError, match=r"my_parts.py belongs to another user: copy it"):
-        find_run("digits", OWN)
 
 
 def test_functions_may_be_given_from_python(here: Path) -> None:
@@ -316,7 +280,7 @@ def test_parts_of_a_script_are_found_in_its_processes(here: Path) -> None:
     )
     results = [json.loads(path.read_text()) for path in here.glob("runs/*/result.json")]
     assert len(results) == 2
-    assert results[0]["settings"]["parts"]["__main__"] == ""
+    assert results[0]["settings"]["checksums"]["__main__"] == ""
 
 
 def test_a_loss_of_ones_own_is_minimized_and_reported(here: Path) -> None:
@@ -339,7 +303,7 @@ def test_a_dataset_is_continued_exactly(here: Path, dataset: str, workers: int) 
     state = RunDirectory(again.path)
     records = state.result()["epochs"]
     state.result_file.unlink()
-    assert curve(run(again.path, resume=True, trust=True, progress=False).values) == curve(
+    assert curve(run(again.path, resume=True, code="my_parts", progress=False).values) == curve(
         {"epochs": records}
     )
 
