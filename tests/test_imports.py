@@ -123,7 +123,6 @@ ORDER: dict[str, list[str]] = {
         "__init__",
         "named",
         "checkpoints",
-        "weights_file",
     ],
     "data": [
         "units",

@@ -68,10 +68,9 @@ def export(
             return
         what = from_run(source, code or [], **options.place(data_dir))
     else:
-        from quadric.models.checkpoints import parse_options
-        from quadric.models.weights_file import from_file
+        from quadric.models.checkpoints import parse_options, saved_network
 
-        what = from_file(source, model, input, parse_options(set_ or []), code or [])
+        what = saved_network(source, model, input, parse_options(set_ or []), code or [])
     result = deploy(
         what,
         out,

@@ -1,11 +1,13 @@
-"""Checkpoints of linear networks, read without ever running what a pickle says, and converted.
+"""Files of weights and the networks that they belong to, for `quadric convert` and `export`.
 
-A torch file is read with `weights_only`, which builds tensors and plain containers and nothing
-else; a safetensors file holds nothing else to begin with.
+Checkpoints of linear networks are read without ever running what a pickle says: a torch file is
+read with `weights_only`, which builds tensors and plain containers and nothing else; a safetensors
+file holds nothing else to begin with.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -15,12 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric import user_code
 from quadric.conversion.convert import convert_
+from quadric.conversion.description import describe_layers
 from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
-from quadric.models.named import plain_network
-from quadric.saving import KEY, check_tensors, read_tensors, save
+from quadric.exporting.deploying import Deployable
+from quadric.models.named import build_network, example_inputs, is_factory
+from quadric.saving import KEY, check_tensors, load_, read_tensors, save
 
 # Where training scripts put the state dict, and what wrappers put before every name.
 _PLACES = ("state_dict", "model_state_dict", "model")
@@ -41,7 +46,11 @@ def convert_checkpoint(
     options: Sequence[str] | None = None,
 ) -> ConversionReport:
     """Converts a linear checkpoint to a file that `quadric.load_` loads into the plain network."""
-    network, examples = plain_network(model, inputs, parse_options(options or ()))
+    chosen = parse_options(options or ())
+    network = build_network(model, **chosen)
+    examples = None  # a factory's own are needed only to find its head and its order
+    if inputs or not is_factory(model):
+        examples = example_inputs(model, inputs, **chosen)
     state = read_checkpoint(checkpoint)
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:  # a checkpoint in half precision stays one
@@ -62,6 +71,31 @@ def convert_checkpoint(
     )
     save(network, out)
     return report
+
+
+def saved_network(
+    path: str | os.PathLike[str],
+    model: str | None,
+    inputs: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    code: Sequence[str] = (),
+) -> Deployable:
+    """The network whose weights are in a file that `quadric.save` wrote, ready to be exported."""
+    path = os.fspath(path)
+    if model is None:
+        raise InputError(
+            f"a file of weights needs its network, got {path} alone: name it with --model, or "
+            "export a run directory"
+        )
+    for name in code:
+        user_code.load(name)
+    linear = build_network(model, **(options or {}))
+    examples = example_inputs(model, inputs, **(options or {}))
+    network = copy.deepcopy(linear)
+    load_(network, path)
+    # "eigen, rank 9"
+    neuron = " and ".join(dict.fromkeys(str(layer) for _, layer, _ in describe_layers(network)))
+    return Deployable(path, neuron or "linear", network, linear if neuron else None, examples)
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost as count
 from quadric.counting.report import CostReport
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import get_neuron
 from quadric.models import registry
-from quadric.models.building import create, first_layers
+from quadric.models.building import create, make_quadratic_
 from quadric.support.texttable import markdown_table, text_table
 from quadric.user_code import function
 
@@ -34,23 +33,29 @@ def build_network(
     layers: str | None = None,
     example_inputs: Sequence[Tensor] | None = None,
     device: str | None = None,
+    **options: Any,
 ) -> nn.Module:
     """Builds a network by name and converts it."""
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
-            return create(name, neuron=neuron, rank=rank, layers=layers)
+            return create(name, neuron, rank, layers=layers, **options)
+    if options:
+        raise InputError(
+            f"options must be for a network of quadric.models, got {', '.join(options)} for "
+            f"{name!r}: write a factory that sets them"
+        )
     model = _call(name, device)
-    if neuron != "linear":
-        first = first_layers(layers)
-        inputs = None
-        if example_inputs is not None:
-            home = next((p.device for p in model.parameters()), torch.device("cpu"))
-            inputs = tuple(x.to(home) for x in example_inputs)
-        convert_(model, neuron=neuron, rank=rank, first=first, example_inputs=inputs)
+    if example_inputs is not None:
+        home = next((p.device for p in model.parameters()), torch.device("cpu"))
+        example_inputs = tuple(x.to(home) for x in example_inputs)
+    make_quadratic_(
+        model, neuron, rank, layers=layers, init="linear", example_inputs=example_inputs
+    )
     return model
 
 
 def _call(name: str, device: str | None) -> nn.Module:
+    """The network that a user's own factory gives; a device is tried first."""
     factory = function(name, repr(name))
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)  # the next call must not find it converted
@@ -69,9 +74,10 @@ def _call(name: str, device: str | None) -> nn.Module:
     except ValueError:
         pass  # it has no signature to read: calling it will tell
     model: Any = None
-    # It fails on meta if it reads values, which meta has not.
-    with contextlib.suppress(RuntimeError, NotImplementedError), torch.device(device or "cpu"):
-        model = factory() if device is not None else None
+    if device is not None:
+        # It fails on meta if it reads values, which meta has not.
+        with contextlib.suppress(RuntimeError, NotImplementedError), torch.device(device):
+            model = factory()
     model = factory() if model is None else model
     if not isinstance(model, nn.Module):
         raise InputTypeError(
@@ -101,35 +107,18 @@ def parse_input(text: str) -> Tensor:
     return torch.zeros(1, *(int(s) for s in sizes), dtype=dtype)
 
 
-def example_inputs(name: str, texts: Sequence[str] | None = None) -> list[Tensor]:
+def example_inputs(
+    name: str, texts: Sequence[str] | None = None, **options: Any
+) -> tuple[Tensor, ...]:
     """Example inputs of a network: the given ones, or those that a network of ours has."""
     if texts:
-        return [parse_input(text) for text in texts]
+        return tuple(map(parse_input, texts))
     if is_factory(name):
         raise InputError(
             f"the input of {name!r} must be given: add --input with its shape without the batch, "
             "such as --input 3x224x224"
         )
-    return list(registry.example_inputs(name))
-
-
-def plain_network(
-    name: str,
-    inputs: Sequence[str] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
-    """Builds a linear network by name, with example inputs."""
-    options = options or {}
-    examples = tuple(parse_input(text) for text in inputs or ()) or None
-    if not is_factory(name):
-        network = registry.build(name, **options)
-        return network, examples or registry.example_inputs(name, **options)
-    if options:
-        raise InputError(
-            f"options must be for a network of quadric.models, got {', '.join(options)} for "
-            f"{name!r}: write a factory that sets them"
-        )
-    return build_network(name), examples
+    return registry.example_inputs(name, **options)
 
 
 def network_cost(
@@ -155,17 +144,15 @@ def compare_neurons(
     inputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The cost of one network with several neurons, and its ratio to the linear network's."""
-    linear = network_cost(name, "linear", None, None, inputs)
+    linear = network_cost(name, inputs=inputs)
     rows = []
     for row in (get_neuron(neuron.strip()) for neuron in neurons):
+        own = (rank or row.default_rank) if row.has_rank else None
         report = linear
         if row.name != "linear":
-            own = rank if row.has_rank else None
             report = network_cost(name, row.name, own, layers, inputs)
-        line = {"neuron": row.name, **report.compare(linear)}
-        line["quadratic_share"] = report.quadratic_share
-        line["rank"] = (rank or row.default_rank) if row.has_rank else None
-        rows.append(line)
+        compared = {"neuron": row.name, **report.compare(linear)}
+        rows.append(compared | {"quadratic_share": report.quadratic_share, "rank": own})
     shapes = [list(shape) for shape in linear.input_shapes]
     return {"model": name, "input_shapes": shapes, "neurons": rows}
 
