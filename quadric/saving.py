@@ -27,7 +27,7 @@ from quadric.conversion.description import LayerDescription, describe_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
 from quadric.errors import InputError
-from quadric.layers import TRANSPOSED, QuadraticLayer, get_neuron, neurons
+from quadric.layers import QuadraticLayer, get_neuron, neurons
 from quadric.support.modules import check_model, unwrapped
 from quadric.support.writing import check_place, whole_file
 
@@ -37,40 +37,40 @@ KEY = "quadric"
 FORMAT = 1
 """The version of the header; files of a later one are refused."""
 
+_CONTENTS = ("model", "quadratic")
+
 
 @dataclass(frozen=True)
 class Header:
     """What a file says of itself.
 
     Attributes:
-        version: the version of Quadric that wrote it.
         content: "model", or "quadratic" for an adapter.
         layers: the quadratic layers by name.
         aliases: names of tensors that are stored under another name, and that name.
     """
 
-    version: str
     content: str
     layers: Mapping[str, LayerDescription]
     aliases: Mapping[str, str]
 
     def to_json(self) -> str:
         """The header as it is written."""
-        neurons = {layer.neuron for layer in self.layers.values()}
-        ranks = {layer.rank for layer in self.layers.values()}
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "version": self.version,
-                "content": self.content,
-                # For people who read the file; None where the layers differ.
-                "neuron": neurons.pop() if len(neurons) == 1 else None,
-                "rank": ranks.pop() if len(ranks) == 1 else None,
-                "layers": {name: layer.to_dict() for name, layer in self.layers.items()},
-                "aliases": dict(self.aliases),
-            },
-            allow_nan=False,
-        )
+        from quadric import __version__
+
+        layers = self.layers.values()
+        # For people who read the file; None where the layers differ.
+        neurons, ranks = {layer.neuron for layer in layers}, {layer.rank for layer in layers}
+        entries = {
+            "format": FORMAT,
+            "version": __version__,
+            "neuron": neurons.pop() if len(neurons) == 1 else None,
+            "rank": ranks.pop() if len(ranks) == 1 else None,
+            "content": self.content,
+            "layers": {name: layer.to_dict() for name, layer in self.layers.items()},
+            "aliases": dict(self.aliases),
+        }
+        return json.dumps(entries, allow_nan=False)
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None) -> None:
@@ -102,8 +102,6 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         ...     load_(plain, f"{folder}/model.safetensors")
         ['0']
     """
-    from quadric import __version__
-
     check_model(model)
     if only not in (None, "quadratic"):
         raise InputError(
@@ -117,7 +115,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         keys = quadratic_keys(model)
         state = {key: tensor for key, tensor in state.items() if key in keys}
     stored, aliases = _without_copies(state)
-    header = Header(__version__, "quadratic" if only else "model", layers, aliases)
+    header = Header("quadratic" if only else "model", layers, aliases)
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
     path = Path(os.path.realpath(path))
@@ -164,8 +162,6 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     try:
         values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
         keys = quadratic_keys(inner) if header.content == "quadratic" else None
-        if keys is None:
-            _turn_old_weights(inner.state_dict(), values)
         check_tensors(inner, values, path, keys)
         own = inner.state_dict()
         before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
@@ -309,29 +305,23 @@ def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
         )
     try:
         raw = json.loads(metadata[KEY])
-        if _expect(int, raw["format"]) > FORMAT:
-            raise InputError(
-                f"{path} was written by Quadric {raw.get('version')} in format {raw['format']}, "
-                f"but this version reads formats up to {FORMAT}: update quadric"
-            )
-        layers = {
-            str(name): LayerDescription(
-                _expect(str, entry["neuron"]),
-                None if entry["rank"] is None else _expect(int, entry["rank"]),
-                _expect(bool, entry.get("attention", False)),
-                _expect(dict, entry.get("options", {})),
-            )
-            for name, entry in _expect(dict, raw["layers"]).items()
-        }
-        content, aliases = raw["content"], _expect(dict, raw["aliases"])
-        if content not in ("model", "quadratic") or not set(aliases.values()) <= names:
+        entries = {k: {**v, "options": {**v.get("options", {})}} for k, v in raw["layers"].items()}
+        layers = {name: LayerDescription(**entry) for name, entry in entries.items()}
+        header = Header(raw["content"], layers, raw["aliases"])
+        if header.content not in _CONTENTS or not set(header.aliases.values()) <= names:
             raise TypeError("its parts do not go together")
-        return Header(_expect(str, raw["version"]), content, layers, aliases)
+        newer = raw["format"] > FORMAT
     except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
         raise InputError(
             f"{path} has a damaged header ({type(error).__name__}: {error}): write the file again "
             "with quadric.save"
         ) from None
+    if newer:
+        raise InputError(
+            f"{path} was written by Quadric {raw.get('version')} in format {raw['format']}, "
+            f"but this version reads formats up to {FORMAT}: update quadric"
+        )
+    return header
 
 
 def _is_added(name: str, names: set[str]) -> bool:
@@ -339,12 +329,6 @@ def _is_added(name: str, names: set[str]) -> bool:
     layer, _, key = name.rpartition(".")
     known = {key for row in neurons().values() for key in row.quadratic}
     return key in known and key != "weight" and f"{layer}.weight" in names
-
-
-def _expect(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r} is not a {kind.__name__}")
-    return value
 
 
 def _conversion(
@@ -405,15 +389,6 @@ def check_tensors(
             f"the tensors of {path} must be those of the model, got {' and '.join(faults)}: load "
             "it into a model of the same architecture and options (such as num_classes)"
         )
-
-
-def _turn_old_weights(state: Mapping[str, Any], values: dict[str, Tensor]) -> None:
-    """Transposes weights that older versions wrote as the layer has them: these have no mark."""
-    for mark in [key for key in state if key.endswith(f".{TRANSPOSED}") and key not in values]:
-        weight = mark.removesuffix(TRANSPOSED) + "weight"
-        if weight in values and values[weight].dim() == 2:
-            values[weight] = values[weight].T
-        values[mark] = state[mark]
 
 
 def _number_kind(dtype: torch.dtype) -> tuple[bool, bool, bool]:

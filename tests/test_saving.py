@@ -23,8 +23,6 @@ from quadric.errors import FileError
 from quadric.layers import QuadraticLinear, QuadraticMultiheadAttention, make_layer
 from tests.networks import NETWORKS, assert_untouched, curve_, quadratic_layers, snapshot
 
-CAN_BE_LINEAR = sorted(n for n, row in quadric.neurons().items() if row.can_be_linear)
-
 
 def small() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 2))
@@ -84,42 +82,26 @@ def test_an_adapter_brings_the_squares_to_other_weights(name: str, tmp_path: Pat
         assert all(key.endswith(".eigenvalues") for key in file.keys())
 
 
-def test_an_adapter_is_small(tmp_path: Path) -> None:
-    model = quadric.models.build("resnet20")
-    quadric.convert_(model)
-    quadric.save(model, tmp_path / "model.safetensors")
-    quadric.save(model, tmp_path / "adapter.safetensors", only="quadratic")
-    assert (tmp_path / "adapter.safetensors").stat().st_size < 8_000
-    assert (tmp_path / "model.safetensors").stat().st_size > 1_000_000
-
-
 @pytest.mark.parametrize("neuron", sorted(set(quadric.neurons()) - {"linear"}))
 def test_every_neuron(neuron: str, tmp_path: Path) -> None:
-    model = curved(neuron=neuron)
-    x = torch.randn(3, 4)
+    model, x = curved(neuron=neuron), torch.randn(3, 4)
     quadric.save(model, tmp_path / "model.safetensors")
-    plain = small()
-    random = torch.get_rng_state()
+    plain, random = small(), torch.get_rng_state()
     quadric.load_(plain, tmp_path / "model.safetensors")
     assert torch.equal(torch.get_rng_state(), random)
     torch.testing.assert_close(plain.eval()(x), model(x))
     adapter = tmp_path / "adapter.safetensors"
-    if neuron not in CAN_BE_LINEAR:
+    if not quadric.neurons()[neuron].can_be_linear:
         with pytest.raises(ValueError, match=f"an adapter needs .*{neuron}.*save the whole model"):
             quadric.save(model, adapter, only="quadratic")
         assert not adapter.exists()
         return
     quadric.save(model, adapter, only="quadratic")
     base = small()
-    base.load_state_dict(quadric_free(model))
+    base.load_state_dict({k: v for k, v in model.state_dict().items() if k in base.state_dict()})
     quadric.load_(base, adapter)
     torch.testing.assert_close(base.eval()(x), model(x))
     assert set(quadratic_layers(base)) == {"0"}
-
-
-def quadric_free(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict that the plain model would have."""
-    return {key: value for key, value in model.state_dict().items() if key in small().state_dict()}
 
 
 def test_options_are_recorded_and_come_back(tmp_path: Path) -> None:
@@ -184,15 +166,6 @@ def test_a_file_of_attention_fits_our_own_attention_too(tmp_path: Path) -> None:
     ready = Net(QuadraticMultiheadAttention(20, 4, rank=4)).eval()
     assert quadric.load_(ready, path) == []
     torch.testing.assert_close(ready(x), model(x))
-
-
-def test_a_model_of_linear_layers_is_saved_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    model, other = small(), small()
-    quadric.save(model, path)
-    assert quadric.load_(other, path) == []
-    for got, expected in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(got, expected)
 
 
 def test_layers_built_by_hand_count_as_well(tmp_path: Path) -> None:
@@ -276,7 +249,7 @@ def test_wrapped_models_are_saved_and_loaded_as_what_is_inside(tmp_path: Path) -
 
 
 def test_ddp_is_filled_but_not_converted(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
+    path, again = tmp_path / "model.safetensors", tmp_path / "again.safetensors"
     model = curved()
     quadric.save(model, path)
     torch.distributed.init_process_group(
@@ -288,11 +261,12 @@ def test_ddp_is_filled_but_not_converted(tmp_path: Path) -> None:
             quadric.load_(plain, path)
         ready = nn.parallel.DistributedDataParallel(curved())
         quadric.load_(ready, path)
-        assert torch.equal(ready.module[0].eigenvalues, model[0].eigenvalues)
-        quadric.save(ready, tmp_path / "again.safetensors")
+        quadric.save(ready, again)
     finally:
         torch.distributed.destroy_process_group()
-    quadric.load_(small(), tmp_path / "again.safetensors")
+    loaded = small()
+    quadric.load_(loaded, again)
+    assert torch.equal(loaded[0].eigenvalues, model[0].eigenvalues)
 
 
 def test_transformers_and_others_can_read_the_tensors(tmp_path: Path) -> None:
@@ -305,83 +279,12 @@ def test_transformers_and_others_can_read_the_tensors(tmp_path: Path) -> None:
     assert torch.equal(other[0].eigenvalues, model[0].eigenvalues)
 
 
-# --- files that were written before the restructuring of the package ------------------------------
-
-OLD = Path(__file__).parent / "data_files" / "saved"
-
-
-def picture_net() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, stride=2),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(24, 10),
-        nn.ReLU(),
-        nn.Linear(10, 3),
-    )
-
-
-def encoder() -> nn.Module:
-    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
-    return nn.Sequential(layer, nn.Linear(8, 2))
-
-
-# The network, its input in expected.safetensors, how it was converted.
-OLD_FILES: dict[str, tuple[Callable[[], nn.Module], str, dict[str, Any]]] = {
-    "eigen": (picture_net, "picture", {"neuron": "eigen", "rank": 3}),
-    "shared": (picture_net, "picture", {"neuron": "shared", "rank": 4}),
-    "encoder": (encoder, "encoder", {"neuron": "eigen", "rank": 3, "normalize": True}),
-}
-
-
-def assert_old_output(model: nn.Module, name: str) -> None:
-    """The output is the one that the old code gave, and the squares have a part in it."""
-    expected = safetensors.torch.load_file(OLD / "expected.safetensors")
-    x = expected[OLD_FILES[name][1]]
-    with torch.no_grad():
-        output = model.eval()(x)
-        torch.testing.assert_close(output, expected[f"{name}-output"], rtol=1e-5, atol=1e-6)
-        for layer in quadratic_layers(model).values():
-            layer.eigenvalues.zero_()
-        assert (model(x) - output).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("name", OLD_FILES)
-def test_old_files_load_to_the_same_outputs(name: str) -> None:
-    build, _, options = OLD_FILES[name]
-    plain, ready = build(), build()
-    names = quadric.convert_(ready, **options).names
-    assert quadric.load_(plain, OLD / f"{name}-model.safetensors") == names
-    assert_old_output(plain, name)
-    assert quadric.load_(ready, OLD / f"{name}-model.safetensors") == []
-    assert_old_output(ready, name)
-
-
-@pytest.mark.parametrize("name", OLD_FILES)
-def test_old_adapters_load_onto_the_weights(name: str) -> None:
-    build, _, options = OLD_FILES[name]
-    stored = safetensors.torch.load_file(OLD / f"{name}-model.safetensors")
-    linear = {key: value for key, value in stored.items() if "eigenvalues" not in key}
-    ready = build()
-    names = quadric.convert_(ready, **options).names
-    ready.load_state_dict(linear)  # the eigenvalues are zero now
-    quadric.revert_(ready)
-    assert quadric.load_(ready, OLD / f"{name}-adapter.safetensors") == names
-    assert_old_output(ready, name)
-
-
-def test_an_old_state_dict_loads_to_the_same_outputs() -> None:
-    model = picture_net()
-    quadric.convert_(model, **OLD_FILES["eigen"][2])
-    model.load_state_dict(torch.load(OLD / "eigen-state-dict.pt", weights_only=True))
-    assert_old_output(model, "eigen")
-
-
 # --- writing --------------------------------------------------------------------------------------
 
 
-def test_a_file_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_the_new_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "model.safetensors"
     quadric.save(curved(), path)
     before = path.read_bytes()
@@ -389,16 +292,6 @@ def test_a_file_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) ->
     broken[0].eigenvalues = nn.Parameter(torch.empty(18, device="meta"))
     with pytest.raises(ValueError, match=r"got '0.eigenvalues' on the meta device"):
         quadric.save(broken, path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
-
-
-def test_a_failing_disk_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.safetensors"
-    quadric.save(curved(), path)
-    before = path.read_bytes()
 
     def full(source: str, target: str) -> None:
         raise OSError(28, "No space left on device", target)
@@ -427,10 +320,6 @@ class WithExtraState(nn.Linear):
         pass
 
 
-def lazy() -> nn.Module:
-    return nn.Sequential(nn.LazyLinear(3))
-
-
 def sparse() -> nn.Module:
     model = nn.Module()
     model.register_buffer("graph", torch.eye(3).to_sparse())
@@ -443,16 +332,21 @@ def parametrized() -> nn.Module:
     return model
 
 
+def odd_option() -> nn.Module:
+    return nn.Sequential(make_layer(nn.Linear(3, 4), neuron="kervolution", c=torch.tensor(2.0)))
+
+
 @pytest.mark.parametrize(
     ("build", "options", "error", "match"),
     [
         (list, {}, TypeError, r"model must be a torch.nn.Module, got list"),
         (curved, {"only": "linear"}, ValueError, r"only must be None or 'quadratic', got 'linear'"),
         (small, {"only": "quadratic"}, ValueError, r"got Sequential without any: convert the mod"),
-        (lazy, {}, ValueError, r"got '0.weight' without a shape \(lazy\): run one forward pass"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"got '0.weight' without a sha"),
         (lambda: WithExtraState(2, 2), {}, ValueError, r"got '_extra_state' of type dict"),
         (sparse, {}, ValueError, r"got 'graph' as a Tensor with layout torch.sparse_coo"),
         (parametrized, {}, ValueError, r"got a parametrization in '0': remove it"),
+        (odd_option, {}, ValueError, r"must be plain values to be saved, got c=.*layer '0'"),
     ],
 )
 def test_what_cannot_be_saved(
@@ -463,15 +357,13 @@ def test_what_cannot_be_saved(
     assert not list(tmp_path.iterdir())
 
 
-def test_options_that_are_no_plain_values(tmp_path: Path) -> None:
-    model = nn.Sequential(make_layer(nn.Linear(3, 4), neuron="kervolution", c=torch.tensor(2.0)))
-    with pytest.raises(ValueError, match=r"must be plain values to be saved, got c=.*layer '0'"):
-        quadric.save(model, tmp_path / "model.safetensors")
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="nowhere"):
         quadric.save(small(), tmp_path / "nowhere" / "model.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors"):
+        quadric.load_(small(), tmp_path / "nothing.safetensors")
+    with pytest.raises(IsADirectoryError):
+        quadric.load_(small(), tmp_path)
 
 
 # --- bad files ------------------------------------------------------------------------------------
@@ -502,47 +394,48 @@ def tensor(name: str, value: Tensor | None) -> Callable[[dict[str, Any], dict[st
     return change
 
 
-DAMAGES = {
-    r"damaged header \(KeyError": lambda header, tensors: header.pop("layers"),
-    r"damaged header \(TypeError: 'x' is not a dict": edit(layers="x"),
-    r"damaged header \(TypeError: '9' is not a int": layer(rank="9"),
-    r"damaged header \(TypeError: 5 is not a str": layer(neuron=5),
-    r"damaged header \(TypeError: its parts do not": edit(aliases={"x": "not there"}),
-    r"header \(TypeError: its parts": edit(content="everything"),
-    r"was written by Quadric 9.9 in format 2, .*: update quadric": edit(format=2, version="9.9"),
-    r"does not fit the model: neuron must be one of .*got 'quintic'": layer(neuron="quintic"),
-    r"does not fit the model: .*'nowhere', not found": layer("nowhere", neuron="eigen", rank=2),
-    r"does not fit the model: rank must be": layer(rank=0),
-    r"does not fit the model: the neuron 'eigen' has no option 'depth'": layer(
-        options={"depth": 2}
-    ),
-    r"must be those of the model, got '0.eigenvalues' of shape \(18,\), not \(16,\)": layer(rank=4),
-    r"must be those of the model, got '0.weight' missing": tensor("0.weight", None),
-    r"got 'extra' unknown to the model": tensor("extra", torch.ones(1)),
-    r"got '3.bias' of shape \(3,\), not \(2,\)": tensor("3.bias", torch.ones(3)),
-    r"got '3.bias' as torch.int64 for torch.float32": tensor("3.bias", torch.ones(2).long()),
-    r"'1.num_batches_tracked' as torch.float32 for torch.int64": tensor(
-        "1.num_batches_tracked", torch.ones(())
-    ),
-}
+DAMAGED = "has a damaged header "
+BAD = "does not fit the model: "
+OTHER = "must be those of the model, got "
+
+# The change to a file; what it says for a plain model, and for a converted one if that differs.
+DAMAGES: list[tuple[Any, str, str]] = [
+    (lambda header, tensors: header.pop("layers"), DAMAGED + r"\(KeyError", ""),
+    (edit(layers="x"), DAMAGED + r"\(AttributeError", ""),
+    (layer(options="x"), DAMAGED + r"\(TypeError", ""),
+    (layer(name="x", depth=2), DAMAGED + r"\(TypeError.*depth", ""),
+    (edit(aliases={"x": "not there"}), DAMAGED + r"\(TypeError: its parts do not", ""),
+    (edit(content="everything"), DAMAGED + r"\(TypeError: its parts", ""),
+    (edit(format=2, version="9.9"), r"was written by Quadric 9.9 in format 2, .*: update qua", ""),
+    (layer(rank="9"), BAD + "rank must be an integer", "and eigen, rank 9 in the file"),
+    (layer(neuron=5), BAD + "neuron must be one of", "and 5, rank 9 in the file"),
+    (layer(neuron="quintic"), BAD + ".*got 'quintic'", "and quintic, rank 9 in the file"),
+    (layer("nowhere", neuron="eigen", rank=2), BAD + ".*'nowhere', not found", ""),
+    (layer(rank=0), BAD + "rank must be", "rank 9 in the model and eigen, rank 0 in the file"),
+    (layer(options={"depth": 2}), BAD + ".* no option 'depth'", "rank 9, depth=2 in the file"),
+    (layer(rank=4), OTHER + r"'0.eigenvalues' of shape \(18,\), not \(16,\)", "rank 4 in the f"),
+    (tensor("0.weight", None), OTHER + "'0.weight' missing", ""),
+    (tensor("extra", torch.ones(1)), OTHER + "'extra' unknown to the model", ""),
+    (tensor("3.bias", torch.ones(3)), OTHER + r"'3.bias' of shape \(3,\), not \(2,\)", ""),
+    (tensor("3.bias", torch.ones(2).long()), "'3.bias' as torch.int64 for torch.float32", ""),
+    (tensor("1.num_batches_tracked", torch.ones(())), "as torch.float32 for torch.int64", ""),
+]
 
 
-@pytest.mark.parametrize("match", DAMAGES)
 @pytest.mark.parametrize("converted", [False, True])
-def test_damaged_files_change_nothing(match: str, converted: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "plain", "other"), DAMAGES)
+def test_damaged_files_change_nothing(
+    change: Any, plain: str, other: str, converted: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "model.safetensors"
     quadric.save(curved(), path)
-    rewrite(path, DAMAGES[match])
-    model = curved() if converted else small()
+    rewrite(path, change)
+    assert_refused(curved() if converted else small(), path, (converted and other) or plain)
+
+
+def assert_refused(model: nn.Module, path: Path, match: str) -> None:
+    """Loading fails with one line that names the file, and changes nothing."""
     before = snapshot(model)
-    if converted and "not (16,)" in match.replace("\\", ""):
-        match = r"'0' is eigen, rank 9 in the model and eigen, rank 4 in the file"
-    if converted and "rank must be" in match:
-        match = r"rank 9 in the model and eigen, rank 0 in the file"
-    if converted and "depth" in match:
-        match = r"in the model and eigen, rank 9, depth=2 in the file"
-    if converted and "quintic" in match:
-        match = r"'0' is eigen, rank 9 in the model and quintic, rank 9 in the file"
     with pytest.raises(ValueError, match=match) as caught:
         quadric.load_(model, path)
     assert str(path) in str(caught.value)
@@ -603,19 +496,7 @@ def test_foreign_files_change_nothing(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     write, match = FOREIGN[kind]
     write(path)
-    model = small()
-    before = snapshot(model)
-    with pytest.raises(ValueError, match=match) as caught:
-        quadric.load_(model, path)
-    assert str(path) in str(caught.value)
-    assert_untouched(model, before)
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors"):
-        quadric.load_(small(), tmp_path / "nothing.safetensors")
-    with pytest.raises(IsADirectoryError):
-        quadric.load_(small(), tmp_path)
+    assert_refused(small(), path, match)
 
 
 def test_models_that_do_not_agree(tmp_path: Path) -> None:
@@ -627,28 +508,15 @@ def test_models_that_do_not_agree(tmp_path: Path) -> None:
         ({"normalize": True}, r"'0' is eigen, rank 9, normalize=True in the model"),
         ({"head": True}, r"'3' is eigen, rank 9 in the model and linear in the file: load the fi"),
     ):
-        model = curved(**options)
-        before = snapshot(model)
-        with pytest.raises(ValueError, match=match):
-            quadric.load_(model, path)
-        assert_untouched(model, before)
+        assert_refused(curved(**options), path, match)
     # How the eigenvalues started, and whether backward recomputes, makes no difference.
     quadric.load_(curved(eigenvalue_init="random_sign", init="published"), path)
     quadric.load_(curved(recompute=True), path)
-
-
-def test_a_model_of_another_architecture_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    quadric.save(curved(), path)
+    # Another architecture.
     wide = nn.Sequential(nn.Linear(4, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 2))
-    before = snapshot(wide)
-    with pytest.raises(ValueError, match=r"'0.bias' of shape \(20,\), not \(30,\)"):
-        quadric.load_(wide, path)
-    assert_untouched(wide, before)
+    assert_refused(wide, path, r"'0.bias' of shape \(20,\), not \(30,\)")
     quadric.save(curved(), path, only="quadratic")
-    with pytest.raises(ValueError, match=r"'0.eigenvalues' of shape \(18,\), not \(27,\)"):
-        quadric.load_(wide, path)
-    assert_untouched(wide, before)
+    assert_refused(wide, path, r"'0.eigenvalues' of shape \(18,\), not \(27,\)")
 
 
 def test_meta_models_need_storage_first(tmp_path: Path) -> None:
@@ -672,13 +540,8 @@ def test_tensors_that_the_model_ties_must_be_equal_in_the_file(tmp_path: Path) -
     untied = build()
     untied.decode.weight = nn.Parameter(torch.randn(7, 10))
     quadric.save(curved(lambda: untied, rank=3), path)
-    tied = build()
-    before = snapshot(tied)
-    with pytest.raises(
-        ValueError, match=r"values for 'decode.weight' and 'embed.weight', which the model shares"
-    ):
-        quadric.load_(tied, path)
-    assert_untouched(tied, before)
+    words = "values for 'decode.weight' and 'embed.weight', which the model shares"
+    assert_refused(build(), path, words)
 
 
 def test_a_failure_while_loading_takes_the_conversion_back(tmp_path: Path) -> None:

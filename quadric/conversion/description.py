@@ -50,7 +50,7 @@ class LayerDescription:
         return {"neuron": self.neuron, "rank": self.rank, "init": start, **self.options}
 
     def __str__(self) -> str:
-        words = [self.neuron] + ([] if self.rank is None else [f"rank {self.rank}"])
+        words = [str(self.neuron)] + ([] if self.rank is None else [f"rank {self.rank}"])
         return ", ".join(words + [f"{k}={v!r}" for k, v in self.options.items()])
 
 

@@ -20,7 +20,7 @@ from quadric.conversion.targets import (
     naming_layer,
 )
 from quadric.errors import InputError
-from quadric.layers import TRANSPOSED, QuadraticLayer, QuadraticMultiheadAttention, make_layer
+from quadric.layers import QuadraticLayer, QuadraticMultiheadAttention, make_layer
 
 # Attributes of torch's Transformer modules that switch on paths which read weights without calling
 # the layer, and the value that switches them off. The old value is kept under the same name with a
@@ -96,7 +96,7 @@ def set_adapters(model: nn.Module) -> None:
         elif getattr(own.get("merge"), "func", None) is _merge:
             del own["merge"]
         if hasattr(module, "fan_in_fan_out"):  # the weight of a Conv1D is no longer transposed
-            turned = isinstance(base, QuadraticLayer) and TRANSPOSED in base._buffers
+            turned = isinstance(base, QuadraticLayer) and base.stored_transposed
             _keep(module, "fan_in_fan_out", False, turned)
 
 
@@ -121,7 +121,7 @@ def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:
             vars(new)["_origin"] = type(module)
         elif is_transposed_linear(module):
             layer: Any = make_layer(_as_linear(module), **chosen)
-            layer.store_transposed_()
+            layer.stored_transposed = True
             vars(layer)["_origin"] = type(module)
             new = layer
         else:
@@ -167,7 +167,7 @@ _HOOKS = [name for name in vars(nn.Module()) if "hook" in name]
 
 # What describes a layer's neuron; a linear layer has none of it.
 _NEURON_ATTRIBUTES = {"neuron", "rank", "rule", "init", "normalize", "eigenvalue_init"}
-_NEURON_ATTRIBUTES |= {"recompute", "_origin"}
+_NEURON_ATTRIBUTES |= {"recompute", "stored_transposed", "_origin"}
 # What torch's own layers keep for themselves.
 _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 

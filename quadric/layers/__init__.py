@@ -14,7 +14,6 @@ from quadric.layers.conv import QuadraticConvTranspose1d as QuadraticConvTranspo
 from quadric.layers.conv import QuadraticConvTranspose2d as QuadraticConvTranspose2d
 from quadric.layers.conv import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.layers.eigen import EigenLayer as EigenLayer
-from quadric.layers.layer import TRANSPOSED as TRANSPOSED
 from quadric.layers.layer import ConvGeometry as ConvGeometry
 from quadric.layers.layer import ConvTransposeGeometry as ConvTransposeGeometry
 from quadric.layers.layer import LinearGeometry as LinearGeometry

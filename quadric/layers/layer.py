@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,9 +22,6 @@ from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 
 IntOrInts = int | Sequence[int]
 
-TRANSPOSED = "stored_transposed"
-"""The buffer, and the entry of the metadata, of a layer that is stored with a transposed weight."""
-
 
 class QuadraticLayer(nn.Module):
     """Abstract base of every layer of quadratic neurons.
@@ -32,6 +29,8 @@ class QuadraticLayer(nn.Module):
     Attributes:
         neuron: the name of the neuron in the registry.
         rank: the neuron's rank, or None for a neuron that has none.
+        stored_transposed: whether state dicts hold the weight transposed, as those of transformers'
+            `Conv1D` do.
     """
 
     linear_class: ClassVar[type[nn.Module]]
@@ -39,6 +38,7 @@ class QuadraticLayer(nn.Module):
     neuron: str
     rank: int | None
     bias: nn.Parameter | None
+    stored_transposed = False
 
     @property
     def linear_op(self) -> LinearOp:
@@ -112,23 +112,12 @@ class QuadraticLayer(nn.Module):
         """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
         return {"neuron": self.neuron, "rank": self.rank}
 
-    def store_transposed_(self) -> None:
-        """Lets state dicts hold the weight transposed, as those of transformers' `Conv1D` do.
-
-        A buffer says so in every file: the shape of a square weight does not, and a safetensors
-        file has no metadata of torch.
-        """
-        device = next(self.parameters()).device
-        self.register_buffer(TRANSPOSED, torch.ones((), dtype=torch.int64, device=device))
-
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        transposed, key = TRANSPOSED in self._buffers, prefix + "weight"
-        if transposed and key in destination:
-            destination[key] = destination[key].T
+        if self.stored_transposed and prefix + "weight" in destination:
+            destination[prefix + "weight"] = destination[prefix + "weight"].T
         if hasattr(destination, "_metadata"):
-            about = {"quadric": self._signature()} | ({TRANSPOSED: True} if transposed else {})
-            destination._metadata[prefix[:-1]].update(about)
+            destination._metadata[prefix[:-1]]["quadric"] = self._signature()
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -139,11 +128,9 @@ class QuadraticLayer(nn.Module):
         errors = args[4] if len(args) > 4 else kwargs["error_msgs"]
         saved = metadata.get("quadric")
         linear = not any(prefix + name in state_dict for name in self.added_parameters())
-        if TRANSPOSED in self._buffers:
-            fault = self._turn_weight(state_dict, prefix, metadata, linear)
-            if fault:
-                errors.append(fault)
-                return
+        weight = state_dict.get(prefix + "weight")
+        if self.stored_transposed and isinstance(weight, Tensor) and weight.dim() == 2:
+            state_dict[prefix + "weight"] = weight.T
         named = [(state_dict.get(prefix + k), p) for k, p in self._parameters.items()]
         fits = all(p is None or v is None or v.shape == p.shape for v, p in named)
         if saved is not None and saved != self._signature() and fits:  # else torch names the misfit
@@ -160,32 +147,6 @@ class QuadraticLayer(nn.Module):
                 if prefix + name in state_dict:
                     state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-    def _turn_weight(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Mapping[str, Any], linear: bool
-    ) -> str | None:
-        """Turns a weight that is stored transposed, so that it is this layer's; or says why not.
-
-        Older versions stored the weight of a converted layer as it is here, and that of a plain one
-        transposed. Such dictionaries are told apart by their metadata, else by the weight's shape.
-        """
-        weight, mark = state_dict.get(prefix + "weight"), prefix + TRANSPOSED
-        turned = mark in state_dict or TRANSPOSED in metadata
-        state_dict.setdefault(mark, self._buffers[TRANSPOSED])
-        if not isinstance(weight, Tensor) or weight.dim() != 2:
-            return None
-        if not turned and "quadric" not in metadata:
-            if not linear and weight.shape[0] == weight.shape[1]:
-                return (
-                    f"the square weight of the layer {prefix[:-1]!r} may be stored transposed or "
-                    f"not, got a dictionary without {mark!r} and without metadata, as older "
-                    "versions made them: load it with such a version and write it with "
-                    "quadric.save."
-                )
-            turned = linear or weight.shape != self.weight_shape()
-        if turned:
-            state_dict[prefix + "weight"] = weight.T
-        return None
 
     def is_linear(self) -> bool:
         """Whether the layer computes a linear function now: its squares have weight zero."""

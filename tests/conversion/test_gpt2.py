@@ -1,12 +1,11 @@
 """GPT-2, whose layers (transformers' Conv1D) store their weights transposed.
 
-A square weight read the wrong way round gives no error, only another function. So every subset of
-the layers goes through every kind of file, in both directions.
+A square weight read the wrong way round gives no error, only another function. So each of the
+layers, and all of them, go through every kind of file, in both directions.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +26,7 @@ with warnings.catch_warnings():
 transformers.logging.set_verbosity_error()
 
 LAYERS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "lm_head")
-SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(LAYERS, n)]
-OLD = Path(__file__).parents[1] / "data_files" / "saved"
+SUBSETS = [*((name,) for name in LAYERS), ("attn.c_proj", "lm_head"), LAYERS]
 
 
 def gpt2() -> Any:
@@ -122,39 +120,3 @@ def test_save_and_load(trained: Any, tmp_path: Path) -> None:
     quadric.save(model, tmp_path / "linear.safetensors")
     quadric.load_(onto := gpt2(), tmp_path / "linear.safetensors")
     assert torch.equal(logits(onto), logits(model))
-
-
-def test_older_files_load_by_what_they_record() -> None:
-    expected = safetensors.torch.load_file(OLD / "gpt2-expected.safetensors")["logits"]
-    state = torch.load(OLD / "gpt2-state-dict.pt", weights_only=True)
-    layers = tuple(k.split(".h.0.")[-1].removesuffix(".eigenvalues") for k in state if "eigen" in k)
-    assert len(layers) == 4
-    model = converted(layers)
-    model.load_state_dict(state)
-    torch.testing.assert_close(logits(model), expected)
-    quadric.load_(model := gpt2(), OLD / "gpt2-model.safetensors")
-    torch.testing.assert_close(logits(model), expected)
-    quadric.load_(model := curve_(converted(layers)), OLD / "gpt2-model.safetensors")
-    torch.testing.assert_close(logits(model), expected)
-    # Without its eigenvalues the metadata still says how the weights lie.
-    quadric.revert_(model, project=True)
-    other = curve_(converted(layers))
-    other.load_state_dict(without_squares(state))
-    torch.testing.assert_close(logits(other), logits(model))
-
-
-def test_a_dictionary_that_does_not_say_how_its_weights_lie_is_refused() -> None:
-    state = dict(torch.load(OLD / "gpt2-state-dict.pt", weights_only=True))
-    model = converted(("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"))
-    before = {key: value.clone() for key, value in model.state_dict().items() if "c_proj" in key}
-    with pytest.raises(RuntimeError, match=r"square weight.*h\.0\.attn\.c_proj.*transposed or not"):
-        model.load_state_dict(state, strict=False)
-    for key, value in before.items():
-        assert torch.equal(model.state_dict()[key], value), key
-    # The only layer whose weight is not square fits in one way.
-    only = converted(("attn.c_attn",))
-    mine = {k: v for k, v in state.items() if "c_attn" in k}
-    only.load_state_dict(mine, strict=False)
-    torch.testing.assert_close(
-        only.transformer.h[0].attn.c_attn.weight, state["transformer.h.0.attn.c_attn.weight"]
-    )
