@@ -28,7 +28,7 @@ def cost(
     rank: options.Rank = None,
     compare: str | None = Option(None, help="Neurons side by side, such as linear,eigen,fan."),
     input: options.Inputs = None,
-    layers: options.Layers = None,
+    first: options.First = None,
     markdown: options.Markdown = False,
     json_file: options.JsonFile = None,
 ) -> None:
@@ -41,10 +41,10 @@ def cost(
     from quadric.models.named import compare_neurons, comparison_table, network_cost
 
     if compare is None:
-        report = network_cost(name, neuron, rank, layers, input)
+        report = network_cost(name, neuron, rank, first, input)
         options.show(report.to_markdown() if markdown else report, report.to_dict(), json_file)
     else:
-        found: Any = compare_neurons(name, options.words(compare), rank, layers, input)
+        found: Any = compare_neurons(name, options.words(compare), rank, first, input)
         options.show(comparison_table(found, markdown), found, json_file)
 
 
@@ -56,7 +56,7 @@ def convert(
     rank: options.Rank = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
-    first: int | None = Option(None, help="Convert only this many layers, the first ones."),
+    first: options.First = None,
     head: bool = Option(False, "--head", help="Convert the last layer too."),
     input: options.Inputs = None,
     set_: options.NetworkOptions = None,

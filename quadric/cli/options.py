@@ -36,7 +36,7 @@ Exclude = Annotated[
     list[str] | None,
     Option(help="Leave these layers linear: a name, a suffix or re:REGEX (repeatable)."),
 ]
-Layers = Annotated[str | None, Option(help="Convert only the first layers, such as first:3.")]
+First = Annotated[int | None, Option(help="Convert only this many layers, the first ones.", min=1)]
 Inputs = Annotated[
     list[str] | None,
     Option(help="Input shape without the batch: 3x32x32, or 128:int64 (repeatable)."),

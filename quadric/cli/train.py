@@ -54,7 +54,7 @@ def train(
     schedule: str | None = Option(None, help="constant, step, cosine, onecycle or inverse_sqrt."),
     include: options.Include = None,
     exclude: options.Exclude = None,
-    layers: options.Layers = None,
+    first: options.First = None,
     width: float | None = Option(None, help="Multiplies the channels."),
     activation: str | None = Option(None, help="Such as silu, or none."),
     resize: int | None = Option(None, help="Pixels on each side of a picture."),

@@ -43,7 +43,7 @@ def create(
     rank: Rank | None = None,
     include: Selection | None = None,
     exclude: Selection | None = None,
-    layers: str | None = None,
+    first: int | None = None,
     *,
     init: str | None = None,
     head: bool = False,
@@ -66,8 +66,7 @@ def create(
         include: layers to convert, as in `quadric.convert_`; in a Transformer `".*"` for all of
             them, `["inner", "outer"]` for the feed-forward layers.
         exclude: layers to leave linear, as in `quadric.convert_`.
-        layers: "first:n" converts only the first n convolutions, 1x1 shortcuts not counted; "all"
-            or None converts all of them.
+        first: convert only this many layers, the first ones, 1x1 shortcuts not counted.
         init: "linear", exactly the linear network, or "published", the start of the neuron's
             authors, which draws new weights, as in `quadric.convert_`. None for the published one,
             but with the network's own weights where it is a linear layer (eigen, shared, fan, ...):
@@ -97,7 +96,7 @@ def create(
     with contextlib.nullcontext() if seed is None else drawing(seed):
         model = entry.factory(**own)
         if pretrained is not None:
-            chosen: dict[str, Any] = {"include": include, "exclude": exclude, "layers": layers}
+            chosen: dict[str, Any] = {"include": include, "exclude": exclude, "first": first}
             chosen |= {"init": init, "head": head or None, **options}
             choices = [key for key, value in chosen.items() if value is not None]
             if choices:
@@ -113,7 +112,7 @@ def create(
             rank,
             entry.include if include is None else include,
             exclude,
-            layers,
+            first,
             init=init,
             head=head,
             **options,
@@ -129,7 +128,7 @@ def make_quadratic_(
     rank: Rank | None = None,
     include: Selection | None = None,
     exclude: Selection | None = None,
-    layers: str | None = None,
+    first: int | None = None,
     *,
     init: str | None = None,
     head: bool = False,
@@ -137,7 +136,6 @@ def make_quadratic_(
     **options: Any,
 ) -> None:
     """Converts a network that was just built, in place; the arguments are those of `create`."""
-    first = first_layers(layers)
     if neuron == "linear":
         if rank is not None:
             raise InputError(
@@ -179,18 +177,6 @@ def _drop_activations_(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         twin(*(x.to("meta") for x in inputs))
     for name in superfluous:
         model.set_submodule(name, nn.Identity())
-
-
-def first_layers(layers: str | None) -> int | None:
-    """Reads the option `layers`: None for all layers, or the n of "first:n"."""
-    if layers is None or layers == "all":
-        return None
-    kind, _, count = str(layers).partition(":")
-    if kind != "first" or not count.isdecimal() or int(count) < 1:
-        raise InputError(
-            f"layers must be 'all' or 'first:n' with n >= 1, such as 'first:3', got {layers!r}"
-        )
-    return int(count)
 
 
 def _starts_linear(neuron: str, neuron_options: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def build_network(
     name: str,
     neuron: str = "linear",
     rank: int | None = None,
-    layers: str | None = None,
+    first: int | None = None,
     example_inputs: Sequence[Tensor] | None = None,
     device: str | None = None,
     **options: Any,
@@ -38,7 +38,7 @@ def build_network(
     """Builds a network by name and converts it."""
     if not is_factory(name):
         with torch.device(device or torch.get_default_device()):
-            return create(name, neuron, rank, layers=layers, **options)
+            return create(name, neuron, rank, first=first, **options)
     if options:
         raise InputError(
             f"options must be for a network of quadric.models, got {', '.join(options)} for "
@@ -48,9 +48,7 @@ def build_network(
     if example_inputs is not None:
         home = next((p.device for p in model.parameters()), torch.device("cpu"))
         example_inputs = tuple(x.to(home) for x in example_inputs)
-    make_quadratic_(
-        model, neuron, rank, layers=layers, init="linear", example_inputs=example_inputs
-    )
+    make_quadratic_(model, neuron, rank, first=first, init="linear", example_inputs=example_inputs)
     return model
 
 
@@ -125,7 +123,7 @@ def network_cost(
     name: str,
     neuron: str = "linear",
     rank: int | None = None,
-    layers: str | None = None,
+    first: int | None = None,
     inputs: Sequence[str] | None = None,
 ) -> CostReport:
     """What a named network costs for one input."""
@@ -133,14 +131,14 @@ def network_cost(
     if is_factory(name) and neuron != "linear":
         # An input that does not fit is told by the layer that refuses it, before any conversion.
         count(build_network(name, device="meta"), *examples)
-    return count(build_network(name, neuron, rank, layers, examples, device="meta"), *examples)
+    return count(build_network(name, neuron, rank, first, examples, device="meta"), *examples)
 
 
 def compare_neurons(
     name: str,
     neurons: Sequence[str],
     rank: int | None = None,
-    layers: str | None = None,
+    first: int | None = None,
     inputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The cost of one network with several neurons, and its ratio to the linear network's."""
@@ -150,7 +148,7 @@ def compare_neurons(
         own = (rank or row.default_rank) if row.has_rank else None
         report = linear
         if row.name != "linear":
-            report = network_cost(name, row.name, own, layers, inputs)
+            report = network_cost(name, row.name, own, first, inputs)
         compared = {"neuron": row.name, **report.compare(linear)}
         rows.append(compared | {"quadratic_share": report.quadratic_share, "rank": own})
     shapes = [list(shape) for shape in linear.input_shapes]

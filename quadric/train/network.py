@@ -22,7 +22,7 @@ from quadric.train.run_code import function_of, load_code
 from quadric.user_code import listed
 
 MODEL_FIELDS = ("width", "channels", "hidden", "shortcut", "activation")
-CONVERSION_FIELDS = ("rank", "include", "exclude", "layers", "init", "head")
+CONVERSION_FIELDS = ("rank", "include", "exclude", "first", "init", "head")
 
 
 def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:

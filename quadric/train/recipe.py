@@ -48,7 +48,7 @@ SPELLED = ("name", "neuron", "rank", "seed")
 ONE_RATE = tuple("general pure qres lowrank quadralib symmetric bilinear glu cross".split())
 # What a command says by an option of its own; all other fields by --set.
 OPTIONS = (
-    "rank epochs batch_size lr quadratic_lr quadratic_weight_decay weight_decay schedule layers "
+    "rank epochs batch_size lr quadratic_lr quadratic_weight_decay weight_decay schedule first "
     "width activation resize validation limit seed data_dir workers devices strategy accelerator "
     "precision memory_format model dataset loss patience ema keep_every logger"
 ).split()
@@ -98,7 +98,7 @@ class Recipe(BaseModel):
     init: Literal["published", "linear", "random"] = "published"
     include: Selection = None
     exclude: Selection = None
-    layers: Annotated[str, Field(pattern=r"^(all|first:[1-9][0-9]*)$")] | None = None
+    first: Positive | None = None
     head: bool = False
 
     # Training
@@ -245,11 +245,9 @@ class Recipe(BaseModel):
             changes["quadratic_schedule"] = "same"
         if self.neuron == "linear":
             changes |= {"include": None, "exclude": None, "head": False, "neuron_options": {}}
-            changes |= {"init": "published", "layers": None}
+            changes |= {"init": "published", "first": None}
         if self.strategy == "ddp":
             changes["strategy"] = "auto"  # what several processes do, and one has no need of
-        if self.layers == "all":
-            changes["layers"] = None
         if self.schedule != "step":
             changes |= {"milestones": [], "gamma": 0.1}
         if self.schedule != "inverse_sqrt":
@@ -361,8 +359,6 @@ def _one_line(error: ValidationError) -> str:
         return f"field {field!r} is missing: give it a value"
     if kind == "value_error":
         return str(first["ctx"]["error"])
-    if kind == "string_pattern_mismatch":
-        return f"layers must be 'all' or 'first:n' with n >= 1, got {first['input']!r}"
     # A union reports each of its branches: the message of the first one says the rule.
     rule = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     return f"{field} must be {rule}, got {first['input']!r}: give another value"

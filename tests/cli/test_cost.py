@@ -131,7 +131,7 @@ def test_ratios_are_to_linear_even_where_it_is_not_listed() -> None:
 
 def test_first_layers_and_other_inputs() -> None:
     values = json.loads(
-        output("cost", "resnet8", "--neuron", "kervolution", "--layers", "first:3", "--json", "-")
+        output("cost", "resnet8", "--neuron", "kervolution", "--first", 3, "--json", "-")
     )
     assert [row["name"] for row in values["layers"] if row["neuron"]] == [
         "conv1",
@@ -186,7 +186,7 @@ def test_a_comparison_leaves_a_ready_module_alone(nets: Path) -> None:
         (["resnet8", "--input", "3x32"], "layer 'conv1' (Conv2d) refused an input of shape (1, 3,"),
         (["resnet8", "--input", "3xlarge"], "such as 3x32x32, or 128:int64 for token ids, got"),
         (["resnet8", "--input", "3x8x8:floaty"], "got '3x8x8:floaty'"),
-        (["resnet8", "--neuron", "eigen", "--layers", "last:2"], "'first:n'"),
+        (["resnet8", "--neuron", "eigen", "--first", "0"], "--first"),
         (["resnet18", "--neuron", "general"], "max_bytes"),
         (["resnet8", "--wide"], "No such option"),
         (["some_nets:build"], "add --input"),

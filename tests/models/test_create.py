@@ -89,7 +89,7 @@ def test_mlp_keeps_a_linear_head() -> None:
 def test_first_n_counts_the_main_path(n: int, last: str) -> None:
     # The stem and the first 1, 5 and 7 blocks of ResNet-18, none of their 1x1 shortcuts.
     with torch.device("meta"):
-        model = models.create("resnet18", neuron="kervolution", layers=f"first:{n}")
+        model = models.create("resnet18", neuron="kervolution", first=n)
     converted = quadratic(model)
     assert len(converted) == n
     assert converted[0] == "conv1"
@@ -150,7 +150,7 @@ def test_linear_layers_keep_their_activation() -> None:
     with torch.device("meta"):
         small = models.create("mlp", neuron="glu", include=["hidden2"])
         assert activations(small) == ["activation1"]
-        part = models.create("resnet8", neuron="glu", layers="first:2")
+        part = models.create("resnet8", neuron="glu", first=2)
         left = set(activations(models.build("resnet8"))) - set(activations(part))
         assert left == {"act1", "layer1.0.act1"}
 

@@ -64,7 +64,7 @@ def test_the_rank_is_that_of_the_weights() -> None:
         ({"rank": 3}, "with neuron='eigen', rank=3: choose"),
         ({"pretrained": "../digits"}, "no trained weights pretrained='../digits'"),
         ({"num_classes": 5}, r"must be those of the model, got 'fc.bias' of shape \(10,\)"),
-        ({"layers": "first:1"}, "decides which layers are quadratic, and how, got layers"),
+        ({"first": 1}, "decides which layers are quadratic, and how, got first"),
         ({"normalize": True}, "got normalize"),
     ],
 )  # fmt: skip

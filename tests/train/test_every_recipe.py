@@ -136,11 +136,11 @@ def folder_run(tmp_path: Path, **overrides: Any) -> dict[str, Any] | None:
 
 def test_pictures_in_folders(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", classes=3, train=4, test=2)
-    overrides = {"neuron": "kervolution", "layers": "first:3"}
+    overrides = {"neuron": "kervolution", "first": 3}
     result = folder_run(tmp_path, **overrides)
     assert result is not None
     assert (result["neuron"], result["status"]) == ("kervolution", "ok")
-    assert result["settings"]["layers"] == "first:3"
+    assert result["settings"]["first"] == 3
 
 
 def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_process_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
-    grid = {"neuron": ["linear", "eigen"], "hidden": [[4], []], "layers": ["first:1"]}
+    grid = {"neuron": ["linear", "eigen"], "hidden": [[4], []], "first": [1]}
     outcomes = list(sweep(runs(tmp_path, grid, [0])))
     kinds = {(o.run.recipe.neuron, tuple(o.run.recipe.hidden or ())): o for o in outcomes}
     # A perceptron without hidden layers has only its head, and nothing to convert.

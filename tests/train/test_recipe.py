@@ -33,7 +33,7 @@ def resolved(base: Recipe = BASE, **overrides: Any) -> Recipe:
         ({"lr": -0.1}, "lr must be greater than or equal to 0, got -0.1"),
         ({"lr": float("nan")}, "lr must be"),
         ({"schedule": "linear"}, "schedule must be 'constant', 'step', 'cosine', 'onecycle'"),
-        ({"layers": "first:0"}, "layers must be 'all' or 'first:n' with n >= 1, got 'first:0'"),
+        ({"first": 0}, "first must be greater than or equal to 1, got 0"),
         ({"validation": 1.0}, "validation must be less than 1"),
         ({"milestones": [5, 2]}, "milestones must be ascending, got [5, 2]"),
         ({"milestones": []}, "schedule 'step' needs milestones"),
@@ -85,8 +85,7 @@ def test_another_neuron_does_not_inherit_the_rank() -> None:
 def test_fields_that_cannot_matter_make_no_difference() -> None:
     plain = resolved()
     assert resolved(quadratic_lr=0.3).identity() == plain.identity()
-    assert resolved(quadratic_weight_decay=0.3, layers="first:3").identity() == plain.identity()
-    assert resolved(layers="all", neuron="eigen") == resolved(neuron="eigen")
+    assert resolved(quadratic_weight_decay=0.3, first=3).identity() == plain.identity()
     assert resolved(lr=1).identity() == resolved(lr=1.0).identity()
     assert resolved(strategy="ddp").identity() == plain.identity()
     cosine = resolved(schedule="cosine", milestones=[3])
@@ -113,7 +112,7 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "on_broken": "refuse", "model": "resnet32", "width": 2.0, "channels": [1, 2, 3],
         "hidden": [3], "shortcut": "B", "activation": "silu", "neuron": "shared", "rank": 3,
         "neuron_options": {"normalize": True}, "init": "linear", "include": "conv1",
-        "exclude": ["conv1"], "layers": "first:3", "head": True, "epochs": 3, "batch_size": 3,
+        "exclude": ["conv1"], "first": 3, "head": True, "epochs": 3, "batch_size": 3,
         "drop_last": True, "optimizer": "adam", "lr": 0.2, "momentum": 0.8, "nesterov": True,
         "weight_decay": 0.2, "decay_bias_and_norm": False, "quadratic_lr": 0.2,
         "quadratic_weight_decay": 0.2, "quadratic_schedule": "constant", "schedule": "cosine",
