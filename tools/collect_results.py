@@ -23,9 +23,9 @@ from typing import Any
 from evidence_runs import read_csv, read_piece, without_paths, write_csv
 
 from quadric.analysis.analyzing import FILE
+from quadric.runs.reading import read_runs
 from quadric.support import provenance
 from quadric.train import catalog
-from quadric.train.arms import read_results
 
 POINTS = 20
 TUNED = (
@@ -55,7 +55,7 @@ def portable(value: Any) -> Any:
 
 def published(result: dict[str, Any]) -> dict[str, Any]:
     """A result as it is kept: a thin curve, a command that runs elsewhere, no paths."""
-    kept = portable({key: value for key, value in result.items() if key != "path"})
+    kept = portable(result)
     kept["epochs"] = thinned(kept.get("epochs") or [], kept.get("best_epoch"))
     # A copy of a recipe that the package has is that recipe.
     named = re.compile(r"\S*?([\w-]+)\.yaml")
@@ -88,13 +88,14 @@ def collect(
     runs: Sequence[Path], folder: Path, tuning: bool = False, experiment: str | None = None
 ) -> list[Path]:
     """Writes the files of some runs; gives their paths."""
-    found, notes = read_results(runs)
+    found, notes = read_runs(runs)
     for note in notes:
         print(note, file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     rows, files = {}, []
-    for result in found:
-        name, kept = Path(result["path"]).resolve().name.removesuffix(".json"), published(result)
+    for run in found:
+        assert run.path is not None
+        name, kept = run.name, published(run.values)
         if experiment is not None:
             name = f"{experiment}-{name.partition('-')[2]}"
         if tuning:
@@ -102,7 +103,7 @@ def collect(
             continue
         files.append(folder / f"{name}.json")
         provenance.write_json(files[-1], kept)
-        measured, beside = Path(result["path"]) / FILE, folder / f"{name}.analysis.json"
+        measured, beside = run.path / FILE, folder / f"{name}.analysis.json"
         beside.unlink(missing_ok=True)
         if measured.is_file():
             analysis = portable(read_piece(measured))

@@ -18,10 +18,10 @@ from collect_results import published
 
 from quadric import models
 from quadric.models.trained import FOLDER
+from quadric.runs.metrics import METRICS
+from quadric.runs.reading import read_runs
 from quadric.support.writing import whole_file, write_text
-from quadric.train.arms import read_results
 from quadric.train.directory import RunDirectory
-from quadric.train.tasks import METRICS
 
 LIMITS = (
     "Made to try things with, not to be deployed: trained on this one data set, measured on its "
@@ -62,8 +62,8 @@ def card(name: str, result: Mapping[str, Any], limits: str) -> str:
 
 def publish(run: Path, name: str, limits: str, folder: Path = FOLDER) -> Path:
     """Copies the weights of a run, writes their card; gives the path of the weights."""
-    (found,), _ = read_results([run])
-    result = published(found)
+    (found,), _ = read_runs(run)
+    result = published(found.values)
     rank = "" if result["rank"] is None else f"-k{result['rank']}"
     path = folder / name / f"{result['model']}-{result['neuron']}{rank}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from typing import Any
 from evidence_runs import read_csv, read_piece, write_csv
 
 from quadric.data.intervals import Difference, mean_difference
-from quadric.train.tasks import METRICS, Metric
+from quadric.runs.metrics import Metric, metric_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ("images", "translation")
@@ -119,8 +119,9 @@ def _order(key: tuple[str, str]) -> tuple[str, bool, str]:
 def scores(runs: Mapping[int, Mapping[str, Any]]) -> tuple[dict[int, float], Metric]:
     """The score of each seed that did not diverge, and what it is."""
     first = runs[min(runs)]
-    metric = next(m for m in METRICS.values() if f"test_{m.name}" in first)
-    found = {seed: run.get(f"test_{metric.name}") for seed, run in runs.items()}
+    metric = metric_of(first)
+    assert metric is not None
+    found = {seed: run.get(metric.key) for seed, run in runs.items()}
     return {seed: score for seed, score in found.items() if score is not None}, metric
 
 

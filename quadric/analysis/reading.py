@@ -141,7 +141,8 @@ def _recipe_fields() -> tuple[frozenset[str], dict[str, Any]]:
     Without the packages of training none is known, and runs are told apart by every field.
     """
     try:
-        from quadric.train.recipe import DEFAULTS, PLACE
+        from quadric.runs.groups import ENVIRONMENT_FIELDS as PLACE
+        from quadric.train.recipe import DEFAULTS
     except ImportError:
         return frozenset({"seed"}), {}
     return frozenset({"seed", *PLACE}), DEFAULTS

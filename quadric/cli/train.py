@@ -135,9 +135,9 @@ def evaluate(
     Example: quadric evaluate runs/digits-eigen-k9-s0
     """
     require("train", "quadric evaluate")
+    from quadric.runs.tables import facts
     from quadric.support.texttable import text_table
     from quadric.train.evaluation import evaluate
-    from quadric.train.report import rows
 
     place: dict[str, Any] = {"code": code or [], **options.place(data_dir)}
     if test is not None:
@@ -146,7 +146,7 @@ def evaluate(
     for run in runs:
         with options.progress_bar(None, f"testing {run}, batches") as advance:
             found.append(evaluate(run, progress=advance, **place))
-    text = "\n\n".join(text_table(["", str(one["run"])], rows(one)) for one in found)
+    text = "\n\n".join(text_table(["", str(one["run"])], facts(one)) for one in found)
     options.show(text, found if len(found) > 1 else found[0], json_file)
 
 

@@ -8,10 +8,10 @@
     frame = quadric.train.results("runs")
 
 These functions are in `interface`; the commands of the command line call them. `recipe` and
-`catalog` say what a run is, `directory` where it is kept, `training` trains it, `evaluation` and
-`arms` look at runs, `grid` makes many. Only `module`, `averaging`, `callbacks`, `loggers`,
-`checkpoint_plugin`, `profiling` and `fitting` import lightning, which takes seconds: reading a
-recipe or a result does not.
+`catalog` say what a run is, `directory` where it is kept, `training` trains it, `evaluation`
+measures it once more, `grid` makes many, and `quadric.runs` reads and tabulates results. Only
+`module`, `averaging`, `callbacks`, `loggers`, `checkpoint_plugin`, `profiling` and `fitting` import
+lightning, which takes seconds: reading a recipe or a result does not.
 """
 
 from __future__ import annotations

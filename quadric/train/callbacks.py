@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 
 from quadric.data import FolderBatches
 from quadric.layers import QuadraticLayer
+from quadric.runs.metrics import METRICS
 from quadric.share import quadratic_share
 from quadric.support.process import in_notebook
 from quadric.support.progress import duration
@@ -23,7 +24,7 @@ from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_numbers, log_settings
 from quadric.train.module import TrainingModule
 from quadric.train.recipe import Recipe
-from quadric.train.tasks import METRICS, Task
+from quadric.train.tasks import Task
 
 TRIAL, BETWEEN = 5.0, 60.0
 """Seconds of steps before the whole is estimated, and between lines within a long epoch."""

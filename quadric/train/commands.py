@@ -9,15 +9,16 @@ from typing import Any
 
 from quadric.errors import FileError, InputError
 from quadric.models.checkpoints import parse_selection
+from quadric.runs.groups import ENVIRONMENT_FIELDS, group
+from quadric.runs.reading import read_runs
+from quadric.runs.tables import bleu_table, final_report, group_table, to_json
 from quadric.support.process import keep_freed_memory
 from quadric.support.writing import DISK, naming
-from quadric.train import arms, catalog, interface, training
+from quadric.train import catalog, interface, training
 from quadric.train import grid as sweeping
-from quadric.train.bleu_table import bleu_table
 from quadric.train.directory import RUNS
 from quadric.train.processes import INTERRUPTED, InterruptedTraining
-from quadric.train.recipe import PLACE, option_words
-from quadric.train.report import final_report
+from quadric.train.recipe import option_words
 
 DIVERGED = 1
 FAILED = 1
@@ -68,7 +69,7 @@ def train(
         raise FileError(f"{error}; then go on with `{again}`") from None
     if not result:  # not the first of several processes
         return None, "", 0
-    text = final_report(run.directory, result, run.command)
+    text = final_report(run.directory.path, result, run.command)
     if finished:
         # Its numbers are those of the place where it was trained.
         moved = "" if run.moved is None else f" (now {run.moved})"
@@ -95,7 +96,7 @@ def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequ
     if directory.recipe_file.is_file() and not overwrite:
         words = shlex.split(run.resume_command)
         before = directory.recipe()
-        for field in PLACE:  # which the directory says only once the run has begun
+        for field in ENVIRONMENT_FIELDS:  # which the directory says only once the run has begun
             if field != "code" and getattr(run.recipe, field) != getattr(before, field):
                 words += option_words(field, getattr(run.recipe, field))
     else:
@@ -107,10 +108,10 @@ def _again(run: training.Run, run_dir: Path | None, overwrite: bool, given: Sequ
 
 def results(runs: Sequence[Path], markdown: bool = False) -> tuple[dict[str, Any], str, list[str]]:
     """Tabulates runs."""
-    found, notes = arms.finished(runs)
-    groups = arms.group(found)
-    tables = [bleu_table(groups, markdown), arms.tabulate(groups, markdown)]
-    return arms.to_json(groups), "\n\n".join(table for table in tables if table), notes
+    found, notes = read_runs(runs)
+    groups = group(found)
+    tables = [bleu_table(groups, markdown), group_table(groups, markdown)]
+    return to_json(groups), "\n\n".join(table for table in tables if table), notes
 
 
 def grid(named: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, list[Any]]:

@@ -27,11 +27,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from quadric.data.text.scores import SETTINGS
 from quadric.errors import FileError, InputError
+from quadric.runs.groups import ENVIRONMENT_FIELDS
+from quadric.runs.reading import wrong_field
 from quadric.support.writing import PARTIAL, write_text
 from quadric.train import catalog
-from quadric.train.recipe import PLACE, Recipe, make_recipe, option_words
+from quadric.train.recipe import Recipe, make_recipe, option_words
 
 RUNS = Path("runs")
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
@@ -125,7 +126,7 @@ class RunDirectory:
         if field is None:
             return
         remedy = "choose another --run-dir"
-        if field in PLACE:
+        if field in ENVIRONMENT_FIELDS:
             remedy += f", or go on with that run by `{self.resume_command}`"
         raise InputError(
             f"run directory {self.path} holds another recipe ({field} is "
@@ -212,31 +213,6 @@ def _is_leftover(entry: Path) -> bool:
     return entry.name == ".lock" or entry.name.endswith(PARTIAL)
 
 
-def wrong_field(result: Mapping[str, Any]) -> str | None:
-    """What is wrong with the fields of a result that are calculated with; None if nothing is."""
-    numbers = [name for name in result if name.startswith("test_")]
-    for name in (*numbers, "params", "macs", "seconds"):
-        value = result.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            return f"{name} must be a number or null, got {value!r:.80}"
-    if not isinstance(result.get("seed", 0), int):
-        return f"seed must be a whole number, got {result['seed']!r:.80}"
-    share = result.get("quadratic_share")
-    shares = list(share.values()) if isinstance(share, Mapping) else [share]
-    if not all(value is None or isinstance(value, int | float) for value in shares):
-        return f"quadratic_share must hold numbers, got {share!r:.80}"
-    bleu = result.get("bleu")
-    scores = [bleu.get(name) for name in SETTINGS] if isinstance(bleu, Mapping) else [None]
-    if bleu is not None and not all(isinstance(score, int | float) for score in scores):
-        return f"bleu must hold the numbers {', '.join(SETTINGS)}, got {bleu!r:.80}"
-    epochs = result.get("epochs") or []
-    if not isinstance(epochs, list) or not all(
-        isinstance(one, Mapping) and isinstance(one.get("seconds"), int | float) for one in epochs
-    ):
-        return f"epochs must be a list of records with seconds, got {epochs!r:.80}"
-    return None
-
-
 def is_run_directory(text: str) -> bool:
     """Whether what the user named is a run directory rather than a recipe."""
     path = Path(text)
@@ -246,7 +222,9 @@ def is_run_directory(text: str) -> bool:
 def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     """The recipe of a run that is continued, perhaps at another place."""
     values = recipe.model_dump()
-    changed = [k for k, v in overrides.items() if k not in PLACE and values.get(k, v) != v]
+    changed = [
+        k for k, v in overrides.items() if k not in ENVIRONMENT_FIELDS and values.get(k, v) != v
+    ]
     if changed:
         raise InputError(
             f"a run keeps its recipe when it is continued, got {changed[0]}="

@@ -21,12 +21,12 @@ from typing import Any, TextIO
 from quadric import user_code
 from quadric.errors import InputError, QuadricError
 from quadric.layers import neurons
+from quadric.runs.metrics import METRICS
 from quadric.support.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
-from quadric.train.tasks import METRICS
 from quadric.train.training import Run, find_run, train
 
 # Of a process of a sweep: it was told to stop.

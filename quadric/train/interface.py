@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from quadric.errors import InputError
+from quadric.runs.reading import read_runs
+from quadric.runs.tables import facts, run_rows
 from quadric.support.extras import load_extra
 from quadric.support.progress import duration
 from quadric.support.texttable import text_table
-from quadric.train import arms, grid, report, training
+from quadric.train import grid, training
 from quadric.train.directory import RUNS, RunDirectory, is_run_directory
 from quadric.train.network import load_run
 from quadric.train.recipe import Recipe
@@ -83,11 +85,11 @@ class Result:
         return load(self.path, code=self._code)
 
     def __repr__(self) -> str:
-        return text_table(["", str(self.path)], report.rows(self.values))
+        return text_table(["", str(self.path)], facts(self.values))
 
     def _repr_html_(self) -> str:
         cells = [f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in
-                 report.rows(self.values)]  # fmt: skip
+                 facts(self.values)]  # fmt: skip
         head = f"<caption>{html.escape(str(self.path))}</caption>"
         return f"<table>{head}{''.join(cells)}</table>"
 
@@ -297,9 +299,7 @@ def results(
         InputError: if a path is not there, or none of them is finished.
     """
     pandas: Any = load_extra("pandas", "quadric.train.results", "tables")
-    several = [runs] if isinstance(runs, str | os.PathLike | Result) else list(runs)
-    paths = [run.path if isinstance(run, Result) else Path(run) for run in several]
-    frame: pd.DataFrame = pandas.DataFrame(arms.rows(arms.finished(paths)[0]))
+    frame: pd.DataFrame = pandas.DataFrame(run_rows(read_runs(runs)[0]))
     return frame
 
 

@@ -28,18 +28,12 @@ from pydantic import (
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron, neurons
+from quadric.runs.groups import ENVIRONMENT_FIELDS
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Selection: TypeAlias = str | list[str] | None
 
-# Where and how a run is computed. These fields belong to its identity like all others (another
-# directory may hold other data, other kernels round differently), but a run may be continued with
-# other values, because data and machines move.
-PLACE = (
-    *("data_dir", "workers", "accelerator", "kernels", "memory_format"),
-    *("code", "keep_every", "logger"),
-)
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
@@ -279,7 +273,7 @@ class Recipe(BaseModel):
     def first_difference(self, other: Recipe, *, place: bool = True) -> str | None:
         """A field in which two resolved recipes differ; None if they are one run."""
         ours, theirs = self.identity(), other.identity()
-        fields = [key for key in ours if place or key not in PLACE]
+        fields = [key for key in ours if place or key not in ENVIRONMENT_FIELDS]
         return next((key for key in fields if ours[key] != theirs[key]), None)
 
     def differences(self, base: Recipe) -> dict[str, Any]:

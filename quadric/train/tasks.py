@@ -4,8 +4,8 @@ A task turns each batch into a short vector of sums, starting with the number of
 batches, and of processes, add up; metrics are computed from them once, at the end. So nothing
 waits for the device inside an epoch.
 
-A new kind of task is a subclass of `Task`, a line in `METRICS`, and a subclass of `TrainingData` in
-`data.py` that makes it. No other file asks which task it has.
+A new kind of task is a subclass of `Task`, a line in the `METRICS` of `quadric.runs`, and a
+subclass of `TrainingData` in `data.py` that makes it. No other file asks which task it has.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.errors import InputError
+from quadric.runs.metrics import METRICS
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -28,45 +29,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 def no_progress(done: int, total: int) -> None:
     """Shows nothing."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number that runs are judged by.
-
-    Attributes:
-        name: in records; `test_<name>` in a result.
-        label: in tables.
-        higher_is_better: whether a larger one is better.
-        scale: what it is multiplied by when it is shown.
-        digits: how it is shown, a format.
-        unit: what is shown behind it.
-    """
-
-    name: str
-    label: str
-    higher_is_better: bool
-    scale: float = 1.0
-    digits: str = ".4g"
-    unit: str = ""
-
-    def show(self, value: float | None) -> str:
-        """The number as a person reads it."""
-        if value is None:
-            return "not finite"
-        return f"{self.scale * value:{self.digits}}{self.unit}"
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "accuracy", True, 100, ".2f", " %"),
-        Metric("rmse", "RMSE", False),
-        Metric("bleu", "BLEU", True, 1, ".2f"),
-        Metric("perplexity", "perplexity", False),
-    )
-}
-"""What a result is judged by, by name: the first that a result has."""
 
 
 class Task:

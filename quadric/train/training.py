@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from torch import nn
 
 from quadric.errors import InputError
+from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.support.extras import EXTRAS, require
 from quadric.support.process import in_notebook
 from quadric.train import catalog, checkpoints
@@ -26,7 +27,7 @@ from quadric.train.directory import (
 )
 from quadric.train.network import build_network
 from quadric.train.processes import is_first_process, launch, launched
-from quadric.train.recipe import PLACE, Recipe
+from quadric.train.recipe import Recipe
 from quadric.train.run_code import code_words, load_code, modules_of, unnamed
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
@@ -97,7 +98,7 @@ def find_run(
         recipe = continued(directory.recipe(), overrides)
         if not (directory.is_finished and unnamed(recipe, code)):
             recipe = load_code(recipe, code, directory.path)
-        place = {field: getattr(recipe, field) for field in PLACE if field in overrides}
+        place = {key: getattr(recipe, key) for key in ENVIRONMENT_FIELDS if key in overrides}
         command = command_at(directory.command(), place)
         return Run(recipe, directory, command, code=tuple(code))
     base = catalog.load(name, quick)

@@ -66,7 +66,7 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
         (("analyze", OLD / "digits-finished", "--show", "a"), "--show must be whole numbers"),
         (("figures", "nowhere"), "no such run: nowhere"),
         (("figures", OLD / "digits-finished", "--which", "pie"), "--which must be of"),
-        (("report", OLD / "digits-interrupted"), "no result to show: "),
+        (("report", OLD / "digits-interrupted"), "no finished run in "),
         (("report", OLD / "digits-finished", "-o", "no/where.html"), "no directory no"),
     ],
 )

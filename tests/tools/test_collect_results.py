@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from quadric.train.arms import group, read_results
+from quadric.runs.groups import group
+from quadric.runs.reading import read_runs
 from tests.tools.loading import load_tool
 
 
@@ -63,24 +64,29 @@ def test_runs_become_files_without_paths_and_with_a_thin_curve(
     assert 31 in epochs  # the one that was kept
     assert epochs == sorted(set(epochs))
     # What is kept reads as runs do.
-    found, notes = read_results([into])
+    found, notes = read_runs(into)
     assert notes == []
-    assert [sorted(arm.runs) for arm in group(found)] == [[0, 1]]
+    assert [each.seeds for each in group(found)] == [[0, 1]]
 
 
 def test_an_analysis_comes_along_without_pictures(
     tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path / "runs", 0)
-    analysis = {"layers": [], "responses": {"pictures": ["AABA"]}, "command": f"analyze {run}"}
+    analysis = {
+        "version": 1,
+        "layers": [],
+        "responses": {"pictures": ["AABA"]},
+        "command": f"analyze {run}",
+    }
     (run / "analysis.json").write_text(json.dumps(analysis), encoding="utf-8")
     into = tmp_path / "results" / "images"
     tool.main([str(run), "--into", str(into)])
     kept = json.loads((into / "r8-eigen-s0.analysis.json").read_text(encoding="utf-8"))
-    assert kept == {"layers": [], "command": "analyze r8-eigen-s0"}
+    assert kept == {"version": 1, "layers": [], "command": "analyze r8-eigen-s0"}
     # Neither the command nor the summary takes it for a run.
-    assert len(read_results([into])[0]) == 1
-    assert read_results([into])[1] == []
+    (found,), notes = read_runs(into)
+    assert (found.name, notes) == ("r8-eigen-s0", [])
     rows = list(load_tool("results_summary", monkeypatch).of_runs(into))
     assert [row["seeds"] for row in rows] == [1]
 

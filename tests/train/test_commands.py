@@ -58,7 +58,7 @@ def test_train_evaluate_and_results(here: Path) -> None:
     table = quadric("results runs")
     assert table.exit_code == 0
     assert "shared[4] minus linear" in table.stdout
-    assert len(json.loads(quadric("results runs --json -").stdout)["arms"]) == 2
+    assert len(json.loads(quadric("results runs --json -").stdout)["groups"]) == 2
 
 
 def test_the_recorded_command_makes_the_same_run(here: Path) -> None:
@@ -100,7 +100,7 @@ def test_results_of_everything_in_a_folder(here: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "test RMSE" in done.stdout
     assert done.stderr.count("\n") == 1
-    assert "skipped: " in done.stderr
+    assert "demo.json is not the result of a run" in done.stderr
     assert "demo.json" in done.stderr
 
 

@@ -67,7 +67,7 @@ def test_a_sweep_combines_lists_and_gives_results(here: Path) -> None:
     assert len(quadric.train.results(found[:3])) == 3
     assert quadric.train.results(found[0])["path"][0] == str(found[0].path)
     # The table of the command line is of the same runs.
-    assert len(json.loads(output("results", "runs", "--json", "-"))["arms"]) == 4
+    assert len(json.loads(output("results", "runs", "--json", "-"))["groups"]) == 4
 
 
 def test_a_sweep_says_which_run_failed(here: Path) -> None:

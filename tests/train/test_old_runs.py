@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quadric.train.arms import group, read_results, tabulate
+from quadric.runs.groups import group
+from quadric.runs.reading import read_runs
+from quadric.runs.tables import group_table
 from quadric.train.evaluation import evaluate
 from quadric.train.training import find_run, train
 
@@ -51,13 +53,11 @@ def test_a_finished_old_run_is_not_trained_again() -> None:
 
 
 def test_old_runs_are_tabulated() -> None:
-    results, notes = read_results(OLD / name for name in ("digits-finished", "law-finished"))
+    runs, notes = read_runs(OLD / name for name in ("digits-finished", "law-finished"))
     assert notes == []
-    lines = tabulate(group(results)).splitlines()
+    lines = group_table(group(runs)).splitlines()
     assert lines[2].split()[:6] == ["digits", "eigen[3]", "1", "1,045", "16,976", "15.33"]
     assert lines[3].split()[:7] == ["law-lorentz", "shared[8]", "1", "257", "256", "-", "25.46"]
-    _, notes = read_results([OLD / "digits-interrupted"])
-    assert "is not finished" in notes[0]
 
 
 def test_directories_keep_their_names() -> None:

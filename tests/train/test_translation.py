@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 import quadric.train
-from quadric.train import arms, catalog, translation
-from quadric.train.bleu_table import bleu_table
+from quadric.runs.groups import group
+from quadric.runs.reading import read_runs
+from quadric.runs.tables import bleu_table, facts, to_json
+from quadric.train import catalog, translation
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
 from quadric.train.module import TrainingModule
 from quadric.train.network import build_network, load_run
-from quadric.train.report import rows
 from quadric.train.training import Run, find_run, train
 from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
@@ -253,7 +254,7 @@ def test_without_test_files_there_is_no_bleu(tmp_path: Path) -> None:
     assert result["test_loss"] is None
     assert result["test_perplexity"] is None
     assert result["epochs"][0]["val_loss"] > 0
-    shown = dict(rows(result))
+    shown = dict(facts(result))
     assert shown["test"] == "none, as there are no test files"
     assert "test loss" not in shown
 
@@ -339,8 +340,8 @@ def test_results_have_the_layout_of_table_2(tmp_path: Path) -> None:
     result("linear", 1, 15_773_696, None, 26.0)
     for rate in (1e-4, 1e-6):
         result("eigen", 0, 12_567_656, rate, 25.2)
-    found, _ = arms.read_results([tmp_path])
-    groups = sorted(arms.group(found), key=lambda arm: arm.label, reverse=True)
+    found, _ = read_runs(tmp_path)
+    groups = sorted(group(found), key=lambda each: each.first.label, reverse=True)
     table = bleu_table(groups)
     assert table is not None
     lines = [line.split() for line in table.splitlines()]
@@ -348,8 +349,7 @@ def test_results_have_the_layout_of_table_2(tmp_path: Path) -> None:
     assert lines[2] == "13a Yes 25.5 ± 0.7 25.2 25.2".split()
     assert lines[5] == "International No 28.5 ± 0.7 28.2 28.2".split()
     assert lines[6] == "params/M 15.77 12.57 (-20.3 %) 12.57 (-20.3 %)".split()
-    arm = arms.to_json(groups)["arms"][0]
-    assert arm["bleu"]["13a_cased"]["mean"] == 25.5
+    assert to_json(groups)["groups"][0]["bleu"]["13a_cased"]["mean"] == 25.5
 
 
 def test_the_recipes_have_the_settings_of_the_paper() -> None:

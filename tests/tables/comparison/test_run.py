@@ -156,14 +156,16 @@ def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) 
 
 def test_quadric_results_reads_them(done: Comparison) -> None:
     pytest.importorskip("lightning")
-    from quadric.train.arms import group, read_results, tabulate
+    from quadric.runs.groups import group
+    from quadric.runs.reading import read_runs
+    from quadric.runs.tables import group_table
 
     done.write()
     folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]
-    results, notes = read_results(folders)
-    text = tabulate(group(results))
+    runs, notes = read_runs(folders)
+    text = group_table(group(runs))
     assert notes == []
-    assert {result["recipe"] for result in results} == {"compare curved"}  # by table
+    assert {run.recipe for run in runs} == {"compare curved"}  # by table
     assert re.search(r"^eigen\[9\] +1 .* 0\.\d\d\d ", text, re.MULTILINE)
     assert "shared[4] minus linear" in text
 
