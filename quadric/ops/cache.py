@@ -1,7 +1,7 @@
 """Where built libraries are kept: only in a folder that nobody else can write to.
 
-Whoever can put a library there runs code in this process. So a folder, a file and all folders above
-them must belong to this user (those above may belong to root) and be closed to others. What is not
+Whoever can put a library there runs code in this process. So a folder must belong to this user, and
+all folders above it to this user or to root, and all must be closed to others. A folder that is not
 so is neither used nor changed.
 """
 
@@ -11,34 +11,28 @@ import os
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def private_folder(files: str) -> Path:
-    """A folder for libraries; made if there is none."""
+def private_folder() -> Path:
+    """A folder for libraries, made if there is none."""
     problems: list[str] = []
     for folder in _candidates():
-        # Where links point to: a link may be changed after this look, a path without links not.
-        real = Path(os.path.realpath(folder))
-        problem = _make(real) or next(filter(None, map(unsafe, sorted(real.glob(files)))), None)
+        problem = _problem(folder) or _make(folder) or _problem(folder)
         if problem is None:
             if problems:
-                _warn(f"{problems[0]}: kernels are kept in {real} instead")
-            return real
+                _warn(f"{problems[0]}: kernels are kept in {folder} instead")
+            return folder
         problems.append(problem)
     told = "; ".join(problems)
     _warn(f"{told}: fused kernels are off")
     raise RuntimeError(f"{told}: set QUADRIC_CACHE to a folder of your own")
 
 
-def private_files(files: str) -> Iterator[Path]:
-    """Libraries that are there, in the folders of `private_folder`; nothing is made or said."""
-    for folder in _candidates():
-        real = Path(os.path.realpath(folder))
-        if real.is_dir() and not (_above(real.parents) or unsafe(real)):
-            found = sorted(real.glob(files))
-            yield from found if not any(map(unsafe, found)) else ()
+def existing_folders() -> list[Path]:
+    """The folders of `private_folder` that are there and safe; nothing is made or said."""
+    return [folder for folder in _candidates() if folder.is_dir() and _problem(folder) is None]
 
 
 def _warn(message: str) -> None:
@@ -50,53 +44,44 @@ def _warn(message: str) -> None:
 def _candidates() -> Iterator[Path]:
     named = os.environ.get("QUADRIC_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    yield Path(named) if named else Path(base) / "quadric"
-    yield Path(tempfile.gettempdir()) / f"quadric-{_user()}"
+    user = os.getuid() if hasattr(os, "getuid") else None
+    spare = Path(tempfile.gettempdir()) / f"quadric-{user}"
+    for folder in (Path(named) if named else Path(base) / "quadric", spare):
+        # Where links point to: a link may be changed after this look, a path without links not.
+        yield Path(os.path.realpath(folder))
 
 
-def _user() -> int | None:
-    return os.getuid() if hasattr(os, "getuid") else None
+def _problem(folder: Path) -> str | None:
+    """What is wrong with a folder, or with one above it, as far as they exist."""
+    own = open_to_others(folder) if folder.exists() else None
+    above = [path for path in folder.parents if path.exists()]
+    return own or next(filter(None, (open_to_others(path, above=True) for path in above)), None)
 
 
 def _make(folder: Path) -> str | None:
-    """Makes a folder that only this user can enter; says what is wrong with one that exists."""
-    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
-    problem = _above(path for path in folder.parents if path not in missing)
-    if problem is not None:
-        return problem
+    """Makes a folder that only this user can enter, and tries whether it takes files."""
     try:
-        for path in reversed(missing):
-            path.mkdir(mode=0o700, exist_ok=True)  # another process of this user may be as far
-        problem = _above(folder.parents) or unsafe(folder)
-        if problem is None:
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+        for path in reversed((folder, *folder.parents)):
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)  # another process of this user may be as far
+        with tempfile.TemporaryFile(dir=folder):
+            return None
     except OSError as error:
         return f"{folder} cannot be written to ({error.strerror})"
-    return problem
 
 
-def _above(folders: Iterable[Path]) -> str | None:
-    return next(filter(None, (open_to_others(path, sticky=True) for path in folders)), None)
-
-
-def unsafe(path: Path) -> str | None:
-    """What is wrong with a file or folder that exists; None if only this user can change it."""
-    found = path.lstat()
-    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        return f"{path} is neither a file nor a folder"
-    return open_to_others(path, root=False)
-
-
-def open_to_others(path: Path, *, root: bool = True, sticky: bool = False) -> str | None:
-    """Why another user could change a file or folder; None if none could."""
+def open_to_others(path: Path, *, above: bool = False) -> str | None:
+    """Why another user could change a file or folder; one above ours may belong to root."""
     if not hasattr(os, "getuid"):  # a system which keeps a user's folders apart by itself
         return None
-    user, found = os.getuid(), path.lstat()
-    if found.st_uid != user and not (root and found.st_uid == 0):
+    user, status = os.getuid(), path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a link"
+    if status.st_uid != user and not (above and status.st_uid == 0):
         return f"{path} belongs to another user"
     # A group with the user's own number is the user's own.
-    open_to = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != user else 0)
-    if found.st_mode & open_to and not (sticky and found.st_mode & stat.S_ISVTX):
+    writable = stat.S_IWOTH | (stat.S_IWGRP if status.st_gid != user else 0)
+    sticky = above and status.st_mode & stat.S_ISVTX
+    if status.st_mode & writable and not sticky:
         return f"{path} can be changed by other users"
     return None

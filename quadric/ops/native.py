@@ -1,11 +1,10 @@
 """Builds, loads and calls csrc/squares.cpp: the squares in one pass forward and one backward.
 
 `use_kernels(True)` compiles the source with the machine's own C++ compiler, once. The library is
-kept in a folder that is closed to other users (`cache.py`), under a name that depends on the
-source, the compiler and the processor. It gets that name only when it is complete, and is loaded
-only if its checksum is right, because a truncated file would end the process. It is called through
-ctypes and needs neither torch's headers nor a build tool. Importing quadric never builds anything,
-but a library that was built before is used by itself. `QUADRIC_KERNELS=0` in the environment or
+kept in a folder that is closed to other users (`cache.py`). Its name holds a checksum of what it
+was built from and one of itself, so a damaged one is not loaded. It is called through ctypes and
+needs neither torch's headers nor a build tool. Importing quadric never builds anything, but a
+library that was built before is used by itself. `QUADRIC_KERNELS=0` in the environment or
 `use_kernels(False)` turns it off.
 
 The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
@@ -14,7 +13,6 @@ without a compiler, and any failure use torch's own operators; `reason()` says w
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -25,7 +23,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +31,11 @@ import torch
 from torch import Tensor
 
 from quadric.errors import InputError, InputTypeError
+from quadric.ops import torch_views
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
-from quadric.ops.cache import private_files, private_folder
+from quadric.ops.cache import existing_folders, open_to_others, private_folder
 
 _SOURCE = Path(__file__).parent / "csrc" / "squares.cpp"
-_ABI = 9
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
 _FLAGS = (
     "-O3",
@@ -52,15 +49,6 @@ _FLAGS = (
 )
 _SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
-
-_UNFINISHED = "unfinished-"
-"""What the name of a library begins with until it is built."""
-
-_SUM = ".sha256"
-"""What the name of the file with a library's checksum ends with."""
-
-_KILLED_AFTER = 3600.0
-"""Seconds after which an unfinished library belongs to a build that was killed."""
 
 
 @dataclass
@@ -126,7 +114,7 @@ def reason() -> str | None:
 
 def offer() -> str | None:
     """What one call would bring on this machine; None if kernels are used or were switched off."""
-    if _state.reason != _NOT_BUILT or not any(map(shutil.which, _compilers())):
+    if _state.reason != _NOT_BUILT or not _compilers():
         return None
     return (
         "float32 on the CPU would be faster with fused kernels: quadric.use_kernels() builds them, "
@@ -138,17 +126,12 @@ _NOT_BUILT = "not built yet: call quadric.use_kernels(True)"
 
 
 def _compilers() -> list[str]:
-    return [name for name in (os.environ.get("CXX"), "g++", "c++", "clang++") if name]
+    """The C++ compilers of this machine."""
+    names = [name for name in (os.environ.get("CXX"), "g++", "c++", "clang++") if name]
+    return [path for path in map(shutil.which, names) if path]
 
 
-def _compiler() -> str:
-    for name in _compilers():
-        found = shutil.which(name)
-        if found:
-            return found
-    raise RuntimeError("no C++ compiler was found: install g++ or clang++, or set CXX")
-
-
+@functools.cache
 def _processor() -> str:
     """What the machine's own instruction set depends on."""
     try:
@@ -162,101 +145,50 @@ def _processor() -> str:
 _NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 
 
-def _key() -> str:
-    """Of all that a library is built from, but the compiler."""
-    text = _SOURCE.read_bytes()
-    made_of = "\n".join([" ".join(_FLAGS), _NATIVE, _processor(), sys.platform]).encode()
-    return hashlib.sha256(text + made_of).hexdigest()
+def _name(library: bytes | None = None) -> str:
+    """The file name of a built library, or the pattern of all that this machine can use."""
+    made_of = "\n".join([*_FLAGS, _NATIVE, _processor(), sys.platform]).encode()
+    key = hashlib.sha256(_SOURCE.read_bytes() + made_of).hexdigest()[:20]
+    return f"kernels-{key}-{hashlib.sha256(library).hexdigest()[:20] if library else '*'}.so"
 
 
 def _built() -> Path:
-    """A library that was built earlier, by any compiler of this user."""
-    key = _key()
-    for library in private_files(f"kernels-{key[:20]}-*"):
-        if library.suffix == ".so" and _is_whole(library, key):
-            return library
+    """A library that was built earlier by this user, whole and closed to others."""
+    for folder in existing_folders():
+        for library in sorted(folder.glob(_name())):
+            if not open_to_others(library) and library.name == _name(library.read_bytes()):
+                return library
     raise RuntimeError(_NOT_BUILT)
 
 
 def _build() -> Path:
     """Compiles the source unless that has been done, and returns the library's path."""
-    key = _key()
-    folder = private_folder(f"kernels-{key[:20]}-*")
+    folder = private_folder()
     try:
-        compiler = _compiler()
+        return _built()
     except RuntimeError:
-        with contextlib.suppress(RuntimeError):
-            return _built()
-        raise
-    version = _run([compiler, "--version"]).stdout.encode()
-    target = folder / f"kernels-{key[:20]}-{hashlib.sha256(version).hexdigest()[:8]}.so"
-    if _is_whole(target, key):
-        return target
-    _remove_left(folder)
-    handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=folder)
-    os.close(handle)
-    try:
-        attempts = [[_NATIVE, "-fopenmp"], ["-fopenmp"], []]
-        for extra in attempts:
-            command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", unfinished]
-            done = _run(command)
+        compiler = next(iter(_compilers()), None)
+    if compiler is None:
+        raise RuntimeError("no C++ compiler was found: install g++ or clang++, or set CXX")
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place, "made.so")
+        for extra in ([_NATIVE, "-fopenmp"], ["-fopenmp"], []):
+            command = [compiler, *_FLAGS, *extra, str(_SOURCE), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             if done.returncode == 0:
-                written = Path(f"{unfinished}{_SUM}")
-                written.write_text(_checksum(Path(unfinished), key))
-                for file in (unfinished, written):
-                    os.chmod(file, 0o600)
-                # The sum last: until then the library does not count as whole.
-                os.replace(unfinished, target)
-                os.replace(written, _sum_of(target))
-                return target
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        said = next((line for line in lines if "error" in line), lines[0])
-        raise RuntimeError(f"{compiler} failed to build the kernels: {said}")
-    finally:
-        for left in (unfinished, f"{unfinished}{_SUM}"):
-            if os.path.exists(left):
-                os.unlink(left)
-
-
-def _checksum(library: Path, key: str) -> str:
-    """Of a library and what it was built from: one of another source does not pass for it."""
-    return hashlib.sha256(key.encode() + library.read_bytes()).hexdigest()
-
-
-def _sum_of(library: Path) -> Path:
-    return library.with_name(library.name + _SUM)
-
-
-def _is_whole(library: Path, key: str) -> bool:
-    """Whether a library is there, as it was built from this source."""
-    try:
-        return _sum_of(library).read_text() == _checksum(library, key)
-    except (OSError, ValueError):
-        return False
-
-
-def _remove_left(folder: Path) -> None:
-    """Removes what builds left that were killed; one that goes on now is younger."""
-    for file in folder.glob(f"{_UNFINISHED}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - file.stat().st_mtime > _KILLED_AFTER:
-                file.unlink()
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+                made.chmod(0o600)
+                # Under its name it is whole at any time, and so is one that stood there.
+                return made.replace(folder / _name(made.read_bytes()))
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    said = next((line for line in lines if "error" in line), lines[0])
+    raise RuntimeError(f"{compiler} failed to build the kernels: {said}")
 
 
 def _load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
-        abi = library.quadric_abi()
-    except (OSError, AttributeError) as error:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)  # made for another machine: the next call builds it again
-        raise RuntimeError(f"the library {path} could not be loaded ({error}): try again") from None
-    if abi != _ABI:
-        raise RuntimeError(f"the library {path} has version {abi}, not {_ABI}: delete it")
+    except OSError as error:
+        raise RuntimeError(f"the library {path} could not be loaded ({error}): delete it") from None
     for shape in ("star", "full"):
         for name, pointers in (("forward", 3), ("backward", 5)):
             function = getattr(library, f"quadric_{shape}_{name}")
@@ -271,49 +203,31 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _check(library: ctypes.CDLL) -> None:
-    """Compares small cases with results worked out by hand: a broken build is never used."""
-    nine = [2.0] * 9
-    cases: list[tuple[Blocks, list[float], list[float], list[float], list[float]]] = [
-        # blocks, eigenvalues, z, output, gradients of z and eigenvalues for a gradient of ones
-        (
-            eigen_blocks(4, 2),
-            [10.0, 100.0],
-            [1.0, 2.0, 3.0, 4.0],
-            [941.0, 2.0, 3.0, 4.0],
-            [1.0, 41.0, 601.0, 1.0, 4.0, 9.0],
-        ),
-        (
-            eigen_blocks(20, 9),
-            [1.0] * 18,
-            [1.0, *nine] * 2,
-            [37.0, *nine] * 2,
-            ([1.0] + [5.0] * 9) * 2 + [4.0] * 18,
-        ),
-        (
-            shared_blocks(2, 2),
-            [0.0, 10.0, 100.0, 0.0],
-            [1.0, 2.0],
-            [41.0, 102.0],
-            [201.0, 41.0, 1.0, 4.0, 1.0, 4.0],
-        ),
-        (shared_blocks(8, 8), [1.0] * 64, [2.0] * 8, [34.0] * 8, [33.0] * 8 + [4.0] * 64),
-    ]
-    for blocks, values, z, out, gradients in cases:
+    """Compares small cases, exact in float32, with torch: a broken build is never used."""
+
+    def numbers(*shape: int) -> Tensor:
+        count = torch.arange(math.prod(shape), dtype=torch.float32, device="cpu")
+        return (count % 5 - 2).reshape(shape)
+
+    for blocks in (
+        eigen_blocks(4, 2),
+        eigen_blocks(20, 9),
+        shared_blocks(3, 2),
+        shared_blocks(8, 8),
+    ):
+        lam = numbers(blocks.num_eigenvalues)
         for rows, pixels in ((1, 1), (17, 1), (1, 2), (2, 19)):
-            layout = (rows, len(z), pixels)
-            lam = torch.tensor(values, dtype=torch.float32, device="cpu")
-            row = torch.tensor(z, dtype=torch.float32, device="cpu")
-            linear = row.reshape(1, -1, 1).repeat(rows, 1, pixels)
-            found, result = torch.zeros_like(linear), torch.zeros_like(linear)
-            sums = torch.zeros_like(lam)
-            _call(library, "forward", [linear, found, lam], blocks, layout)
-            kept = found if blocks.shape == "star" else linear
-            ones = torch.ones_like(linear)
-            _call(library, "backward", [ones, kept, lam, result, sums], blocks, layout)
-            got = [found[-1, :, -1].tolist(), result[-1, :, -1].tolist()]
-            got.append((sums / (rows * pixels)).tolist())
-            if got != [out, gradients[: len(z)], gradients[len(z) :]]:
-                raise RuntimeError(f"the kernels computed a wrong result in their self-test: {got}")
+            layout = (rows, blocks.channels, pixels)
+            z, grad = numbers(*layout), numbers(*layout) + 1
+            out, wanted = torch.zeros_like(z), torch.zeros_like(z)
+            result, sums = torch.zeros_like(z), torch.zeros_like(lam)
+            _call(library, "forward", [z, out, lam], blocks, layout)
+            torch_views.forward(z, wanted, lam, blocks, -2)
+            kept = wanted if blocks.shape == "star" else z
+            _call(library, "backward", [grad, kept, lam, result, sums], blocks, layout)
+            slopes = torch_views.backward(grad, kept, lam, blocks, -2)
+            if not all(map(torch.equal, (out, result, sums), (wanted, *slopes))):
+                raise RuntimeError(f"the kernels failed their self-test for {blocks}, {layout}")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,21 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs rights 
 PLANTED = """
 #include <sys/stat.h>
 __attribute__((constructor)) static void ran(void) { mkdir("%s", 0700); }
-int quadric_abi(void) { return 0; }
 """
+
+
+def run(code: str, **environment: str) -> list[str]:
+    """The lines that some code prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
 
 SWITCH_ON = """
 import warnings, quadric
@@ -30,19 +44,6 @@ with warnings.catch_warnings(record=True) as told:
     active = quadric.use_kernels(True)
 print(active, *(str(warning.message) for warning in told), sep="\\n")
 """
-
-
-def switch_on(**environment: str) -> list[str]:
-    """In a process of its own: whether the kernels are active, and the warnings."""
-    done = subprocess.run(
-        [sys.executable, "-c", SWITCH_ON],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -57,189 +58,143 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
+    """What a planted library leaves when it is loaded."""
     return tmp_path / "it ran"
 
 
-def plant(folder: Path, built: Path, trace: Path) -> Path:
-    """Puts a library of somebody else's under the name of ours, with the right checksum."""
-    folder.mkdir(parents=True)
+def plant(folder: Path, trace: Path) -> Path:
+    """Puts a library of somebody else's under a name of ours, with the right checksum."""
+    folder.mkdir(parents=True, mode=0o700)
     source = folder.parent / "planted.c"
     source.write_text(PLANTED % trace)
-    library = folder / built.name
-    compiler = native._compiler()
-    command = [compiler, "-x", "c", "-shared", "-fPIC", str(source), "-o", str(library)]
+    made = folder.parent / "planted.so"
+    command = [native._compilers()[0], "-x", "c", "-shared", "-fPIC", str(source), "-o", str(made)]
     subprocess.run(command, check=True)
-    key = key_of(built)
-    native._sum_of(library).write_text(native._checksum(library, key))
-    assert native._is_whole(library, key)
-    library.chmod(0o600)
-    native._sum_of(library).chmod(0o600)
+    made.chmod(0o600)
+    return made.rename(folder / native._name(made.read_bytes()))
+
+
+def copied(built: Path, folder: Path) -> Path:
+    shutil.copytree(built.parent, folder)
     folder.chmod(0o700)
-    return library
+    return folder / built.name
 
 
-def key_of(built: Path) -> str:
-    """What `_build` calls the source; its file has the beginning of it in its name."""
-    found: list[str] = []
-    original = native._is_whole
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            native, "_is_whole", lambda file, key: found.append(key) or original(file, key)
-        )
-        patch.setenv("QUADRIC_CACHE", str(built.parent))
-        assert native._build() == built
-    return found[0]
+def others_can_write(library: Path) -> None:
+    library.parent.chmod(0o777)
 
 
-def others_can_write(folder: Path, library: Path) -> None:
-    folder.chmod(0o777)
-
-
-def the_group_can_write(folder: Path, library: Path) -> None:
+def the_group_can_write(library: Path) -> None:
     if os.getuid() == 0:
-        os.chown(folder, 0, 12345)
+        os.chown(library.parent, 0, 12345)
     elif os.getgid() == os.getuid():
         pytest.skip("the only group is the user's own")
-    folder.chmod(0o770)
+    library.parent.chmod(0o770)
 
 
-def others_can_write_above(folder: Path, library: Path) -> None:
-    folder.parent.chmod(0o777)
+def others_can_write_above(library: Path) -> None:
+    library.parent.parent.chmod(0o777)
 
 
-def others_can_write_the_library(folder: Path, library: Path) -> None:
+def the_folder_is_anothers(library: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(library.parent, 12345, 12345)
+
+
+def others_can_write_the_library(library: Path) -> None:
     library.chmod(0o666)
 
 
-def others_can_write_the_checksum(folder: Path, library: Path) -> None:
-    native._sum_of(library).chmod(0o666)
+def the_library_is_a_link(library: Path) -> None:
+    elsewhere = library.rename(library.parent.parent / "elsewhere.so")
+    library.symlink_to(elsewhere)
 
 
-def the_library_is_a_link(folder: Path, library: Path) -> None:
-    library.rename(folder.parent / "elsewhere.so")
-    library.symlink_to(folder.parent / "elsewhere.so")
-
-
-def the_folder_is_anothers(folder: Path, library: Path) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root can give a folder away")
-    os.chown(folder, 12345, 12345)
-
-
-def the_library_is_anothers(folder: Path, library: Path) -> None:
+def the_library_is_anothers(library: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can give a file away")
     os.chown(library, 12345, 12345)
 
 
-OPENED = [
-    others_can_write,
-    the_group_can_write,
-    others_can_write_above,
-    others_can_write_the_library,
-    others_can_write_the_checksum,
-    the_library_is_a_link,
-    the_folder_is_anothers,
-    the_library_is_anothers,
-]
-
-
-@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize(
+    ("opened", "warned"),
+    [
+        (others_can_write, True),
+        (the_group_can_write, True),
+        (others_can_write_above, True),
+        (the_folder_is_anothers, True),
+        (others_can_write_the_library, False),
+        (the_library_is_a_link, False),
+        (the_library_is_anothers, False),
+    ],
+)
 def test_a_planted_library_is_neither_used_nor_changed(
-    built: Path, tmp_path: Path, opened: Callable[[Path, Path], None]
+    built: Path, tmp_path: Path, trace: Path, opened: Callable[[Path], None], warned: bool
 ) -> None:
-    folder = tmp_path / "shared" / "quadric"
-    library = plant(folder, built, tmp_path / "it ran")
-    opened(folder, library)
-    before = sorted((path, path.lstat().st_mtime_ns) for path in folder.parent.rglob("*"))
-    mine = tmp_path / "temporary" / f"quadric-{os.getuid()}"
-    shutil.copytree(built.parent, mine)  # so that nothing needs to be built
+    library = plant(tmp_path / "shared" / "quadric", trace)
+    opened(library)
+    place = tmp_path / "shared"
+    before = sorted((path, path.lstat().st_mtime_ns) for path in place.rglob("*"))
+    mine = copied(built, tmp_path / "temporary" / f"quadric-{os.getuid()}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUADRIC_CACHE", str(folder))
-        patch.setattr(tempfile, "tempdir", str(mine.parent))
-        with pytest.warns(UserWarning, match="kernels are kept in") as told:
-            assert native._build() == mine / built.name
-    assert len(told) == 1
-    assert f": kernels are kept in {mine} instead; set QUADRIC_CACHE" in str(told[0].message)
-    after = sorted((path, path.lstat().st_mtime_ns) for path in folder.parent.rglob("*"))
-    assert after == before
+        patch.setenv("QUADRIC_CACHE", str(library.parent))
+        patch.setattr(tempfile, "tempdir", str(mine.parent.parent))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert native._build() == native._built() == mine
+    assert len(told) == warned
+    instead = f": kernels are kept in {mine.parent} instead; set QUADRIC_CACHE"
+    assert all(instead in str(each.message) for each in told)
+    assert before == sorted((path, path.lstat().st_mtime_ns) for path in place.rglob("*"))
 
 
 def test_a_planted_library_does_not_run(built: Path, tmp_path: Path, trace: Path) -> None:
-    """The same in a process of its own, in the user's cache."""
-    plant(tmp_path / "cache" / "quadric", built, trace).parent.chmod(0o777)
-    mine = tmp_path / "temporary" / f"quadric-{os.getuid()}"
-    shutil.copytree(built.parent, mine)
-    places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(mine.parent)}
-    active, *told = switch_on(QUADRIC_CACHE="", **places)
+    """In a process of its own, in the user's cache; and in a folder of our own it would."""
+    library = plant(tmp_path / "cache" / "quadric", trace)
+    library.parent.chmod(0o777)
+    mine = copied(built, tmp_path / "temporary" / f"quadric-{os.getuid()}")
+    places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(mine.parent.parent)}
+    active, told = run(SWITCH_ON, QUADRIC_CACHE="", **places)
     assert not trace.exists()
     assert active == "True"
-    assert len(told) == 1
-    assert f"can be changed by other users: kernels are kept in {mine} instead" in told[0]
-
-
-def test_a_planted_library_would_run(built: Path, tmp_path: Path, trace: Path) -> None:
-    """What the other tests rest on: in a folder of our own that library is loaded."""
-    plant(tmp_path / "mine", built, trace)
-    switch_on(QUADRIC_CACHE=str(tmp_path / "mine"))
+    assert f"can be changed by other users: kernels are kept in {mine.parent} instead" in told
+    library.parent.chmod(0o700)
+    run(SWITCH_ON, QUADRIC_CACHE="", **places)
     assert trace.is_dir()
 
 
-def test_without_a_safe_folder_the_plain_path_runs(built: Path, tmp_path: Path) -> None:
+def test_without_a_safe_folder_the_plain_path_runs(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    active, *told = switch_on(QUADRIC_CACHE=str(folder), TMPDIR=str(folder))
+    active, told = run(SWITCH_ON, QUADRIC_CACHE=str(folder), TMPDIR=str(folder))
     assert active == "False"
-    assert len(told) == 1
-    assert f"{folder} can be changed by other users" in told[0]
-    assert "fused kernels are off" in told[0]
+    assert f"{folder} can be changed by other users" in told
+    assert "fused kernels are off" in told
     assert not list(folder.iterdir())
 
 
-def test_folders_that_we_make_are_closed(built: Path) -> None:
+def test_what_we_make_is_closed(built: Path) -> None:
+    assert built.stat().st_mode & 0o777 == 0o600
     for folder in (built.parent, built.parent.parent):
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_behind_a_link_is_judged_where_it_is(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    real.mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(real)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUADRIC_CACHE", str(tmp_path / "link"))
-        assert cache.private_folder("*") == real
-        (tmp_path / "open").mkdir()
-        (tmp_path / "open").chmod(0o777)
-        (tmp_path / "link").unlink()
-        (tmp_path / "link").symlink_to(tmp_path / "open")
-        patch.setattr(tempfile, "tempdir", str(tmp_path))
-        with pytest.warns(UserWarning, match="open can be changed by other users"):
-            assert cache.private_folder("*") != tmp_path / "open"
-
-
-def test_a_library_of_another_source_is_built_again(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.filterwarnings("error")
+def test_a_folder_behind_a_link_is_judged_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = tmp_path / "squares.cpp"
-    changed.write_text('extern "C" int quadric_abi() { return 0; }')
-    monkeypatch.setattr(native, "_SOURCE", changed)
-    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
-    made = native._build()
-    for old, new in ((built, made), (native._sum_of(built), native._sum_of(made))):
-        shutil.copy(old, new)  # the old one under the new one's name
-    assert native._build() == made
-    assert made.read_bytes() != built.read_bytes()
-
-
-def test_without_a_compiler_a_library_that_was_built_is_used(built: Path, tmp_path: Path) -> None:
-    none = {"PATH": str(tmp_path), "CXX": ""}
-    assert switch_on(QUADRIC_CACHE=str(built.parent), **none) == ["True"]
-    damaged = tmp_path / "damaged"
-    shutil.copytree(built.parent, damaged)
-    damaged.chmod(0o700)
-    (damaged / built.name).write_bytes(built.read_bytes()[:-1])
-    assert switch_on(QUADRIC_CACHE=str(damaged), **none) == ["False"]
+    for name, mode in (("real", 0o700), ("open", 0o777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        (tmp_path / f"to {name}").symlink_to(tmp_path / name)
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "to real"))
+    assert cache.private_folder() == tmp_path / "real"
+    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "to open"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.warns(UserWarning, match="open can be changed by other users"):
+        assert cache.private_folder() == tmp_path / f"quadric-{os.getuid()}"
 
 
 # --- a library that was built before is used by itself --------------------------------------------
@@ -259,51 +214,34 @@ print(str(report).splitlines()[-1].split(":")[0])
 OFFER = "float32 on the CPU would be faster with fused kernels"
 
 
-def converted(folder: Path, **more: str) -> list[str]:
-    """In a process of its own: active, the reason, and how the last lines of reports begin.
-
-    The reports are of eigen, of a neuron and of a dtype that kernels do not serve, and of eigen
-    where there is no compiler.
-    """
-    environment = {**os.environ, "QUADRIC_CACHE": str(folder), "QUADRIC_KERNELS": ""} | more
-    command = [sys.executable, "-W", "error", "-c", CONVERT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def copy_of(built: Path, folder: Path) -> Path:
-    folder.mkdir(parents=True, mode=0o700)
-    for file in (built, native._sum_of(built)):
-        shutil.copy(file, folder)
-    return folder
+def converted(cache: Path, **environment: str) -> list[str]:
+    """In a process that never switches kernels on: whether they are, why not, and four reports."""
+    environment = {"QUADRIC_KERNELS": "", "TMPDIR": str(cache.parent), **environment}
+    return run(CONVERT, QUADRIC_CACHE=str(cache), **environment)
 
 
 def test_what_was_built_is_used_without_being_asked(built: Path, tmp_path: Path) -> None:
-    folder = copy_of(built, tmp_path / "cache")
-    assert converted(folder) == ["True", "None", *["parameters"] * 4]
-    active, reason, *last = converted(folder, QUADRIC_KERNELS="0")
+    assert converted(built.parent) == ["True", "None", *["parameters"] * 4]
+    active, reason, *last = converted(built.parent, QUADRIC_KERNELS="0")
     assert (active, last) == ("False", ["parameters"] * 4)
     assert "switched off by QUADRIC_KERNELS=0" in reason
+    none = {"PATH": str(tmp_path), "CXX": "", "QUADRIC_CACHE": str(built.parent)}
+    assert run(SWITCH_ON, **none) == ["True"]  # no compiler is needed
 
 
 def test_where_none_is_built_the_report_offers_it(tmp_path: Path) -> None:
     folder = tmp_path / "none"
-    found = converted(folder, TMPDIR=str(tmp_path))
-    assert found == ["False", native._NOT_BUILT, OFFER, *["parameters"] * 3]
+    assert converted(folder) == ["False", native._NOT_BUILT, OFFER, *["parameters"] * 3]
     assert not folder.exists()  # nothing is made before it is asked for
 
 
+@pytest.mark.parametrize("opened", [others_can_write, others_can_write_the_library, None])
 def test_what_others_could_have_written_or_is_damaged_is_not_used_by_itself(
-    built: Path, tmp_path: Path, trace: Path
+    built: Path, tmp_path: Path, opened: Callable[[Path], None] | None
 ) -> None:
-    planted = plant(tmp_path / "open", built, trace)
-    planted.parent.chmod(0o777)
-    assert converted(planted.parent, TMPDIR=str(tmp_path))[0] == "False"
-    planted.parent.chmod(0o700)
-    planted.chmod(0o666)
-    assert converted(planted.parent, TMPDIR=str(tmp_path))[0] == "False"
-    assert not trace.exists()
-    damaged = copy_of(built, tmp_path / "damaged") / built.name
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert converted(damaged.parent, TMPDIR=str(tmp_path))[:2] == ["False", native._NOT_BUILT]
+    library = copied(built, tmp_path / "cache")
+    if opened is None:
+        library.write_bytes(library.read_bytes()[:-1])
+    else:
+        opened(library)
+    assert converted(library.parent)[:2] == ["False", native._NOT_BUILT]

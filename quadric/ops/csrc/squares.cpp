@@ -499,8 +499,6 @@ static void full_backward_rows(const float *grad, const float *z, const float *l
 
 extern "C" {
 
-int quadric_abi() { return 9; }
-
 // `z` and `y` may be the same tensor.
 #define FORWARD(shape)                                                                                                    \
     void quadric_##shape##_forward(const float *z, float *y, const float *lam, const int32_t *start, const int32_t *size, \
