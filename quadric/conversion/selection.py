@@ -309,8 +309,10 @@ def is_shortcut(target: Target) -> bool:
 
 def find_heads(model: nn.Module, targets: list[Target], traced: Trace | None) -> list[Target]:
     """Finds the heads of a network."""
-    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    outputs = [t for t in targets if id(getattr(t.module, "weight", None)) in tied]
+    # Not by the attribute: a weight with a spectral norm would change when it is read.
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    tied = {id(m._parameters["weight"]) for m in embeddings if "weight" in m._parameters}
+    outputs = [t for t in targets if id(t.module._parameters.get("weight", model)) in tied]
     heads = [t for t in outputs if traced is not None and id(t.module) in traced.makes_output]
     last = _last_head(model, targets, traced, outputs)
     return heads if last is None or last in heads else [*heads, last]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +15,13 @@ from torch.nn.utils import parametrizations
 
 import quadric
 from quadric.conversion.convert import plan_conversion
+from quadric.conversion.report import ConversionReport, Converted
 from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention
 from tests.networks import (
     NETWORKS,
     Mixed,
     ReadsWeights,
     Shared,
-    UNet,
     assert_untouched,
     curve_,
     quadratic_layers,
@@ -49,28 +49,25 @@ def outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
     return results
 
 
+def assert_same(got: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
 # --- the same function ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_the_same_function_before_and_after(name: str) -> None:
+def test_every_kind_of_network(name: str) -> None:
+    """The same function before and after, squares that learn and count, the way back."""
     build, make_inputs = NETWORKS[name]
     model, inputs = build(), make_inputs()
-    before = outputs(copy.deepcopy(model), inputs)
+    before, plain = outputs(copy.deepcopy(model), inputs), copy.deepcopy(model)
     report = quadric.convert_(model, rank=4)
     assert report.lossless
-    assert len(report.converted) >= 2
-    for got, expected in zip(outputs(model, inputs), before, strict=True):
-        torch.testing.assert_close(got, expected, **CLOSE)
-
-
-@pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_every_converted_layer_is_alive_and_learns(name: str) -> None:
-    build, make_inputs = NETWORKS[name]
-    model, inputs = build(), make_inputs()
-    report = quadric.convert_(model, rank=4)
+    assert len(set(report.names)) == len(report.names) >= 2
+    assert_same(outputs(model, inputs), before)
     layers = quadratic_layers(model)
-    assert layers
     model(*inputs).square().sum().backward()
     for layer_name, layer in layers.items():
         gradient = layer.eigenvalues.grad
@@ -80,12 +77,19 @@ def test_every_converted_layer_is_alive_and_learns(name: str) -> None:
     # Without gradients, in eval mode, each layer's squares reach the output as well.
     model.eval()
     with torch.no_grad():
-        plain = model(*inputs)
         for layer_name, layer in layers.items():
             layer.eigenvalues.fill_(0.3)
-            assert (model(*inputs) - plain).abs().max() > 1e-4, layer_name
+            assert (model(*inputs) - before[2]).abs().max() > 1e-4, layer_name
             layer.eigenvalues.zero_()
-    assert len(report.names) == len(set(report.names))
+    # Its state goes to a twin, and that of the plain network comes back to it.
+    curve_(model)
+    twin = build()
+    quadric.convert_(twin, rank=4)
+    twin.load_state_dict(model.state_dict())
+    torch.testing.assert_close(twin.eval()(*inputs), model(*inputs))
+    torch.testing.assert_close(copy.deepcopy(model)(*inputs), model(*inputs))
+    model.load_state_dict(plain.state_dict())
+    assert_same(outputs(model, inputs), before)
 
 
 @pytest.mark.parametrize("neuron", sorted(set(quadric.neurons()) - {"linear"}))
@@ -108,8 +112,7 @@ def test_every_neuron(neuron: str) -> None:
     after = outputs(model, (x,))
     if neuron in CAN_BE_LINEAR:
         assert report.lossless
-        for got, expected in zip(after, before, strict=True):
-            torch.testing.assert_close(got, expected, **CLOSE)
+        assert_same(after, before)
         assert "re-initialized" not in str(report)
     else:
         assert not report.lossless
@@ -127,24 +130,7 @@ def test_attention_of_every_neuron(neuron: str) -> None:
     report = quadric.convert_(model, neuron=neuron)
     assert report.names == ["0.self_attn", "0.linear1", "0.linear2"]
     assert isinstance(model[0].self_attn, QuadraticMultiheadAttention)
-    for got, expected in zip(outputs(model, (x,)), before, strict=True):
-        torch.testing.assert_close(got, expected, **CLOSE)
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, once
-def test_padding_masks_in_eval_compare_at_unpadded_positions() -> None:
-    model = ReadsWeights()
-    x = torch.randn(3, 5, 6)
-    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])
-    with torch.no_grad():
-        before = copy.deepcopy(model).eval()(x, padding)
-        quadric.convert_(model)
-        after = model.eval()(x, padding)
-    torch.testing.assert_close(after[~padding], before[~padding], **CLOSE)
-    # torch's nested tensors put zeros behind the encoder at padded positions, the plain path does
-    # not: the head makes its bias of zeros.
-    torch.testing.assert_close(before[padding], model.head.bias.expand(3, 3), **CLOSE)
-    assert (after[padding] - before[padding]).abs().max() > 1e-3
+    assert_same(outputs(model, (x,)), before)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -193,26 +179,6 @@ def test_the_fused_paths_come_back() -> None:
     assert not [name for m in model.modules() for name in vars(m) if "quadric" in name]
 
 
-def test_in_place_activations_give_the_plain_gradients() -> None:
-    def build(inplace: bool) -> nn.Module:
-        torch.manual_seed(1)
-        return nn.Sequential(
-            nn.Conv2d(2, 8, 3), nn.ReLU(inplace), nn.Conv2d(8, 6, 3), nn.Hardtanh(inplace=inplace)
-        )
-
-    x = torch.randn(2, 2, 8, 8)
-    gradients = []
-    for inplace in (True, False):
-        model = build(inplace)
-        quadric.convert_(model, rank=3)
-        torch.manual_seed(2)
-        curve_(model)
-        model(x).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    for got, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(got, expected)
-
-
 # --- what is kept ---------------------------------------------------------------------------------
 
 
@@ -223,17 +189,6 @@ def test_parameters_are_the_same_objects() -> None:
     after = dict(model.named_parameters())
     assert all(after[name] is p for name, p in parameters.items())
     assert set(after) - set(parameters) == {"0.eigenvalues", "2.eigenvalues"}
-
-
-def test_an_optimizer_made_before_still_trains_the_weights() -> None:
-    model = small()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    quadric.convert_(model)
-    weight = model[0].weight.detach().clone()
-    model(torch.randn(4, 6)).square().sum().backward()
-    optimizer.step()
-    assert not torch.equal(model[0].weight, weight)
-    assert not model[0].eigenvalues.any()  # it does not know them
 
 
 def test_dtype_device_training_and_frozen_weights() -> None:
@@ -250,15 +205,13 @@ def test_dtype_device_training_and_frozen_weights() -> None:
         meta = small()
     quadric.convert_(meta)
     assert meta[0].eigenvalues.is_meta
-
-
-def test_frozen_layers_that_are_drawn_anew_stay_frozen() -> None:
-    model = small()
-    model[0].requires_grad_(False)
-    quadric.convert_(model, neuron="kervolution")
-    assert not model[0].weight.requires_grad
-    assert not model[0].bias.requires_grad
-    assert model[2].weight.requires_grad
+    # Layers that are drawn anew stay frozen, too.
+    drawn = small()
+    drawn[0].requires_grad_(False)
+    quadric.convert_(drawn, neuron="kervolution")
+    assert [p.requires_grad for p in (*drawn[0].parameters(), drawn[2].weight)] == [False] * 2 + [
+        True
+    ]
 
 
 def test_hooks_stay_and_their_handles_remove_them() -> None:
@@ -314,115 +267,111 @@ def test_shared_layers_stay_shared_and_tied_weights_tied() -> None:
     )
 
 
-def test_tied_weights_are_left_by_a_start_that_would_replace_them() -> None:
-    model = Shared()
-    report = quadric.convert_(model, neuron="kervolution")
-    reasons = {s.name: s.reason for s in report.skipped}
-    assert "shared with another layer" in reasons["decode"]
-    assert model.decode.weight is model.embed.weight
+class OwnConv(nn.Conv2d):
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(input, weight * 2, bias)
 
 
-def test_tied_packed_attention_is_left() -> None:
-    model = nn.ModuleList([nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 2)])
-    model[1].in_proj_weight = model[0].in_proj_weight
-    model.append(nn.Linear(8, 8))
-    report = quadric.convert_(model)
-    assert report.names == ["2"]
-    assert [s.reason for s in report.skipped] == [
-        "its in_proj_weight is shared with another layer"
-    ] * 2
+class Buffered(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("scale", torch.ones(4))
 
 
-def test_what_is_skipped_and_why() -> None:
+class Twice(nn.Linear):
+    def twice(self, input: Tensor) -> Tensor:
+        return 2 * self(input)
+
+
+class Special(Tensor):
+    pass
+
+
+def changed(change: Callable[[Any], object], layer: Any = None) -> nn.Module:
+    layer = nn.Linear(4, 4) if layer is None else layer
+    change(layer)
+    return layer
+
+
+def quantized() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch means to drop these layers
+        return torch.ao.nn.quantized.dynamic.Linear(4, 4)
+
+
+def with_weight(values: Tensor) -> nn.Module:
+    return changed(lambda m: setattr(m, "weight", nn.Parameter(values)))
+
+
+def tied(name: str, *layers: Any) -> nn.Module:
+    setattr(layers[1], name, getattr(layers[0], name))
+    return nn.ModuleList(layers)
+
+
+def attention() -> nn.Module:
+    return nn.MultiheadAttention(8, 2)
+
+
+KERVOLUTION = {"neuron": "kervolution"}
+# What stays as it is, the options, and the reason.
+LEFT: list[tuple[Callable[[], nn.Module], dict[str, Any], str]] = [
+    (lambda: OwnConv(3, 8, 3), {}, "OwnConv is a subclass with its own _conv_forward"),
+    (lambda: Twice(4, 20), {}, "Twice is a subclass with its own twice"),
+    (Buffered, {}, "it has its own parameters, buffers or modules (scale)"),
+    (lambda: changed(lambda m: setattr(m, "forward", id)), {}, "replaced on the instance"),
+    (lambda: changed(lambda m: setattr(m, "out_features", 9)), {}, "where (9, 4) was expected"),
+    (lambda: nn.Linear(4, 1), {}, "no room for a feature"),
+    (lambda: with_weight(torch.ones(4, 4, dtype=torch.cfloat)), {}, "the dtype torch.complex64"),
+    (lambda: with_weight(torch.ones(4, 4).as_subclass(Special)), {}, "special tensor (Special)"),
+    (lambda: parametrizations.spectral_norm(nn.Linear(4, 4)), {}, "its weight is computed"),
+    (quantized, {}, "it is quantized"),
+    (lambda: nn.ConvTranspose1d(4, 8, 2), {"neuron": "shared"}, "for the neuron eigen alone, not"),
+    (lambda: nn.Conv1d(12, 12, 3, groups=12), {}, "depthwise convolution"),
+    (lambda: nn.Conv1d(24, 24, 1, groups=6), {}, "small groups: 4 outputs each do not hold one ne"),
+    (lambda: QuadraticLinear(4, 4), {}, "already quadratic (eigen)"),
+    (
+        lambda: changed(lambda m: m.register_load_state_dict_pre_hook(lambda *_: None)),
+        {},
+        "it has a load_state_dict pre-hook",
+    ),
+    (lambda: tied("in_proj_weight", attention(), attention()), {}, "in_proj_weight is shared with"),
+    (
+        lambda: tied("weight", nn.Embedding(7, 4), nn.Linear(4, 7)),
+        KERVOLUTION,
+        "its weight is shared with another layer, and this start would replace it",
+    ),
+    (
+        lambda: tied("bias", nn.Linear(4, 4), nn.Linear(4, 4)),
+        {"neuron": "fan", "init": "published"},
+        "its bias is shared with another layer",
+    ),
+    (attention, KERVOLUTION, "attention is converted where the neuron can represent it"),
+]
+
+
+@pytest.mark.parametrize(("build", "options", "reason"), LEFT)
+def test_what_is_left_and_why(
+    build: Callable[[], nn.Module], options: dict[str, Any], reason: str
+) -> None:
+    model = nn.ModuleDict({"odd": build(), "fine": nn.Linear(12, 12)})
+    before = snapshot(model["odd"])
+    report = quadric.convert_(model, **options)
+    assert report.names == ["fine"]
+    assert report.skipped
+    for skipped in report.skipped:
+        assert reason in skipped.reason
+        assert f"left: {skipped.reason}" in str(report)
+    assert_untouched(model["odd"], before)
+    with pytest.raises(ValueError, match="every layer that matched was skipped"):
+        quadric.convert_(model, include="odd.*", **options)
+
+
+def test_what_is_held_outside_of_the_submodules_is_left() -> None:
     report = quadric.convert_(Mixed())
     reasons = {s.name: s.reason for s in report.skipped}
     assert report.names == ["grouped", "plain", "last"]
-    assert "computed" in reasons["normed"]
-    assert "depthwise" in reasons["depthwise"]
-    assert reasons["tiny_groups"] == "small groups: 4 outputs each do not hold one neuron of rank 9"
-    assert reasons["scaled"] == "Scaled is a subclass with its own forward"
     assert "held outside of the submodules (by steps)" in reasons["frozen"]
     assert "by steps" in reasons["hidden"]
-    for name, reason in reasons.items():
-        assert f"{name} " in str(report)
-        assert f"left: {reason}" in str(report)
-
-
-def test_other_layers_that_cannot_be_replaced() -> None:
-    class OwnConv(nn.Conv2d):
-        def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            return super()._conv_forward(input, weight * 2, bias)
-
-    class Buffered(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(4, 4)
-            self.register_buffer("scale", torch.ones(4))
-
-    patched = nn.Linear(4, 4)
-    patched.forward = lambda input: input  # type: ignore[method-assign]
-    pruned = nn.Linear(4, 6)
-    pruned.out_features = 4
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch means to drop these layers
-        quantized = torch.ao.nn.quantized.dynamic.Linear(4, 4)
-    whole = nn.Linear(4, 4)
-    whole.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.cfloat))
-    model = nn.ModuleDict(
-        {
-            "conv": OwnConv(3, 8, 3),
-            "buffered": Buffered(),
-            "patched": patched,
-            "one": nn.Linear(4, 1),
-            "pruned": pruned,
-            "complex": whole,
-            "normed": parametrizations.spectral_norm(nn.Linear(4, 4)),
-            "quantized": quantized,
-            "fine": nn.Linear(4, 4),
-        }
-    )
-    report = quadric.convert_(model)
-    assert report.names == ["fine"]
-    reasons = {s.name: s.reason for s in report.skipped}
-    assert "subclass with its own _conv_forward" in reasons["conv"]
-    assert "its own parameters, buffers or modules (scale)" in reasons["buffered"]
-    assert "replaced on the instance" in reasons["patched"]
-    assert "no room for a feature" in reasons["one"]
-    assert "shape (6, 4), where (4, 4)" in reasons["pruned"]
-    assert "torch.complex64" in reasons["complex"]
-    assert "computed" in reasons["normed"]
-    assert reasons["quantized"] == "it is quantized"
-
-
-def test_weights_of_special_tensors_are_left() -> None:
-    class Special(Tensor):
-        pass
-
-    model = small()
-    weight = torch.randn(20, 6).as_subclass(Special)
-    model[0].weight = nn.Parameter(weight)
-    report = quadric.convert_(model)
-    assert report.names == ["2"]
-    assert "a special tensor (Special), maybe quantized" in report.skipped[0].reason
-
-
-def test_transposed_convolutions_are_for_eigen_alone() -> None:
-    model = UNet()
-    assert "up" in quadric.convert_(copy.deepcopy(model)).names
-    report = quadric.convert_(model, neuron="shared")
-    reason = next(s.reason for s in report.skipped if s.name == "up")
-    assert reason == "transposed convolutions exist for the neuron eigen alone, not for shared"
-
-
-def test_a_second_conversion_leaves_what_is_quadratic() -> None:
-    model = small()
-    quadric.convert_(model, include=["0"])
-    report = quadric.convert_(model, neuron="shared")
-    assert report.names == ["2"]
-    assert report.skipped[0].reason == "already quadratic (eigen)"
-    with pytest.raises(
-        ValueError, match=r"every layer that matched was skipped.*already quadratic"
-    ):
-        quadric.convert_(model, include=["0", "2"])
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -442,18 +391,11 @@ def test_the_report_counts_parameters_and_macs() -> None:
     assert report.converted[0].params_after - report.converted[0].params_before == 18
 
 
-def test_layers_that_the_example_does_not_call_are_named() -> None:
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.read = nn.Linear(4, 4)
-            self.called = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.relu(self.called(nn.functional.linear(x, self.read.weight)))
-
-    report = quadric.convert_(Reads(), example_inputs=torch.randn(2, 4))
-    assert report.names == ["called"]
+@pytest.mark.parametrize("kept", [(True, True), (True, False), (False, False)])
+def test_a_conversion_is_lossless_if_every_layer_is(kept: tuple[bool, bool]) -> None:
+    layers = [Converted(str(i), "Linear", "eigen", 3, 8, 9, kept[i]) for i in range(2)]
+    report = ConversionReport("eigen", tuple(layers), (), 16, 18)
+    assert report.lossless == report.to_dict()["lossless"] == all(kept)
 
 
 def test_the_example_run_leaves_no_trace() -> None:
@@ -504,67 +446,18 @@ def test_macs_that_cannot_be_counted_are_a_note() -> None:
     assert "only once" in str(report)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet20"])
-def test_growth_of_full_size_networks(name: str) -> None:
-    with torch.device("meta"):
-        report = quadric.convert_(quadric.models.build(name))
-    assert 0 < report.params_after / report.params_before - 1 < 0.005
-
-
 # --- what converted models go through -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["resnet8", "unet", "encoder", "mixed", "shared"])
-def test_deepcopy_and_state_dict(name: str) -> None:
-    build, make_inputs = NETWORKS[name]
-    model, inputs = build(), make_inputs()
-    quadric.convert_(model, rank=4)
-    curve_(model).eval()
-    expected = model(*inputs)
-    torch.testing.assert_close(copy.deepcopy(model)(*inputs), expected)
-    other = build()
-    quadric.convert_(other, rank=4)
-    assert (other.eval()(*inputs) - expected).abs().max() > 1e-4
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(other(*inputs), expected)
-
-
-@pytest.mark.parametrize("name", ["resnet8", "transformer", "unet"])
-def test_a_linear_checkpoint_loads_into_the_converted_model(name: str) -> None:
-    build, make_inputs = NETWORKS[name]
-    trained, inputs = build().eval(), make_inputs()
-    model = build()
-    quadric.convert_(model)
-    model.load_state_dict(trained.state_dict())
-    torch.testing.assert_close(model.eval()(*inputs), trained(*inputs), **CLOSE)
-
-
-@pytest.mark.parametrize("name", ["digits_cnn", "unet", "encoder"])
-def test_compile_and_export(name: str) -> None:
+@pytest.mark.parametrize("name", ["unet", "encoder"])
+def test_compile(name: str) -> None:
     build, make_inputs = NETWORKS[name]
     model, inputs = build().eval(), make_inputs()
     quadric.convert_(model, rank=4)
     curve_(model)
     with torch.no_grad():
-        expected = model(*inputs)
         compiled = torch.compile(model, fullgraph=True, backend="eager")
-        torch.testing.assert_close(compiled(*inputs), expected, **CLOSE)
-        exported = torch.export.export(model, inputs)
-        torch.testing.assert_close(exported.module()(*inputs), expected, **CLOSE)
-    torch._dynamo.reset()
-
-
-def test_compiled_training_gives_the_same_gradients() -> None:
-    model = quadric.models.build("digits_cnn")
-    quadric.convert_(model, rank=4)
-    curve_(model)
-    x = torch.randn(4, 1, 8, 8)
-    model(x).square().sum().backward()
-    expected = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    torch.compile(model, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled(*inputs), model(*inputs), **CLOSE)
     torch._dynamo.reset()
 
 
@@ -588,30 +481,6 @@ def test_ddp(tmp_path: Any) -> None:
         torch.distributed.destroy_process_group()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
-
-
-def test_training_a_converted_model_uses_the_curvature() -> None:
-    x = torch.rand(256, 2) * 4 - 2
-    y = (x[:, :1] * x[:, 1:]).detach()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 1))
-
-    def train(steps: int, lr: float) -> float:
-        groups = quadric.param_groups(model, lr, quadratic_lr=lr)
-        optimizer = torch.optim.Adam(groups)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-        return float(loss.detach())
-
-    linear = train(100, 0.01)
-    quadric.convert_(model)
-    first = train(1, 0.01)
-    assert first <= linear * 1.05  # it goes on where the linear model stopped
-    assert train(200, 0.01) < first / 2
-    assert model[0].eigenvalues.abs().max() > 0.01
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -643,10 +512,6 @@ def test_a_plan_converts_exactly_the_named_layers() -> None:
 
 
 # --- bad input ------------------------------------------------------------------------------------
-
-
-def lazy() -> nn.Module:
-    return nn.Sequential(nn.LazyLinear(10), nn.Linear(10, 10), nn.ReLU())
 
 
 PLAIN = [
@@ -721,10 +586,11 @@ def test_lazy_layers_are_refused_or_excluded() -> None:
     match = (
         r"every parameter must be initialized, got '0.weight' without a shape: run one forward pass"
     )
-    model = lazy()
-    with pytest.raises(ValueError, match=match):
-        quadric.convert_(model)
-    assert type(model[1]) is nn.Linear
+    model = nn.Sequential(nn.LazyLinear(10), nn.Linear(10, 10), nn.ReLU())
+    for inputs in (None, torch.randn(3, 4)):  # nothing has run before
+        with pytest.raises(ValueError, match=match):
+            quadric.convert_(model, example_inputs=inputs)
+    assert [type(m) for m in model] == [nn.LazyLinear, nn.Linear, nn.ReLU]
     assert quadric.convert_(model, exclude=["0"]).names == ["1"]
 
 
@@ -767,11 +633,3 @@ def test_published_start() -> None:
     assert not report.lossless
     assert "re-initialized, as asked by init" in str(report)
     assert drawn[0].weight is not weight
-
-
-def test_growth_per_layer_is_what_the_neuron_says() -> None:
-    n, outputs_, rank = 50, 100, 9
-    model = nn.Sequential(nn.Linear(n, outputs_), nn.ReLU())
-    report = quadric.convert_(model, rank=rank)
-    added = report.params_after - report.params_before
-    assert added == outputs_ - math.ceil(outputs_ / (rank + 1))

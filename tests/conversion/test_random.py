@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 
 import hypothesis.strategies as st
-import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
@@ -189,13 +188,3 @@ def test_the_strategy_makes_what_it_should() -> None:
     look()
     expected = {"Linear", "Conv1d", "ConvTranspose1d", "MultiheadAttention", "Doubled", "Residual"}
     assert expected | {"ParametrizedLinear", "shared module", "refused"} <= seen
-
-
-@pytest.mark.parametrize("kind", sorted(LAYERS))
-def test_each_layer_of_the_strategy(kind: str) -> None:
-    model = nn.Sequential(LAYERS[kind](True), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
-    x = torch.randn(2, 3, WIDTH)
-    before = model(x)
-    report = quadric.convert_(model, rank=3)
-    assert "2" in report.names
-    torch.testing.assert_close(model(x), before, rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import quadric
 from quadric.conversion.sensitivity import Scores
-from tests.networks import NETWORKS, assert_untouched, quadratic_layers, snapshot
+from tests.networks import NETWORKS, assert_untouched, snapshot
 
 
 def mse(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -92,25 +92,6 @@ def test_scores_of_a_grouped_convolution(neuron: str) -> None:
     assert scores.to_dict() == {"0": pytest.approx(expected, rel=1e-9)}
 
 
-def test_the_gradient_is_that_of_the_eigenvalues_at_zero() -> None:
-    """With one feature a neuron and no mean to take out, the score is the plain gradient."""
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Identity()).double()
-    with torch.no_grad():
-        model[0].weight.copy_(torch.eye(2))
-    x = torch.tensor([[1.0, 2.0], [-1.0, 1.0]], dtype=torch.float64)
-
-    def loss(model: nn.Module, batch: Tensor) -> Tensor:
-        return (model(batch)[:, 0] * torch.tensor([1.0, -1.0])).sum()
-
-    scores = quadric.sensitivity(model, loss, [x], rank=1, head=True)
-    converted = copy.deepcopy(model)
-    quadric.convert_(converted, rank=1)
-    loss(converted, x).backward()
-    # y is 1 and -1, f^2 is 4 and 1: std(y) = 1, std(f^2) = 1.5, gradient 4 - 1.
-    assert converted[0].eigenvalues.grad.tolist() == [3.0]
-    assert scores["0"] == pytest.approx(3.0 * 1.0 / 1.5)
-
-
 def test_scores_do_not_depend_on_units() -> None:
     model, batches = net(), data()
     expected = quadric.sensitivity(model, mse, batches, rank=4)
@@ -139,40 +120,6 @@ def test_scores_do_not_depend_on_units() -> None:
         mse(converted, batches[0]).backward()
         raw.append(float(converted[2].eigenvalues.grad.norm()))
     assert raw[1] / raw[0] == pytest.approx(100, rel=1e-6)
-
-
-def test_the_layer_that_needs_curvature_scores_highest() -> None:
-    # y = (a'x)^2 + linear: the squares of the first layer's features make it, those of the second
-    # are nearly useless, because the output of a trained second layer is right but for the squares.
-    torch.manual_seed(0)
-    x = torch.randn(512, 4, dtype=torch.float64)
-    model = nn.Sequential(nn.Linear(4, 20), nn.Linear(20, 10), nn.Linear(10, 1)).double()
-    with torch.no_grad():
-        # The first layer is its inputs, so that a feature is what must be squared.
-        model[0].weight.normal_()
-    direction = model[0].weight[1].detach()
-    y = ((x @ direction) ** 2).unsqueeze(1)
-    y = (y - y.mean()) / y.std()
-    batches = [(x, y)]
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(100):
-        optimizer.zero_grad()
-        mse(model, batches[0]).backward()
-        optimizer.step()
-    scores = quadric.sensitivity(model, mse, batches)
-    gains = {}
-    for name in scores:
-        one = copy.deepcopy(model)
-        quadric.convert_(one, include=scores.top(1) if name == scores.top(1)[0] else [name])
-        start = float(mse(one, batches[0]).detach())
-        eigenvalues = [layer.eigenvalues for layer in quadratic_layers(one).values()]
-        optimizer = torch.optim.Adam(eigenvalues, 0.01)
-        for _ in range(50):
-            optimizer.zero_grad()
-            mse(one, batches[0]).backward()
-            optimizer.step()
-        gains[name] = start - float(mse(one, batches[0]).detach())
-    assert max(gains, key=gains.__getitem__) == scores.top(1)[0]
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))

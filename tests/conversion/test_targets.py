@@ -1,20 +1,13 @@
-"""Finding layers: names, places, and who else holds them; running a model quietly."""
+"""Finding layers: names, places, and who else holds them."""
 
 from __future__ import annotations
 
 import functools
 
-import pytest
-import torch
 from torch import nn
 
-from quadric.conversion.targets import (
-    find_targets,
-    look_around,
-    restored_eval,
-    walk,
-)
-from tests.networks import Shared, snapshot
+from quadric.conversion.targets import find_targets, look_around, walk
+from tests.networks import Shared
 
 
 def test_every_place_of_every_layer_is_found() -> None:
@@ -54,23 +47,3 @@ def test_tied_parameters_and_hidden_references() -> None:
     held = look_around(nn.Sequential(holder)).held
     places = [held.get(id(layer)) for layer in holder.layers]
     assert places == ["0.order", "0.by_name", "0.call", "0.bound", "0.secret", None]
-
-
-def test_undisturbed_even_by_an_error() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout()).train()
-    model[1].eval()
-    before = snapshot(model)
-
-    def disturb() -> None:
-        with restored_eval(model):
-            assert not model.training
-            model.train()
-            model(torch.randn(4, 3))
-            assert model[0].num_batches_tracked == 1
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        disturb()
-    assert model[0].num_batches_tracked == 0
-    assert not model[0].running_mean.any()
-    assert [m.training for m in model.modules()] == [flag for _, _, flag in before[0]]

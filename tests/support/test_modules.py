@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import quadric
 from quadric.exporting import export_torch
-from quadric.support.modules import call_arguments, tensors_in, unwrapped
+from quadric.support.modules import call_arguments, restored_eval, tensors_in, unwrapped
+from tests.networks import snapshot
 
 
 class Two(nn.Module):
@@ -122,3 +123,23 @@ def test_a_network_comes_out_of_all_its_wrappers() -> None:
     network = nn.Linear(2, 2)
     wrapped: Any = torch.compile(nn.DataParallel(network), backend="eager")
     assert unwrapped(wrapped) is network
+
+
+def test_a_model_is_restored_even_after_an_error() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout()).train()
+    model[1].eval()
+    before = snapshot(model)
+
+    def disturb() -> None:
+        with restored_eval(model):
+            assert not model.training
+            model.train()
+            model(torch.randn(4, 3))
+            assert model[0].num_batches_tracked == 1
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        disturb()
+    assert model[0].num_batches_tracked == 0
+    assert not model[0].running_mean.any()
+    assert [m.training for m in model.modules()] == [flag for _, _, flag in before[0]]

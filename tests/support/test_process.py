@@ -23,6 +23,7 @@ def test_one_thread_inside_and_the_old_number_after() -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to keep memory")
 def test_freed_memory_stays_with_the_process() -> None:
     """In a process of its own: the allocator is changed for good."""
