@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 MISSING: list[str] = []
 """The names that this version of torch does not have."""
@@ -45,7 +46,7 @@ vars(in_torch_func)["_dynamo_marked_constant"] = True
 
 def must_see_operations(*tensors: Tensor) -> bool:
     """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
-    if in_torch_func() or torch.jit.is_tracing() or _proxy_mode() is not None:
+    if in_torch_func() or is_tracing() or _proxy_mode() is not None:
         return True
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TENSORS:
