@@ -26,7 +26,7 @@ def read_bytes(path: Path, remedy: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error, remedy) from None
+        raise unreadable(path, error, remedy) from None
 
 
 def read_text(path: Path, remedy: str) -> str:
@@ -46,7 +46,7 @@ def check_md5(path: str | Path, md5: str, remedy: str, data: bytes | None = None
                 found.update(block)
                 size += len(block)
     except OSError as error:
-        raise _unreadable(Path(path), error, remedy) from None
+        raise unreadable(path, error, remedy) from None
     if found.hexdigest() != md5:
         raise InputError(
             f"{path} is truncated or not the published file: md5 {found.hexdigest()} of "
@@ -88,7 +88,8 @@ def download(url: str, known_hash: str, title: str, progress: bool = True) -> Pa
     return Path(found)
 
 
-def _unreadable(path: Path, error: OSError, remedy: str) -> InputError:
+def unreadable(path: str | Path, error: OSError, remedy: str) -> InputError:
+    """What to say of a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"missing file {path}: {remedy}")
     return InputError(f"cannot read {path} ({error.strerror or error}): {remedy}")

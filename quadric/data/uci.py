@@ -46,8 +46,7 @@ def available(data_dir: str | os.PathLike[str]) -> list[str]:
 
 def num_splits(name: str, data_dir: str | os.PathLike[str]) -> int:
     """How many splits a table has."""
-    folder = _folder(name, data_dir)
-    path = folder / "n_splits.txt"
+    path = _folder(name, data_dir) / "n_splits.txt"
     numbers = _integers(path)
     if len(numbers) != 1 or numbers[0] < 1:
         raise InputError(f"{path} must hold the number of splits, got {numbers}: {REMEDY}")
@@ -144,24 +143,18 @@ def _rows(path: Path) -> list[list[float]]:
 
 
 def _integers(path: Path) -> list[int]:
-    words = read_text(path, REMEDY).split()
-    try:
-        # The originals write indices as floats, 1.000000000000000000e+00.
-        numbers = [float(word) for word in words]
-        if not all(number.is_integer() for number in numbers):
-            raise ValueError
-    except ValueError:
-        raise InputError(f"{path} must hold whole numbers: {REMEDY}") from None
+    """The whole numbers of a file; the originals write them as floats, 1.000000000000000000e+00."""
+    numbers = [number for row in _rows(path) for number in row]
+    if not all(number.is_integer() for number in numbers):
+        raise InputError(f"{path} must hold whole numbers: {REMEDY}")
     return [int(number) for number in numbers]
 
 
 def _indices(path: Path, count: int, what: str) -> list[int]:
     numbers = _integers(path)
-    if not numbers:
-        raise InputError(f"{path} is empty: {REMEDY}")
-    for number in numbers:
-        if not 0 <= number < count:
-            raise InputError(
-                f"{path} names {what} {number}, but data.txt has {count:,} {what}s: {REMEDY}"
-            )
+    wrong = [number for number in numbers if not 0 <= number < count]
+    if wrong:
+        raise InputError(
+            f"{path} names {what} {wrong[0]}, but data.txt has {count:,} {what}s: {REMEDY}"
+        )
     return numbers

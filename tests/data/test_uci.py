@@ -66,13 +66,13 @@ def test_published_tables() -> None:
         ({"data": "\n"}, r"data\.txt is empty"),
         ({"index_features": "0 3"}, r"index_features\.txt names column 3, but data.txt has 3 col"),
         ({"index_target": "0 1"}, r"index_target\.txt must name one column, got 2"),
-        ({"index_target": "y"}, r"index_target\.txt must hold whole numbers"),
+        ({"index_target": "y"}, r"index_target\.txt line 1 must be numbers, got 'y'"),
         ({"index_train_0": "0.5"}, r"index_train_0\.txt must hold whole numbers"),
         ({"index_train_0": "0 4"}, r"index_train_0\.txt names row 4, but data.txt has 4 rows"),
         ({"index_train_0": "-1"}, r"index_train_0\.txt names row -1"),
         ({"index_train_0": ""}, r"index_train_0\.txt is empty"),
         ({"index_train_0": "0 2"}, "has row 2 in training and in test"),
-        ({"n_splits": ""}, r"n_splits\.txt must hold the number of splits, got \[\]"),
+        ({"n_splits": "1\n2"}, r"n_splits\.txt must hold the number of splits, got \[1, 2\]"),
     ],
 )
 def test_wrong_files(tmp_path: Path, files: dict[str, str], match: str) -> None:
