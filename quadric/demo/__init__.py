@@ -9,13 +9,14 @@ neuron does not win.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quadric.demo.pictures import draw_all
-from quadric.demo.scenes import NEURONS, SEEDS, Outcome, Task, all_tasks, run_task
+from quadric.demo.scenes import NEURONS, SEEDS, all_tasks, run_task
 from quadric.demo.table import demo_table
 from quadric.errors import InputError
 from quadric.support import provenance
@@ -32,23 +33,26 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
         raise InputError(f"out must be a folder, got the file {out}: give another name")
     out.mkdir(parents=True, exist_ok=True)
 
-    tasks = all_tasks()
-    seeds = SEEDS
+    tasks, seeds = all_tasks(), SEEDS
     if quick:
-        tasks = [dataclasses.replace(task, steps=12) for task in tasks]
-        seeds = 2
+        tasks, seeds = [dataclasses.replace(task, steps=12) for task in tasks], 2
     say(f"three scenes, in {'a few seconds' if quick else 'under two minutes'}")
     started = time.perf_counter()
+    total = sum(task.steps for task in tasks) * seeds * len(NEURONS)
     with one_thread():
         # The first optimizer step of a process loads half of torch: not the first network's time.
         run_task(dataclasses.replace(tasks[0], steps=1), "eigen", seed, 1, lambda steps: None)
-        outcomes = _run_all(tasks, seed, seeds)
-        pictures = draw_all(outcomes, out)
+        trained = []
+        with progress_bar(total, "training") as advance:
+            for task, neuron in itertools.product(tasks, NEURONS):
+                told = partial(advance, now=f"{task.name}, {neuron} ({task.activation})")
+                trained.append(run_task(task, neuron, seed, seeds, told))
+        pictures = draw_all(trained, out)
         report = {
             "seed": seed,
             "seeds": seeds,
             "quick": quick,
-            "rows": [outcome.to_dict() for outcome in outcomes],
+            "rows": [each.to_dict() for each in trained],
             "seconds": time.perf_counter() - started,
             **provenance.stamp("matplotlib", "scikit-learn"),
         }
@@ -61,15 +65,3 @@ def run_demo(out: Path, seed: int = 0, quick: bool = False) -> dict[str, Any]:
     for path in (*pictures, out / "table.md", out / "demo.json"):
         print(f"  {path}")
     return report
-
-
-def _run_all(tasks: list[Task], seed: int, seeds: int) -> list[Outcome]:
-    total = sum(task.steps for task in tasks) * seeds * len(NEURONS)
-    outcomes = []
-    with progress_bar(total, "training") as advance:
-        for task in tasks:
-            for neuron in NEURONS:
-                now = f"{task.name}, {neuron} ({task.activation})"
-                told = partial(advance, now=now)
-                outcomes.append(run_task(task, neuron, seed, seeds, told))
-    return outcomes

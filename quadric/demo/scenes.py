@@ -15,7 +15,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,15 @@ from torch import Tensor, nn
 from quadric.conversion.convert import convert_
 from quadric.counting.cost import cost
 from quadric.data import digits, laws
+from quadric.models.activations import make_activation
+from quadric.models.mlp import mlp
 from quadric.optim import param_groups
 
 NEURONS = ("linear", "eigen")
 SEEDS = 3
-ACTIVATIONS = {"none": nn.Identity, "tanh": nn.Tanh, "ReLU": nn.ReLU}
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Data to learn from and data to be judged by."""
 
     inputs: Tensor
@@ -42,18 +43,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """One data set of a scene and the networks that learn it.
+    """One data set of a scene ("plane", "laws" or "digits") and the networks that learn it.
 
     Attributes:
-        scene: "plane", "laws" or "digits".
-        name: of the data set.
-        activation: of the hidden layers, as it is shown.
+        activation: the function behind the hidden layers, as it is shown.
         load: makes the data from a seed.
         build: makes the network of linear neurons.
-        lr: peak of the one-cycle schedule of Adam.
-        steps: training steps.
-        batch: samples in a step.
-        rank: of the eigen neurons.
+        lr: the peak of Adam's one-cycle schedule.
     """
 
     scene: str
@@ -68,10 +64,7 @@ class Task:
 
     @property
     def metric(self) -> str:
-        """What the networks are judged by.
-
-        It is "accuracy", or for laws "error": root mean square error / standard deviation.
-        """
+        """ "accuracy", or for laws "error": root mean square error / standard deviation."""
         return "error" if self.scene == "laws" else "accuracy"
 
     def network(self, neuron: str) -> nn.Module:
@@ -83,11 +76,10 @@ class Task:
 
 
 @dataclass
-class Outcome:
-    """What the networks of one task and one neuron did, one entry per seed.
+class Trained:
+    """The networks of one task and one neuron after training, one entry per seed.
 
     Attributes:
-        models: the trained networks, in eval mode.
         values: the metric on the test data.
         seconds: processor time of training, which other work on the machine does not change.
     """
@@ -98,16 +90,6 @@ class Outcome:
     models: list[nn.Module] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-
-    @property
-    def mean(self) -> float:
-        """The mean over the seeds."""
-        return statistics.fmean(self.values)
-
-    @property
-    def std(self) -> float:
-        """The sample standard deviation over the seeds."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, for JSON."""
@@ -121,15 +103,12 @@ class Outcome:
             "params": counted.params,
             "macs": counted.macs,
             "metric": self.task.metric,
-            "mean": self.mean,
-            "std": self.std,
+            "mean": statistics.fmean(self.values),
+            "std": statistics.stdev(self.values) if len(self.values) > 1 else math.nan,
             "values": self.values,
             "seconds": statistics.fmean(self.seconds),
             "steps": self.task.steps,
         }
-
-
-# ---------------------------------------------------------------- scene 1: data in the plane
 
 
 def rings(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -156,71 +135,49 @@ def spirals(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return arm * (1 - 2 * labels).unsqueeze(1) + noise, labels
 
 
-def _plane_task(
-    points: Callable[[int, torch.Generator], tuple[Tensor, Tensor]],
-    name: str,
-    activation: str,
-    width: int,
-    lr: float,
-    steps: int,
-) -> Task:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(2, width), ACTIVATIONS[activation](), nn.Linear(width, 2))
+Points = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
+
+def _plane_task(
+    points: Points, name: str, activation: str, width: int, lr: float, steps: int
+) -> Task:
     def load(seed: int) -> Split:
         generator = torch.Generator().manual_seed(seed)
         return Split(*points(1000, generator), *points(2000, generator))
 
+    build = partial(mlp, 2, 2, (width,), activation)
     return Task("plane", name, activation, load, build, lr, steps, batch=128, rank=2)
 
 
-# ---------------------------------------------------------------- scene 2: physical laws
-
-
 def _law_task(law: str, name: str, inputs: int) -> Task:
-    def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(inputs, 32), nn.SiLU(), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 1)
-        )
-
     def load(seed: int) -> Split:
         table = laws.table(law, train_size=10_000, test_size=2_000, seed=seed)
         scale = table.standardization()
-        return Split(
-            scale.inputs(table.train_inputs),
-            scale.targets(table.train_targets),
-            scale.inputs(table.test_inputs),
-            scale.targets(table.test_targets),
-        )
+        train = scale.inputs(table.train_inputs), scale.targets(table.train_targets)
+        return Split(*train, scale.inputs(table.test_inputs), scale.targets(table.test_targets))
 
+    build = partial(mlp, inputs, 1, (32, 32), "silu")
     return Task("laws", name, "SiLU", load, build, lr=0.03, steps=1200, batch=256, rank=3)
-
-
-# ---------------------------------------------------------------- scene 3: handwritten digits
 
 
 def _digits_task(activation: str) -> Task:
     def build() -> nn.Module:
-        kind = ACTIVATIONS[activation]
         return nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1, bias=False),
             nn.BatchNorm2d(8),
-            kind(),
+            make_activation(activation.lower()),
             nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(16),
-            kind(),
+            make_activation(activation.lower()),
             nn.AvgPool2d(2),
             nn.Flatten(),
             nn.Linear(64, 10),
         )
 
     def load(seed: int) -> Split:
-        # The digits have one split into training and test data, for any seed.
-        data = digits.load()
-        scale = data.normalization
-        return Split(
-            scale(data.train_images), data.train_labels, scale(data.test_images), data.test_labels
-        )
+        data = digits.load()  # one split into training and test data, for any seed
+        train = data.normalization(data.train_images), data.train_labels
+        return Split(*train, data.normalization(data.test_images), data.test_labels)
 
     return Task("digits", "digits", activation, load, build, lr=0.01, steps=264, batch=64, rank=3)
 
@@ -238,24 +195,21 @@ def all_tasks() -> list[Task]:
     ]
 
 
-# ---------------------------------------------------------------- training
-
-
 def run_task(
     task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
-) -> Outcome:
+) -> Trained:
     """Trains the networks of one neuron from several seeds and judges them on the test data."""
-    outcome = Outcome(task, neuron, task.load(seed))
+    trained = Trained(task, neuron, task.load(seed))
     for network_seed in range(seed, seed + seeds):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(network_seed)
             model = task.network(neuron)
         started = time.process_time()
-        _train(model, task, outcome.split, network_seed, on_steps)
-        outcome.seconds.append(time.process_time() - started)
-        outcome.models.append(model.eval())
-        outcome.values.append(_judge(model, task, outcome.split))
-    return outcome
+        _train(model, task, trained.split, network_seed, on_steps)
+        trained.seconds.append(time.process_time() - started)
+        trained.models.append(model.eval())
+        trained.values.append(_judge(model, task, trained.split))
+    return trained
 
 
 def _train(

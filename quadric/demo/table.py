@@ -8,7 +8,6 @@ from typing import Any
 from quadric.support.texttable import markdown_table, text_table
 
 _HEAD = ("scene", "data", "activation", "neuron", "parameters", "MACs", "test result", "seconds")
-_ALIGN = "llllrrrr"
 
 
 def _result(row: Mapping[str, Any]) -> str:
@@ -21,25 +20,17 @@ def _result(row: Mapping[str, Any]) -> str:
     return f"{scale * mean:.{digits}f}{spread}{unit}"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["scene"],
-        row["task"],
-        row["activation"],
-        row["neuron"] if row["rank"] is None else f"{row['neuron']} (rank {row['rank']})",
-        f"{row['params']:,}",
-        f"{row['macs']:,}",
-        _result(row),
-        f"{row['seconds']:.1f}",
-    ]
-
-
 def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
     """Makes the table with its caption."""
-    table = markdown_table if markdown else text_table
-    caption = (
-        f"Mean ± standard deviation over {report['seeds']} seeds, on test data. Error: root mean "
-        "square error as a share\nof the target's standard deviation. MACs: multiply-accumulates "
-        "for one input. Seconds: processor\ntime for training one network, on one thread."
+    rows = []
+    for row in report["rows"]:
+        neuron = row["neuron"] + ("" if row["rank"] is None else f" (rank {row['rank']})")
+        counts = (f"{row['params']:,}", f"{row['macs']:,}", _result(row), f"{row['seconds']:.1f}")
+        rows.append([row["scene"], row["task"], row["activation"], neuron, *counts])
+    table = (markdown_table if markdown else text_table)(_HEAD, rows, "llllrrrr")
+    return (
+        f"{table}\n\nMean ± standard deviation over {report['seeds']} seeds, on test data. Error: "
+        "root mean square error as a share\nof the target's standard deviation. MACs: "
+        "multiply-accumulates for one input. Seconds: processor\ntime for training one network, on "
+        "one thread.\n"
     )
-    return f"{table(_HEAD, [_cells(row) for row in report['rows']], _ALIGN)}\n\n{caption}\n"

@@ -11,7 +11,6 @@ import torch
 from typer.testing import CliRunner
 
 from quadric.cli.app import app
-from quadric.demo import run_demo
 from quadric.demo.table import demo_table
 
 
@@ -24,7 +23,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def test_says_where_everything_is(quick: tuple[Path, Any]) -> None:
     out, result = quick
     assert result.exit_code == 0, result.output
-    names = ["boundaries.png", "laws.png", "digits.png", "table.md", "demo.json"]
+    names = ["boundaries.png", "laws.png", "table.md", "demo.json"]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     for name in names:
         assert str(out / name) in result.stdout
@@ -52,6 +51,9 @@ def test_report(quick: tuple[Path, Any]) -> None:
     for row in report["rows"]:
         assert len(row["values"]) == 2
         assert min(row["values"]) <= row["mean"] <= max(row["values"])
+    # 2 → 6 outputs, two neurons of rank 2 with 4 eigenvalues, then 6 → 2.
+    rings = report["rows"][kinds.index(("rings", "none", "eigen"))]
+    assert (rings["params"], rings["macs"]) == (12 + 6 + 4 + 12 + 2, 12 + 2 * 4 + 12)
     table = (quick[0] / "table.md").read_text(encoding="utf-8")
     assert table == demo_table(report, markdown=True)
     assert demo_table(report) in quick[1].stdout
@@ -76,17 +78,3 @@ def test_table_of_what_went_wrong() -> None:
     assert "| linear | 1,281 | 1,216 | 0.0123 ± 0.0010 error | 1.3 |" in table
     assert "| eigen (rank 3) | 1,281 | 1,216 | diverged | 1.3 |" in table
     assert "over 3 seeds" in table
-
-
-def test_threads_are_given_back_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    monkeypatch.setattr("quadric.demo.all_tasks", lambda: [None])
-    try:
-        with pytest.raises(TypeError, match="dataclass"):
-            run_demo(tmp_path)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from torch import nn
 
 from quadric.demo import scenes
 from quadric.layers import QuadraticLayer
@@ -14,8 +13,9 @@ from quadric.layers import QuadraticLayer
 TASKS = scenes.all_tasks()
 
 
-def named(name: str) -> scenes.Task:
-    return next(task for task in TASKS if task.name == name)
+def named(name: str, **changes: float) -> scenes.Task:
+    task = next(task for task in TASKS if task.name == name)
+    return dataclasses.replace(task, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.name}-{task.activation}")
@@ -27,7 +27,6 @@ def test_networks_differ_in_their_eigenvalues_only(task: scenes.Task) -> None:
     linear, eigen = built["linear"], built["eigen"]
     assert not any(isinstance(module, QuadraticLayer) for module in linear.modules())
     hidden = [module for module in eigen.modules() if isinstance(module, QuadraticLayer)]
-    assert hidden
     assert {layer.rank for layer in hidden} == {task.rank}
     extra = sum(p.numel() for layer in hidden for p in layer.quadratic_parameters().values())
     count = {name: sum(p.numel() for p in model.parameters()) for name, model in built.items()}
@@ -41,19 +40,12 @@ def test_networks_differ_in_their_eigenvalues_only(task: scenes.Task) -> None:
 def test_train_and_test_data_are_apart_and_follow_the_seed(task: scenes.Task) -> None:
     split, again, other = task.load(5), task.load(5), task.load(6)
     torch.testing.assert_close(split.inputs, again.inputs, rtol=0, atol=0)
-    if task.scene == "digits":  # one split for everybody, and a few equal pictures in both parts
-        torch.testing.assert_close(split.inputs, other.inputs, rtol=0, atol=0)
-    else:
+    if task.scene != "digits":  # which have one split for everybody, and a few equal pictures
         assert not torch.equal(split.inputs, other.inputs)
         train = {tuple(row) for row in split.inputs.tolist()}
         assert not any(tuple(row) in train for row in split.test_inputs.tolist())
-    assert len(split.inputs) == len(split.targets)
-    assert len(split.test_inputs) == len(split.test_targets)
     if task.metric == "error":
         torch.testing.assert_close(split.targets.std(correction=0), torch.tensor(1.0))
-    else:
-        assert split.targets.dtype == torch.int64
-        assert split.inputs.dtype == torch.float32
 
 
 def test_shapes_of_the_plane_data() -> None:
@@ -64,7 +56,6 @@ def test_shapes_of_the_plane_data() -> None:
     torch.testing.assert_close(radius[labels == 1].mean().item(), 2.0, rtol=0, atol=0.03)
     points, labels = scenes.xor(2000, generator)
     assert torch.equal(points[:, 0] * points[:, 1] > 0, labels == 1)
-    assert points.abs().min() >= 0.1
     points, labels = scenes.spirals(2000, generator)
     # The second arm is the first, turned by half a turn.
     for label, sign in ((0, 1), (1, -1)):
@@ -74,34 +65,23 @@ def test_shapes_of_the_plane_data() -> None:
 
 
 def test_one_layer_of_eigen_neurons_separates_rings() -> None:
-    task = dataclasses.replace(named("rings"), steps=150)
+    task = named("rings", steps=150)
     eigen = scenes.run_task(task, "eigen", 0, 1, lambda steps: None)
     linear = scenes.run_task(task, "linear", 0, 1, lambda steps: None)
     assert eigen.values[0] > 0.98
-    # No line does better than a little over chance.
-    assert linear.values[0] < 0.7
+    assert linear.values[0] < 0.7  # no line does better than a little over chance
 
 
 def test_runs_repeat_and_report_their_steps() -> None:
-    task = dataclasses.replace(named("Lorentz force"), steps=23)
+    task = named("Lorentz force", steps=23)
     reported: list[int] = []
     state = torch.random.get_rng_state()
     first = scenes.run_task(task, "eigen", 1, 2, reported.append)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert reported == [1] * 23 * 2
     assert first.values[0] != first.values[1]
-    second = scenes.run_task(task, "eigen", 1, 2, reported.append)
-    assert first.values == second.values
+    assert first.values == scenes.run_task(task, "eigen", 1, 2, reported.append).values
     assert not any(model.training for model in first.models)
-    # Seed 2 is the second network of seed 1, on its own data.
-    assert scenes.run_task(task, "eigen", 2, 1, reported.append).values != first.values[1:]
-
-
-def test_each_network_starts_from_its_own_seed() -> None:
-    task = dataclasses.replace(named("XOR"), steps=1, lr=1e-9)
-    first, second = scenes.run_task(task, "eigen", 0, 2, lambda steps: None).models
-    difference = first.get_parameter("0.weight") - second.get_parameter("0.weight")
-    assert difference.abs().max() > 0.01
 
 
 def test_batches_cover_an_epoch_without_repetition() -> None:
@@ -110,17 +90,3 @@ def test_batches_cover_an_epoch_without_repetition() -> None:
     for start in (0, 3):
         assert len(set(torch.cat(batches[start : start + 3]).tolist())) == 9
     assert not torch.equal(torch.cat(batches[:3]), torch.cat(batches[3:6]))
-
-
-def test_outcome_means_and_costs() -> None:
-    task = named("rings")
-    outcome = scenes.Outcome(task, "eigen", task.load(0), [task.network("eigen")])
-    outcome.values, outcome.seconds = [0.5, 0.75, 1.0], [1.0, 2.0, 3.0]
-    row = outcome.to_dict()
-    assert (row["mean"], row["std"], row["seconds"], row["rank"]) == (0.75, 0.25, 2.0, 2)
-    # 2 → 6 outputs, two neurons of rank 2 with 4 eigenvalues, then 6 → 2.
-    assert (row["params"], row["macs"]) == (12 + 6 + 4 + 12 + 2, 12 + 2 * 4 + 12)
-    linear = scenes.Outcome(task, "linear", outcome.split, [nn.Sequential(nn.Linear(2, 2))])
-    linear.values, linear.seconds = [0.5], [1.0]
-    assert linear.to_dict()["rank"] is None
-    assert linear.std != linear.std  # one value has no spread: NaN, and null in the file
