@@ -1,0 +1,183 @@
+"""The linear system of a step: minimize |r + J d|^2 + shift |d|^2 + 2 pull'd.
+
+Three ways. `NormalSystem` builds J'J (P x P). `ResidualSystem` builds J J' (N x N), for fewer
+residuals than unknowns. `ProductSystem` builds nothing: conjugate gradients on products with J.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from quadric.errors import InputError
+from quadric.solve.problems import Problem
+
+_PARTS = 4
+
+
+class System:
+    """Abstract: a problem made linear at u.
+
+    Attributes:
+        gradient: J'r.
+        scale: the largest entry on the diagonal of J'J.
+        loss: r'r.
+    """
+
+    gradient: Tensor
+    scale: float
+    loss: float
+
+    def __init__(self, problem: Problem, u: Tensor) -> None:
+        raise NotImplementedError
+
+    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+        """The minimum d, or None where rounding leaves no positive matrix."""
+        raise NotImplementedError
+
+    def effective(self, decay: float) -> float:
+        """tr(J'J (J'J + decay)^-1): how many unknowns the data determine."""
+        raise NotImplementedError
+
+    def spread(self, rows: Tensor, decay: float) -> Tensor:
+        """j'(J'J + decay)^-1 j for each row j."""
+        raise NotImplementedError
+
+
+class NormalSystem(System):
+    """J'J and its Cholesky factor."""
+
+    def __init__(self, problem: Problem, u: Tensor) -> None:
+        count = len(u)
+        self.matrix = u.new_zeros(count, count)
+        self.gradient, self.loss = torch.zeros_like(u), 0.0
+        # Only what lies left of the end of each part: Cholesky reads the lower triangle alone.
+        ends = [count * i // _PARTS for i in range(_PARTS + 1)]
+        for r, rows in problem.blocks(u):
+            for a, b in pairwise(ends):
+                self.matrix[a:b, :b].addmm_(rows[:, a:b].T, rows[:, :b])
+            self.gradient.addmv_(rows.T, r)
+            self.loss += float(r @ r)
+        self.scale = float(self.matrix.diagonal().max())
+
+    def _factor(self, shift: float) -> Tensor | None:
+        matrix = self.matrix.clone()
+        matrix.diagonal().add_(shift)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        return None if int(failed) else factor
+
+    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+        factor = self._factor(shift)
+        if factor is None:
+            return None
+        return -torch.cholesky_solve((self.gradient + pull).unsqueeze(1), factor).squeeze(1)
+
+    def effective(self, decay: float) -> float:
+        factor = self._factor(decay)
+        if factor is None:
+            return float(len(self.gradient))
+        return len(self.gradient) - decay * float(torch.cholesky_inverse(factor).trace())
+
+    def spread(self, rows: Tensor, decay: float) -> Tensor:
+        factor = self._factor(decay)
+        if factor is None:
+            raise _no_error_bars()
+        return torch.linalg.solve_triangular(factor, rows.T, upper=False).square().sum(0)
+
+
+class ResidualSystem(System):
+    """J and J J'."""
+
+    def __init__(self, problem: Problem, u: Tensor) -> None:
+        parts = [(r, rows.clone()) for r, rows in problem.blocks(u)]
+        self.r = torch.cat([r for r, _ in parts])
+        self.rows = torch.cat([rows for _, rows in parts])
+        self.matrix = self.rows @ self.rows.T
+        self.gradient = self.rows.T @ self.r
+        self.loss = float(self.r @ self.r)
+        self.scale = float(self.rows.square().sum(0).max())
+
+    def _factor(self, shift: float) -> Tensor | None:
+        matrix = self.matrix.clone()
+        matrix.diagonal().add_(shift)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        return None if int(failed) else factor
+
+    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+        factor = self._factor(shift)
+        if factor is None:
+            return None
+        apart = -pull / shift
+        right = (self.r + self.rows @ apart).unsqueeze(1)
+        return apart - self.rows.T @ torch.cholesky_solve(right, factor).squeeze(1)
+
+    def effective(self, decay: float) -> float:
+        factor = self._factor(decay)
+        if factor is None:
+            return float(len(self.r))
+        return len(self.r) - decay * float(torch.cholesky_inverse(factor).trace())
+
+    def spread(self, rows: Tensor, decay: float) -> Tensor:
+        factor = self._factor(decay)
+        if factor is None:
+            raise _no_error_bars()
+        seen = torch.linalg.solve_triangular(factor, self.rows @ rows.T, upper=False)
+        return (rows.square().sum(1) - seen.square().sum(0)).clamp_min(0) / decay
+
+
+class ProductSystem(System):
+    """Products with J and J' alone; conjugate gradients solve a step to 1 %."""
+
+    tolerance, limit = 1e-2, 200
+
+    def __init__(self, problem: Problem, u: Tensor) -> None:
+        self.problem, self.u = problem, u
+        r, self._back = vjp(problem.residuals, u)
+        self.gradient, self.loss = self._back(r)[0], float(r @ r)
+        self.generator = torch.Generator().manual_seed(0)
+        probe = self._probe()
+        # The mean of the diagonal, and a guess of how far its largest entry lies above.
+        self.scale = 10 * float(probe @ self._product(probe)) / len(u)
+
+    def _probe(self) -> Tensor:
+        signs = torch.randint(0, 2, self.u.shape, generator=self.generator)
+        return (2 * signs - 1).to(self.u)
+
+    def _product(self, d: Tensor) -> Tensor:
+        out: Tensor = self._back(jvp(self.problem.residuals, (self.u,), (d,))[1])[0]
+        return out
+
+    def _solve(self, shift: float, right: Tensor) -> Tensor:
+        x, left = torch.zeros_like(right), right.clone()
+        direction, size = left.clone(), float(left @ left)
+        end = self.tolerance**2 * size
+        for _ in range(self.limit):
+            if size <= end:
+                break
+            product = self._product(direction) + shift * direction
+            length = size / float(direction @ product)
+            x, left = x + length * direction, left - length * product
+            before, size = size, float(left @ left)
+            direction = left + size / before * direction
+        return x
+
+    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+        return self._solve(shift, -(self.gradient + pull))
+
+    def effective(self, decay: float) -> float:
+        # Hutchinson: the mean of z'Az over random signs is the trace of A.
+        probe = self._probe()
+        return len(self.u) - decay * float(probe @ self._solve(decay, probe))
+
+    def spread(self, rows: Tensor, decay: float) -> Tensor:
+        return torch.stack([row @ self._solve(decay, row) for row in rows])
+
+
+def _no_error_bars() -> InputError:
+    return InputError(
+        "error bars need a matrix that float64 can factor, got a singular one: fit with "
+        "regularization='evidence'"
+    )
