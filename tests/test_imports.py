@@ -246,8 +246,6 @@ ORDER: dict[str, list[str]] = {
         "measuring",
         "analyzing",
         "style",
-        "reading",
-        "arms",
         "analysis_figures",
         "figures",
         "drawing",

@@ -9,19 +9,18 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quadric.analysis.reading import RunResult
 from quadric.analysis.style import (
     COLUMN,
     LINEAR,
     PAGE,
     QUADRATIC,
-    RC,
+    drawn,
     legend_above,
     new_figure,
     unit_text,
 )
 from quadric.errors import InputError, InputTypeError
-from quadric.support.extras import require
+from quadric.runs.reading import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,19 +33,19 @@ DISTRIBUTIONS = (
 )
 
 
-def content(analysis: Any, who: str) -> dict[str, Any]:
-    """The plain data of an analysis."""
-    require("plots", who)
+def _content(analysis: Any) -> Mapping[str, Any]:
+    """The plain data of an analysis, or of a run that has one."""
     if isinstance(analysis, RunResult):
         analysis = analysis.analysis
     if not isinstance(analysis, Mapping) or "layers" not in analysis:
         raise InputTypeError(
-            f"{who} takes an analysis, got {type(analysis).__name__}: make one with "
-            "quadric.analysis.analyze"
+            f"a figure of an analysis takes an analysis, got {type(analysis).__name__}: make one "
+            "with quadric.analysis.analyze"
         )
-    return dict(analysis)
+    return analysis
 
 
+@drawn
 def distribution(analysis: Any, width: float = COLUMN) -> Figure:
     """Linear weights, quadratic parameters and true eigenvalues by depth (the paper's Fig. 7).
 
@@ -57,34 +56,31 @@ def distribution(analysis: Any, width: float = COLUMN) -> Figure:
     Returns:
         The figure. Boxes hold the middle half, lines 90 %, dots the smallest and the largest.
     """
-    from matplotlib import rc_context
-
-    layers = content(analysis, "distribution")["layers"]
+    layers = _content(analysis)["layers"]
     kinds = [kind for kind in DISTRIBUTIONS if any(layer.get(kind[0]) for layer in layers)]
     if not kinds:
         raise InputError("the network has no weights to draw: analyze one with layers")
-    with rc_context(RC):
-        figure = new_figure(width, 0.55 + 1.2 * len(kinds))
-        axes = figure.subplots(len(kinds), 1, squeeze=False, sharex=True)[:, 0]
-        for axis, (key, label, color) in zip(axes, kinds, strict=True):
-            for place, layer in enumerate(layers, start=1):
-                if layer.get(key):
-                    _box(axis, place, layer[key]["quantiles"], color)
-            axis.axhline(0, color="0.7", linewidth=0.5, zorder=0)
-            axis.set_ylabel(label)
-            axis.locator_params(axis="y", nbins=5)
-            axis.grid(axis="y")
-        names = [str(layer["name"]) for layer in layers]
-        if len(names) <= 6 and max(map(len, names)) <= 10:
-            axes[-1].set_xticks(range(1, len(names) + 1), names)
-            axes[-1].set_xlabel("layer, by depth")
-        else:
-            step = -(-len(names) // 20)
-            axes[-1].set_xticks(range(1, len(names) + 1, step))
-            axes[-1].set_xlabel("layer, counted by depth")
-        axes[-1].set_xlim(0.4, len(names) + 0.6)
-        axes[0].set_title("box 25–75 %, line 5–95 %, dots extremes", loc="left", fontsize=6.5)
-        figure.align_ylabels()
+    figure = new_figure(width, 0.55 + 1.2 * len(kinds))
+    axes = figure.subplots(len(kinds), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, (key, label, color) in zip(axes, kinds, strict=True):
+        for place, layer in enumerate(layers, start=1):
+            if layer.get(key):
+                _box(axis, place, layer[key]["quantiles"], color)
+        axis.axhline(0, color="0.7", linewidth=0.5, zorder=0)
+        axis.set_ylabel(label)
+        axis.locator_params(axis="y", nbins=5)
+        axis.grid(axis="y")
+    names = [str(layer["name"]) for layer in layers]
+    if len(names) <= 6 and max(map(len, names)) <= 10:
+        axes[-1].set_xticks(range(1, len(names) + 1), names)
+        axes[-1].set_xlabel("layer, by depth")
+    else:
+        step = -(-len(names) // 20)
+        axes[-1].set_xticks(range(1, len(names) + 1, step))
+        axes[-1].set_xlabel("layer, counted by depth")
+    axes[-1].set_xlim(0.4, len(names) + 0.6)
+    axes[0].set_title("box 25–75 %, line 5–95 %, dots extremes", loc="left", fontsize=6.5)
+    figure.align_ylabels()
     return figure
 
 
@@ -96,6 +92,7 @@ def _box(axis: Axes, place: int, quantiles: list[float], color: str) -> None:
     axis.plot([place, place], [least, most], ".", color=color, markersize=1.8)
 
 
+@drawn
 def responses(analysis: Any, width: float = PAGE) -> Figure:
     """Responses of the linear and the quadratic part side by side (the paper's Fig. 8).
 
@@ -107,33 +104,30 @@ def responses(analysis: Any, width: float = PAGE) -> Figure:
         The figure: a row for each picture, two columns for each layer. Each map has its own scale
         around zero.
     """
-    from matplotlib import rc_context
-
-    found = content(analysis, "responses").get("responses")
+    found = _content(analysis).get("responses")
     if not found or not found["layers"]:
         raise InputError("the analysis holds no responses: analyze a convolutional network")
     pictures, layers = found["pictures"], found["layers"]
     columns = 1 + 2 * len(layers)
-    with rc_context(RC):
-        side = width / columns
-        figure = new_figure(width, side * len(pictures) + 0.75)
-        axes = figure.subplots(len(pictures), columns, squeeze=False)
-        for row, picture in enumerate(pictures):
-            _show(axes[row, 0], picture)
-            for place, layer in enumerate(layers):
-                for offset, part in enumerate(("linear", "quadratic")):
-                    axis = axes[row, 1 + 2 * place + offset]
-                    image = _show(axis, layer[part][row], around_zero=True)
-        axes[0, 0].set_title("input")
+    side = width / columns
+    figure = new_figure(width, side * len(pictures) + 0.75)
+    axes = figure.subplots(len(pictures), columns, squeeze=False)
+    for row, picture in enumerate(pictures):
+        _show(axes[row, 0], picture)
         for place, layer in enumerate(layers):
             for offset, part in enumerate(("linear", "quadratic")):
-                head = f"{layer['name']}\n" if offset == 0 else "\n"
-                axes[0, 1 + 2 * place + offset].set_title(head + part, fontsize=6.5, loc="left")
-        bar = figure.colorbar(
-            image, ax=list(axes[-1]), location="bottom", shrink=0.35, aspect=35, ticks=[1, 128, 255]
-        )
-        bar.ax.set_xticklabels(["− largest", "0", "+ largest"])
-        bar.set_label("response, each map on its own scale")
+                axis = axes[row, 1 + 2 * place + offset]
+                image = _show(axis, layer[part][row], around_zero=True)
+    axes[0, 0].set_title("input")
+    for place, layer in enumerate(layers):
+        for offset, part in enumerate(("linear", "quadratic")):
+            head = f"{layer['name']}\n" if offset == 0 else "\n"
+            axes[0, 1 + 2 * place + offset].set_title(head + part, fontsize=6.5, loc="left")
+    bar = figure.colorbar(
+        image, ax=list(axes[-1]), location="bottom", shrink=0.35, aspect=35, ticks=[1, 128, 255]
+    )
+    bar.ax.set_xticklabels(["− largest", "0", "+ largest"])
+    bar.set_label("response, each map on its own scale")
     return figure
 
 
@@ -153,6 +147,7 @@ def _show(axis: Axes, picture: dict[str, Any], around_zero: bool = False) -> Any
     return axis.imshow(pixels)
 
 
+@drawn
 def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
     """The share of energy at low spatial frequencies in both parts, layer by layer.
 
@@ -165,9 +160,7 @@ def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
     """
     import textwrap
 
-    from matplotlib import rc_context
-
-    found = content(analysis, "frequencies")
+    found = _content(analysis)
     measured = [
         (place, layer["low_frequency"])
         for place, layer in enumerate(found["layers"], start=1)
@@ -175,25 +168,24 @@ def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
     ]
     if not measured:
         raise InputError("the analysis holds no frequencies: analyze a convolutional network")
-    with rc_context(RC):
-        figure = new_figure(width, 2.7)
-        axis = figure.subplots()
-        parts = (("linear", LINEAR, "o", -0.12), ("quadratic", QUADRATIC, "s", 0.12))
-        for part, color, marker, offset in parts:
-            axis.errorbar(
-                [place + offset for place, _ in measured],
-                [low[part]["mean"] for _, low in measured],
-                yerr=[low[part]["std"] or 0 for _, low in measured],
-                fmt=marker, color=color, elinewidth=0.6, markersize=3, label=f"{part} part",
-            )  # fmt: skip
-        axis.set_xlabel("layer, counted by depth")
-        cutoff = found["low_frequency"]["cutoff"]
-        axis.set_ylabel(f"energy share ≤ {cutoff:g} cycles/pixel")
-        axis.locator_params(axis="x", integer=True)
-        axis.grid(axis="y")
-        legend_above(figure, [axis])
-        words = textwrap.wrap(found["low_frequency"]["sentence"], int(width * 22))
-        axis.set_title("\n".join(words), loc="left", fontsize=5.5)
+    figure = new_figure(width, 2.7)
+    axis = figure.subplots()
+    parts = (("linear", LINEAR, "o", -0.12), ("quadratic", QUADRATIC, "s", 0.12))
+    for part, color, marker, offset in parts:
+        axis.errorbar(
+            [place + offset for place, _ in measured],
+            [low[part]["mean"] for _, low in measured],
+            yerr=[low[part]["std"] or 0 for _, low in measured],
+            fmt=marker, color=color, elinewidth=0.6, markersize=3, label=f"{part} part",
+        )  # fmt: skip
+    axis.set_xlabel("layer, counted by depth")
+    cutoff = found["low_frequency"]["cutoff"]
+    axis.set_ylabel(f"energy share ≤ {cutoff:g} cycles/pixel")
+    axis.locator_params(axis="x", integer=True)
+    axis.grid(axis="y")
+    legend_above(figure, [axis])
+    words = textwrap.wrap(found["low_frequency"]["sentence"], int(width * 22))
+    axis.set_title("\n".join(words), loc="left", fontsize=5.5)
     return figure
 
 
@@ -202,6 +194,7 @@ def _with_unit(name: str, unit: str) -> str:
     return f"{name} ({printed})" if printed else str(name)
 
 
+@drawn
 def couplings(analysis: Any, width: float = PAGE) -> Figure:
     """Which columns of a table a network couples, as heat maps.
 
@@ -212,9 +205,7 @@ def couplings(analysis: Any, width: float = PAGE) -> Figure:
     Returns:
         The figure: the couplings by the quadratic forms, and by the whole network.
     """
-    from matplotlib import rc_context
-
-    found = content(analysis, "couplings").get("couplings")
+    found = _content(analysis).get("couplings")
     if not found:
         raise InputError("the analysis holds no couplings: analyze a network on a table")
     names = [
@@ -228,23 +219,20 @@ def couplings(analysis: Any, width: float = PAGE) -> Figure:
     pairs = [found[key][i][j] for key, _ in kinds for i in size for j in size if i != j]
     top = max(pairs, default=0.0) or 1.0
     beyond = any(found[key][i][i] > top for key, _ in kinds for i in size)
-    with rc_context(RC):
-        figure = new_figure(width * len(kinds) / 2, min(0.9 + width / 2, 1.5 + 0.3 * len(names)))
-        axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
-        for axis, (key, title) in zip(axes, kinds, strict=True):
-            image = axis.imshow(found[key], cmap="cividis", vmin=0, vmax=top)
-            axis.set_xticks(range(len(names)), names, rotation=90)
-            axis.set_yticks(range(len(names)), names)
-            axis.set_title(title, loc="left")
-            if len(names) <= 8:
-                for i, row in enumerate(found[key]):
-                    for j, value in enumerate(row):
-                        color = "white" if value < 0.6 * top else "black"
-                        axis.text(j, i, f"{value:.2g}", ha="center", va="center", color=color,
-                                  fontsize=5.5)  # fmt: skip
-        words = _with_unit(found["target"], found["target_unit"])
-        bar = figure.colorbar(
-            image, ax=list(axes), shrink=0.9, extend="max" if beyond else "neither"
-        )
-        bar.set_label(f"{words} per deviation of both columns")
+    figure = new_figure(width * len(kinds) / 2, min(0.9 + width / 2, 1.5 + 0.3 * len(names)))
+    axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
+    for axis, (key, title) in zip(axes, kinds, strict=True):
+        image = axis.imshow(found[key], cmap="cividis", vmin=0, vmax=top)
+        axis.set_xticks(range(len(names)), names, rotation=90)
+        axis.set_yticks(range(len(names)), names)
+        axis.set_title(title, loc="left")
+        if len(names) <= 8:
+            for i, row in enumerate(found[key]):
+                for j, value in enumerate(row):
+                    color = "white" if value < 0.6 * top else "black"
+                    axis.text(j, i, f"{value:.2g}", ha="center", va="center", color=color,
+                              fontsize=5.5)  # fmt: skip
+    words = _with_unit(found["target"], found["target_unit"])
+    bar = figure.colorbar(image, ax=list(axes), shrink=0.9, extend="max" if beyond else "neither")
+    bar.set_label(f"{words} per deviation of both columns")
     return figure

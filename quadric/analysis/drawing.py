@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quadric.analysis import figures
-from quadric.analysis.arms import Table, arm_table, arms
-from quadric.analysis.reading import RunResult, curve
-from quadric.analysis.style import RC
+from quadric.analysis.style import RC, score_label
 from quadric.errors import InputError
+from quadric.runs.groups import in_lines
+from quadric.runs.reading import RunResult
+from quadric.support.extras import load_extra
 from quadric.support.progress import duration
 from quadric.support.writing import whole_file, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
 """Every figure by its name."""
 SECONDS = 0.6
 """What a figure takes, roughly."""
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError)
+"""What the content of a damaged analysis leads to."""
+_QUANTILES = ("min", "5%", "25%", "50%", "75%", "95%", "max")
 
 
 def draw(
@@ -46,22 +53,21 @@ def draw(
     for name, jobs in planned.items():
         if not jobs:
             notes.append(f"{name}: no run has been analyzed: use quadric analyze first")
-        drawn = len(files)
+        before = len(files)
         for stem, function, source in jobs:
             try:
                 figure, table = function(source, **size), numbers(name, source)
             except InputError as error:
                 if name in figures.OF_RUNS or len(jobs) == 1:
                     notes.append(f"{name}: {error}")
-            except (LookupError, TypeError, ValueError, AttributeError):
+            except DAMAGED:
                 if name in figures.OF_RUNS:
                     raise
                 notes.append(f"{stem}: the analysis is damaged: make it again with quadric analyze")
             else:
-                files += save(figure, folder / stem)
-                files += _write(table, folder / stem, latex)
+                files += [*save(figure, folder / stem), *_write(table, folder / stem, latex)]
             progress(1, f"drawing {name}")
-        if jobs and len(files) == drawn and len(jobs) > 1:
+        if jobs and len(files) == before and len(jobs) > 1:
             notes.append(f"{name}: no analysis of these runs has what it shows")
     if not files:
         raise InputError("no figure could be drawn: " + "; ".join(notes))
@@ -79,109 +85,129 @@ def _jobs(name: str, runs: Sequence[RunResult]) -> list[tuple[str, Any, Any]]:
     ]
 
 
+def _file_names(runs: Sequence[RunResult]) -> list[str]:
+    """The runs' names, as far as they may stand in the name of a file; a repeat has a number."""
+    names: list[str] = []
+    for run in runs:
+        name = re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
+        more = (f"{name}-{number}" for number in itertools.count(2))
+        names.append(next(each for each in itertools.chain([name], more) if each not in names))
+    return names
+
+
 def save(figure: Any, path: Path) -> list[Path]:
     """Writes a figure as PNG and PDF, with its fonts inside."""
     from matplotlib import rc_context
 
-    found = []
+    files = [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
     with rc_context(RC):
-        for suffix in (".png", ".pdf"):
-            file = path.with_name(path.name + suffix)
+        for file in files:
             # Without a date the same runs give the same file.
-            metadata = {"CreationDate": None} if suffix == ".pdf" else None
+            metadata = {"CreationDate": None} if file.suffix == ".pdf" else None
             with whole_file(file) as partial:
-                figure.savefig(partial, format=suffix[1:], metadata=metadata)
-            found.append(file)
-    return found
+                figure.savefig(partial, format=file.suffix[1:], metadata=metadata)
+    return files
 
 
-def _write(table: Table, path: Path, latex: bool) -> list[Path]:
-    contents = {".csv": table.to_csv()} | ({".tex": table.to_latex()} if latex else {})
+def _write(table: pd.DataFrame, path: Path, latex: bool) -> list[Path]:
+    contents = {".csv": table.to_csv(index=False, lineterminator="\n")}
+    if latex:
+        # Names come from files: what TeX would read as a command is escaped.
+        text = table.to_latex(index=False, escape=True, na_rep="--", float_format="%.4g")
+        contents[".tex"] = f"% needs \\usepackage{{booktabs}}\n{text}"
     files = [path.with_name(path.name + suffix) for suffix in contents]
     for file, content in zip(files, contents.values(), strict=True):
         write_text(file, content.encode(errors="replace").decode())
     return files
 
 
-def _file_names(runs: Sequence[RunResult]) -> list[str]:
-    """The runs' names, as far as they may stand in the name of a file; a repeat has a number."""
-    found: list[str] = []
-    for run in runs:
-        name = re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
-        more = (f"{name}-{number}" for number in itertools.count(2))
-        found.append(next(each for each in itertools.chain([name], more) if each not in found))
-    return found
-
-
-def numbers(name: str, source: Any) -> Table:
+def numbers(name: str, source: Any) -> pd.DataFrame:
     """The numbers of a figure."""
-    if name == "stability":
-        return _curves(source)
-    if name in figures.OF_RUNS:
-        kept = source
-        if name == "laws":
-            kept = [run for run in source if not run.metric.higher_is_better]
-        return arm_table(arms(kept))
-    analysis = source.analysis
-    if name == "couplings":
-        return _couplings(analysis["couplings"])
-    if name == "distribution":
-        return _distributions(analysis["layers"])
-    return _frequencies(analysis["layers"])
+    pandas: Any = load_extra("pandas", "the numbers of a figure", "plots")
+    rows = _ROWS[name](source) if name in _ROWS else _group_rows(source)
+    # A column of whole numbers in which some are missing stays one of whole numbers.
+    frame: pd.DataFrame = pandas.DataFrame(rows).convert_dtypes()
+    return frame
 
 
-def _curves(runs: Sequence[RunResult]) -> Table:
-    header = ("run", "data set", "neuron", "seed", "status", "epoch", "curve", "value")
-    rows = [
-        (run.name, run.dataset, run.label, run.seed, run.status, x, f"{part} {what}", y)
+def _group_rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    return [
+        {
+            "data set": each.dataset, "network": each.network, "neuron": each.line,
+            "parameters": each.first.params, "MACs": each.first.macs, "score": each.mean,
+            "unit": score_label(each.first), "std": each.std, "seeds": len(each.runs),
+            "diverged": each.diverged, "settings": each.differing,
+        }
+        for each in in_lines(runs)
+    ]  # fmt: skip
+
+
+def _law_rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    return _group_rows([run for run in runs if not run.metric.higher_is_better])
+
+
+def _curve_rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": run.name, "data set": run.dataset, "neuron": run.label, "seed": run.seed,
+            "status": run.values["status"], "epoch": x, "curve": f"{part} {what}", "value": y,
+        }
         for run in runs
         for what in ("score", "loss")
         for part in ("train", "test")
-        for x, y in curve(run, part, what)
-    ]
-    return Table(header, tuple(rows))
+        for x, y in run.curve(part, what)
+    ]  # fmt: skip
 
 
-def _distributions(layers: Sequence[dict[str, Any]]) -> Table:
-    header = ("layer", "name", "what", "count", "mean", "std")
-    levels = ("min", "5%", "25%", "50%", "75%", "95%", "max")
-    rows = [
-        (place, layer["name"], kind, *(found[key] for key in _SUMMARY), *found["quantiles"])
-        for place, layer in enumerate(layers, start=1)
+def _layers(run: RunResult) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """The first cells of the rows of each layer, and what is known of it."""
+    assert run.analysis is not None
+    layers = enumerate(run.analysis["layers"], start=1)
+    return [({"layer": place, "name": layer["name"]}, layer) for place, layer in layers]
+
+
+def _distribution_rows(run: RunResult) -> list[dict[str, Any]]:
+    return [
+        {**first, "what": kind, **{key: layer[kind][key] for key in ("count", "mean", "std")},
+         **dict(zip(_QUANTILES, layer[kind]["quantiles"], strict=True))}
+        for first, layer in _layers(run)
         for kind in ("weights", "quadratic", "eigenvalues", "effective_rank")
-        if (found := layer.get(kind))
-    ]
-    return Table(header + levels, tuple(rows))
+        if layer.get(kind)
+    ]  # fmt: skip
 
 
-def _frequencies(layers: Sequence[dict[str, Any]]) -> Table:
-    first = ("layer", "name", "quadratic share", "correlation", "low linear", "std linear")
-    header = (*first, "low quadratic", "std quadratic", "difference", "half width 95%")
+def _frequency_rows(run: RunResult) -> list[dict[str, Any]]:
     rows = []
-    for place, layer in enumerate(layers, start=1):
+    for first, layer in _layers(run):
         low = layer.get("low_frequency", {})
-        cells = [low.get(part, {}).get(key) for part in ("linear", "quadratic") for key in _KEYS]
+        row = {**first, "quadratic share": layer.get("share"), "correlation": layer["correlation"]}
+        for part in ("linear", "quadratic"):
+            row |= {f"low {part}": low.get(part, {}).get("mean")}
+            row |= {f"std {part}": low.get(part, {}).get("std")}
         gap = low.get("difference", {})
-        cells += [gap.get("mean"), gap.get("half_width")]
-        rows.append((place, layer["name"], layer.get("share"), layer.get("correlation"), *cells))
-    return Table(header, tuple(rows))
+        rows.append(row | {"difference": gap.get("mean"), "half width 95%": gap.get("half_width")})
+    return rows
 
 
-_KEYS = ("mean", "std")
-_SUMMARY = ("count", "mean", "std")
-_STRENGTHS = ("strength", "total")
+def _coupling_rows(run: RunResult) -> list[dict[str, Any]]:
+    assert run.analysis is not None
+    coupled = run.analysis["couplings"]
+    return [
+        {
+            **dict(zip(("column", "with"), entry["columns"], strict=True)),
+            "by quadratic forms": entry["strength"], "by the whole network": entry["total"],
+            "unit": coupled["target_unit"], "factor of the product": entry.get("coefficient"),
+            "unit of the factor": entry.get("unit", ""),
+        }
+        for entry in (*coupled["pairs"], *coupled["squares"])
+    ]  # fmt: skip
 
 
-def _couplings(found: dict[str, Any]) -> Table:
-    header = ("column", "with", "by quadratic forms", "by the whole network", "unit")
-    rows = [
-        (
-            *entry["columns"],
-            *(entry[key] for key in _STRENGTHS),
-            found["target_unit"],
-            entry.get("coefficient"),
-            entry.get("unit", ""),
-        )
-        for entry in (*found["pairs"], *found["squares"])
-    ]
-    return Table((*header, "factor of the product", "unit of the factor"), tuple(rows))
+_ROWS: Mapping[str, Callable[[Any], list[dict[str, Any]]]] = {
+    "stability": _curve_rows,
+    "laws": _law_rows,
+    "distribution": _distribution_rows,
+    "responses": _frequency_rows,
+    "frequencies": _frequency_rows,
+    "couplings": _coupling_rows,
+}

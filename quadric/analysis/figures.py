@@ -20,20 +20,21 @@ from quadric.analysis.analysis_figures import couplings as couplings
 from quadric.analysis.analysis_figures import distribution as distribution
 from quadric.analysis.analysis_figures import frequencies as frequencies
 from quadric.analysis.analysis_figures import responses as responses
-from quadric.analysis.arms import Arm, arms
-from quadric.analysis.reading import RunResult, by_dataset, curve, read
 from quadric.analysis.style import (
     COLUMN,
     PAGE,
-    RC,
+    curve_label,
+    drawn,
     legend_above,
     line_styles,
     neuron_styles,
     new_figure,
     number_axis,
+    score_label,
 )
 from quadric.errors import InputError
-from quadric.support.extras import require
+from quadric.runs.groups import RunGroup, in_lines
+from quadric.runs.reading import RunResult, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,14 +43,26 @@ if TYPE_CHECKING:
 COSTS = (("params", "parameters"), ("macs", "MACs per input"))
 
 
-def _prepared(results: Iterable[Any], who: str) -> list[RunResult]:
-    require("plots", who)
-    runs, notes = read(results)
+def _read(results: Iterable[Any]) -> list[RunResult]:
+    runs, notes = read_runs(results)
     for note in notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(note, stacklevel=4)
     return runs
 
 
+def _by_panel(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
+    """The groups of each data set."""
+    panels: dict[str, list[RunGroup]] = {}
+    for each in groups:
+        panels.setdefault(each.dataset, []).append(each)
+    return panels
+
+
+def _line_styles(groups: Sequence[RunGroup]) -> dict[str, dict[str, Any]]:
+    return line_styles([(each.first.neuron, each.line) for each in groups])
+
+
+@drawn
 def efficiency(results: Iterable[Any], width: float = COLUMN) -> Figure:
     """Score against cost: one line per neuron, error bars over seeds (the paper's Fig. 4).
 
@@ -60,60 +73,48 @@ def efficiency(results: Iterable[Any], width: float = COLUMN) -> Figure:
     Returns:
         The figure.
     """
-    from matplotlib import rc_context
-
-    found = arms(_prepared(results, "efficiency"))
-    datasets = list(dict.fromkeys(arm.dataset for arm in found))
-    styles = line_styles([(arm.first.neuron, arm.line) for arm in found])
-    with rc_context(RC):
-        figure = new_figure(width, 0.5 + 1.65 * len(datasets))
-        axes = figure.subplots(len(datasets), 2, squeeze=False, sharey="row")
-        for row, dataset in zip(axes, datasets, strict=True):
-            alike = [arm for arm in found if arm.dataset == dataset]
-            for axis, (key, label) in zip(row, COSTS, strict=True):
-                _against_cost(axis, alike, key, label, styles)
-            row[0].set_ylabel(alike[0].first.score_label)
-            row[0].set_title(dataset, loc="left")
-        legend_above(figure, axes.flat)
+    groups = in_lines(_read(results))
+    panels, styles = _by_panel(groups), _line_styles(groups)
+    figure = new_figure(width, 0.5 + 1.65 * len(panels))
+    axes = figure.subplots(len(panels), 2, squeeze=False, sharey="row")
+    for row, (dataset, alike) in zip(axes, panels.items(), strict=True):
+        for axis, (key, label) in zip(row, COSTS, strict=True):
+            _against_cost(axis, alike, key, label, styles)
+        row[0].set_ylabel(score_label(alike[0].first))
+        row[0].set_title(dataset, loc="left")
+    legend_above(figure, axes.flat)
     return figure
 
 
 def _against_cost(
-    axis: Axes, found: Sequence[Arm], key: str, label: str, styles: dict[str, dict[str, Any]]
+    axis: Axes, groups: Sequence[RunGroup], key: str, label: str, styles: dict[str, dict[str, Any]]
 ) -> None:
-    """One panel: a line for each neuron through its arms, from small to large."""
-    known = [arm for arm in found if getattr(arm.first, key) is not None]
-    for line in dict.fromkeys(arm.line for arm in known if arm.mean is not None):
-        of_line = [arm for arm in known if arm.line == line and arm.mean is not None]
-        of_line.sort(key=lambda arm: getattr(arm.first, key))
+    """One panel: a line for each neuron through its groups, from small to large."""
+    known = [each for each in groups if getattr(each.first, key) is not None]
+    for line in dict.fromkeys(each.line for each in known if each.mean is not None):
+        of_line = [each for each in known if each.line == line and each.mean is not None]
+        of_line.sort(key=lambda each: getattr(each.first, key))
         axis.errorbar(
-            [getattr(arm.first, key) for arm in of_line],
-            [float(arm.mean or 0) for arm in of_line],
-            yerr=[arm.std or 0 for arm in of_line],
-            capsize=1.5,
-            elinewidth=0.7,
-            **styles[line],
-        )
-    for arm in known:
-        if arm.mean is None and arm.diverged:  # nothing to show but that it diverged
-            axis.plot(
-                [getattr(arm.first, key)],
-                [0.03],
-                "x",
-                color=styles[arm.line]["color"],
-                transform=axis.get_xaxis_transform(),
-                markersize=5,
-                label=f"{arm.line}: diverged",
-            )
+            [getattr(each.first, key) for each in of_line],
+            [float(each.mean or 0) for each in of_line],
+            yerr=[each.std or 0 for each in of_line],
+            capsize=1.5, elinewidth=0.7, **styles[line],
+        )  # fmt: skip
+    for each in known:
+        if each.mean is None and each.diverged:  # nothing to show but that it diverged
+            axis.plot([getattr(each.first, key)], [0.03], "x", color=styles[each.line]["color"],
+                      transform=axis.get_xaxis_transform(), markersize=5,
+                      label=f"{each.line}: diverged")  # fmt: skip
     if not known:
         axis.text(0.5, 0.5, f"no {label}\nin these results", transform=axis.transAxes, ha="center")
-    number_axis(axis.xaxis, [getattr(arm.first, key) for arm in known], cost=True)
-    if found and not found[0].first.metric.higher_is_better:
-        number_axis(axis.yaxis, [arm.mean for arm in known if arm.mean is not None])
+    number_axis(axis.xaxis, [getattr(each.first, key) for each in known], cost=True)
+    if not groups[0].metric.higher_is_better:
+        number_axis(axis.yaxis, [each.mean for each in known if each.mean is not None])
     axis.set_xlabel(label)
     axis.grid(True)
 
 
+@drawn
 def neurons(results: Iterable[Any], width: float = PAGE) -> Figure:
     """Neurons compared in score, parameters and MACs (the paper's Fig. 5).
 
@@ -124,64 +125,53 @@ def neurons(results: Iterable[Any], width: float = PAGE) -> Figure:
     Returns:
         The figure.
     """
-    from matplotlib import rc_context
-
-    found = arms(_prepared(results, "neurons"))
-    datasets = list(dict.fromkeys(arm.dataset for arm in found))
-    counts = [sum(arm.dataset == dataset for arm in found) for dataset in datasets]
-    colors = neuron_styles(arm.first.neuron for arm in found)
-    with rc_context(RC):
-        figure = new_figure(width, sum(0.75 + 0.17 * count for count in counts))
-        ratios = [0.75 + 0.17 * count for count in counts]
-        axes = figure.subplots(
-            len(datasets), 3, squeeze=False, sharey="row", height_ratios=ratios,
-            width_ratios=(3, 2, 2),
-        )  # fmt: skip
-        for row, dataset in zip(axes, datasets, strict=True):
-            alike = [arm for arm in found if arm.dataset == dataset]
-            alike.sort(key=lambda arm: (arm.network, arm.first.params or 0))
-            _compared(row, alike, colors)
-            row[0].set_title(dataset, loc="left")
+    groups = in_lines(_read(results))
+    panels = _by_panel(groups)
+    colors = neuron_styles(each.first.neuron for each in groups)
+    heights = [0.75 + 0.17 * len(alike) for alike in panels.values()]
+    figure = new_figure(width, sum(heights))
+    axes = figure.subplots(
+        len(panels), 3, squeeze=False, sharey="row", height_ratios=heights, width_ratios=(3, 2, 2)
+    )
+    for row, (dataset, alike) in zip(axes, panels.items(), strict=True):
+        _compared(row, sorted(alike, key=lambda g: (g.network, g.first.params or 0)), colors)
+        row[0].set_title(dataset, loc="left")
     return figure
 
 
 def _compared(
-    row: Sequence[Axes], found: Sequence[Arm], colors: dict[str, tuple[str, str]]
+    row: Sequence[Axes], groups: Sequence[RunGroup], colors: dict[str, tuple[str, str]]
 ) -> None:
-    """One data set: the scores of each arm's seeds and their mean, and bars of what it costs."""
+    """One data set: the scores of each group's seeds and their mean, and bars of what it costs."""
     score, *costs = row
-    for place, arm in enumerate(found):
-        color, marker = colors[arm.first.neuron]
-        score.plot(arm.scores, [place] * len(arm.scores), marker, color=color, alpha=0.4)
-        if arm.mean is not None:
-            score.plot([arm.mean], [place], "|", color=color, markersize=9, markeredgewidth=1.6)
-        if arm.diverged:
-            text = f"× {arm.diverged} of {len(arm.runs)} diverged"
-            side: dict[str, Any] = {
-                "transform": score.get_yaxis_transform(),
-                "color": color,
-                "fontsize": 6,
-            }
-            score.text(0.99, place, text, ha="right", va="center", **side)
+    for place, each in enumerate(groups):
+        color, marker = colors[each.first.neuron]
+        score.plot(each.scores, [place] * len(each.scores), marker, color=color, alpha=0.4)
+        if each.mean is not None:
+            score.plot([each.mean], [place], "|", color=color, markersize=9, markeredgewidth=1.6)
+        if each.diverged:
+            text = f"× {each.diverged} of {len(each.runs)} diverged"
+            score.text(0.99, place, text, ha="right", va="center", color=color, fontsize=6,
+                       transform=score.get_yaxis_transform())  # fmt: skip
         for axis, (key, _) in zip(costs, COSTS, strict=True):
-            value = getattr(arm.first, key)
+            value = getattr(each.first, key)
             if value is not None:
                 axis.barh([place], [value], color=color, height=0.65)
-    names = [f"{arm.network}  {arm.line}" for arm in found]
-    score.set_yticks(range(len(found)), names)
-    score.set_ylim(max(len(found), 2) - 0.5, -0.5)
-    score.set_xlabel(f"{found[0].first.score_label}\n(each seed, and the mean)")
+    score.set_yticks(range(len(groups)), [f"{each.network}  {each.line}" for each in groups])
+    score.set_ylim(max(len(groups), 2) - 0.5, -0.5)
+    score.set_xlabel(f"{score_label(groups[0].first)}\n(each seed, and the mean)")
     for axis, (_, label) in zip(costs, COSTS, strict=True):
         axis.set_xlabel(label)
         axis.tick_params(axis="y", length=0)
         number_axis(axis.xaxis, [], cost=True)
-    if not found[0].first.metric.higher_is_better:
-        number_axis(score.xaxis, [value for arm in found for value in arm.scores])
+    if not groups[0].metric.higher_is_better:
+        number_axis(score.xaxis, [value for each in groups for value in each.scores])
     for axis in row:
         axis.grid(axis="x")
         axis.set_axisbelow(True)
 
 
+@drawn
 def stability(results: Iterable[Any], width: float = PAGE) -> Figure:
     """Curves of training and test, with a cross where a run diverged (the paper's Fig. 6).
 
@@ -195,38 +185,34 @@ def stability(results: Iterable[Any], width: float = PAGE) -> Figure:
     Raises:
         InputError: if no run has recorded its epochs.
     """
-    from matplotlib import rc_context
-
-    runs = [run for run in _prepared(results, "stability") if run.epochs]
-    if not runs:
+    groups = in_lines([run for run in _read(results) if run.epochs])
+    if not groups:
         raise InputError("no run has recorded its epochs: there is no curve to draw")
-    found = {id(run): arm.line for arm in arms(runs) for run in arm.runs}
-    styles = line_styles([(run.neuron, found[id(run)]) for run in runs if id(run) in found])
-    groups = by_dataset(runs)
-    with rc_context(RC):
-        figure = new_figure(width, 0.5 + 1.9 * len(groups))
-        axes = figure.subplots(len(groups), 2, squeeze=False)
-        for row, (dataset, alike) in zip(axes, groups.items(), strict=True):
-            for axis, what in zip(row, ("score", "loss"), strict=True):
-                for run in alike:
-                    if id(run) in found:
-                        _curves(axis, run, what, styles[found[id(run)]])
-                axis.set_xlabel("epoch")
-                axis.grid(True)
-                axis.locator_params(axis="x", integer=True)
-                _scaled(axis, alike, what)
-            row[0].set_ylabel(alike[0].curve_label)
-            row[1].set_ylabel("loss")
-            row[0].set_title(f"{dataset}: test solid, training dotted", loc="left")
-        legend_above(figure, axes.flat, columns=5)
+    panels, styles = _by_panel(groups), _line_styles(groups)
+    figure = new_figure(width, 0.5 + 1.9 * len(panels))
+    axes = figure.subplots(len(panels), 2, squeeze=False)
+    for row, (dataset, alike) in zip(axes, panels.items(), strict=True):
+        runs = [run for each in alike for run in each.runs]
+        for axis, what in zip(row, ("score", "loss"), strict=True):
+            for each in alike:
+                for run in each.runs:
+                    _curves(axis, run, what, styles[each.line])
+            axis.set_xlabel("epoch")
+            axis.grid(True)
+            axis.locator_params(axis="x", integer=True)
+            _scale(axis, runs, what)
+        row[0].set_ylabel(curve_label(runs[0]))
+        row[1].set_ylabel("loss")
+        row[0].set_title(f"{dataset}: test solid, training dotted", loc="left")
+    legend_above(figure, axes.flat, columns=5)
     return figure
 
 
-def _scaled(axis: Axes, runs: Sequence[RunResult], what: str) -> None:
+def _scale(axis: Axes, runs: Sequence[RunResult], what: str) -> None:
     """Losses and errors on a logarithmic axis; whole epochs even where there is only one."""
-    if what == "loss" or runs[0].curve_falls:
-        parts = [curve(run, part, what) for run in runs for part in ("train", "test")]
-        number_axis(axis.yaxis, [y for points in parts for _, y in points if y])
+    if what == "loss" or not runs[0].curve_metric.higher_is_better:
+        curves = [run.curve(part, what) for run in runs for part in ("train", "test")]
+        number_axis(axis.yaxis, [y for points in curves for _, y in points if y])
     if max(len(run.epochs) for run in runs) == 1:
         axis.set_xticks([1])
 
@@ -235,7 +221,7 @@ def _curves(axis: Axes, run: RunResult, what: str, style: dict[str, Any]) -> Non
     """The two curves of one run; where it diverged, a cross at its last finite point."""
     color, last = style["color"], None
     for part, dashes, alpha in (("train", ":", 0.6), ("test", "-", 0.9)):
-        points = curve(run, part, what)
+        points = run.curve(part, what)
         finite = [(x, y) for x, y in points if y is not None]
         if not finite:
             continue
@@ -254,6 +240,7 @@ def _curves(axis: Axes, run: RunResult, what: str, style: dict[str, Any]) -> Non
         axis.plot([last[0]], [last[1]], "o", color=color, markersize=2.5)
 
 
+@drawn
 def laws(results: Iterable[Any], width: float = PAGE) -> Figure:
     """Error against parameters, one panel for each law or table.
 
@@ -267,28 +254,22 @@ def laws(results: Iterable[Any], width: float = PAGE) -> Figure:
     Raises:
         InputError: if no run has learned a law or a table.
     """
-    from matplotlib import rc_context
-
-    runs = _prepared(results, "laws")
-    found = arms([run for run in runs if not run.metric.higher_is_better])
-    if not found:
+    groups = in_lines([run for run in _read(results) if not run.metric.higher_is_better])
+    if not groups:
         raise InputError("no run has learned a law or a table: train one, such as law-lorentz")
-    datasets = list(dict.fromkeys(arm.dataset for arm in found))
-    styles = line_styles([(arm.first.neuron, arm.line) for arm in found])
+    panels, styles = _by_panel(groups), _line_styles(groups)
     most = max(1, int(width / 1.75))
-    columns = min(len(datasets), most)
-    rows = -(-len(datasets) // columns)
-    with rc_context(RC):
-        figure = new_figure(max(width * columns / most, 2.4), 0.5 + 1.65 * rows)
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis, dataset in zip(axes.flat, datasets, strict=False):
-            alike = [arm for arm in found if arm.dataset == dataset]
-            _against_cost(axis, alike, "params", "parameters", styles)
-            axis.set_title(dataset, loc="left")
-            axis.set_ylabel(alike[0].first.score_label)
-        for axis in list(axes.flat)[len(datasets) :]:
-            axis.remove()
-        legend_above(figure, axes.flat, columns=5)
+    columns = min(len(panels), most)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(max(width * columns / most, 2.4), 0.5 + 1.65 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis, (dataset, alike) in zip(axes.flat, panels.items(), strict=False):
+        _against_cost(axis, alike, "params", "parameters", styles)
+        axis.set_title(dataset, loc="left")
+        axis.set_ylabel(score_label(alike[0].first))
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.remove()
+    legend_above(figure, axes.flat, columns=5)
     return figure
 
 

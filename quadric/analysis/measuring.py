@@ -18,11 +18,10 @@ from quadric.analysis.frequencies import CUTOFF, Frequencies, verdict
 from quadric.analysis.samples import Samples
 from quadric.errors import InputError
 from quadric.layers import ConvGeometry, QuadraticLayer
+from quadric.runs.reading import ANALYSIS_VERSION
 from quadric.share import QuadraticShare, quadratic_share
 from quadric.support.modules import check_model, restored_eval, unwrapped
 
-VERSION = 1
-"""Of the layout of analysis.json."""
 SHOWN_LAYERS = 4
 LARGEST_MAP = 48
 """Pixels per side of a picture that is kept; larger ones are averaged down."""
@@ -57,7 +56,7 @@ def measure(
     frequencies = {name: Frequencies(cutoff) for name in maps}
     order: dict[str, None] = {}
     shares = _pass(model, data, named, maps, frequencies, order, told)
-    found: dict[str, Any] = {"version": VERSION, "samples": data.count, "layers": []}
+    found: dict[str, Any] = {"version": ANALYSIS_VERSION, "samples": data.count, "layers": []}
     for name in sorted(named, key=lambda n: list(order).index(n) if n in order else len(order)):
         told(f"parameters of {name}")
         layer = named[name]

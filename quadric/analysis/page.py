@@ -14,11 +14,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from quadric.analysis.arms import arms
 from quadric.analysis.couplings import ranked_list
-from quadric.analysis.reading import RunResult, by_dataset, curve, number, read
-from quadric.analysis.style import neuron_styles, unit_text
+from quadric.analysis.drawing import DAMAGED
+from quadric.analysis.style import curve_label, neuron_styles, score_label, unit_text
 from quadric.errors import InputError
+from quadric.runs.groups import by_dataset, in_lines
+from quadric.runs.reading import RunResult, number, read_runs
 from quadric.support.writing import write_text
 
 MOST_PAIRS = 10
@@ -47,8 +48,8 @@ def report(
     Raises:
         InputError: if there is no result to show.
     """
-    runs, found = read(results)
-    content = page(runs, title, [*notes, *found])
+    runs, left_out = read_runs(results)
+    content = page(runs, title, [*notes, *left_out])
     write_text(path, content)
     return Path(path)
 
@@ -74,32 +75,33 @@ def _embedded(data: Any) -> str:
 
 
 def _payload(runs: Sequence[RunResult], notes: Sequence[str]) -> dict[str, Any]:
-    groups = {id(run): name for name, alike in by_dataset(runs).items() for run in alike}
+    datasets = {id(run): name for name, alike in by_dataset(runs).items() for run in alike}
     places = {id(run): place for place, run in enumerate(runs)}
     styles = neuron_styles(run.neuron for run in runs)
-    count = len(set(groups.values()))
+    count = len(set(datasets.values()))
     diverged = sum(run.diverged for run in runs)
     summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     summary += f" on {count} data set{'s' if count > 1 else ''}"
+    more = list(notes)
     return {
         "summary": summary + (f", {diverged} diverged" if diverged else ""),
-        "notes": list(notes),
         "styles": {
             name: {"light": color, "dark": _lighter(color), "marker": marker}
             for name, (color, marker) in styles.items()
         },
-        "runs": [_run(run, groups[id(run)]) for run in runs],
-        "arms": [
+        "runs": [_run(run, datasets[id(run)], more) for run in runs],
+        "groups": [
             {
-                "line": arm.line,
-                "neuron": arm.first.neuron,
-                "params": arm.first.params,
-                "macs": arm.first.macs,
-                "mean": _short(arm.mean),
-                "runs": [places[id(run)] for run in arm.runs],
+                "line": each.line,
+                "neuron": each.first.neuron,
+                "params": each.first.params,
+                "macs": each.first.macs,
+                "mean": _short(each.mean),
+                "runs": [places[id(run)] for run in each.runs],
             }
-            for arm in arms(runs)
+            for each in in_lines(runs)
         ],
+        "notes": more,
     }
 
 
@@ -114,43 +116,38 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _run(run: RunResult, group: str) -> dict[str, Any]:
-    result = run.result
-    share = result.get("quadratic_share")
-    values = share.values() if isinstance(share, Mapping) else [share]
-    shares = [value for value in map(number, values) if value is not None]
-    versions, diverged = result.get("versions"), result.get("diverged")
-    known = versions.items() if isinstance(versions, Mapping) else ()
+def _run(run: RunResult, group: str, notes: list[str]) -> dict[str, Any]:
+    result = run.values
+    diverged, known = result.get("diverged"), result.get("versions")
+    versions = known.items() if isinstance(known, Mapping) else ()
+    analysis = None
+    if run.analysis is not None:
+        try:
+            analysis = _analysis(run.analysis)
+        except DAMAGED:
+            notes.append(f"the analysis of {run.name} is damaged: make it again")
     return {
-        "name": run.name,
+        **{key: getattr(run, key) for key in ("name", "dataset", "model", "neuron", "label")},
+        **{key: getattr(run, key) for key in ("seed", "diverged", "params", "macs", "score")},
         "group": group,
-        "dataset": run.dataset,
-        "model": run.model,
-        "neuron": run.neuron,
-        "label": run.label,
-        "seed": run.seed,
-        "status": run.status,
-        "diverged": run.diverged,
+        "status": result["status"],
         "message": str(diverged.get("message", "")) if isinstance(diverged, Mapping) else "",
-        "params": run.params,
-        "macs": run.macs,
-        "score": run.score,
-        "scoreLabel": run.score_label,
+        "scoreLabel": score_label(run),
         "higher": run.metric.higher_is_better,
-        "curveLabel": run.curve_label,
-        "curveFalls": run.curve_falls,
-        "loss": number(result.get("test_loss")),
-        "share": sum(shares) / len(shares) if shares else None,
-        "seconds": number(result.get("seconds")),
-        "versions": ", ".join(f"{name} {value}" for name, value in known if value),
-        "command": run.command,
+        "curveLabel": curve_label(run),
+        "curveFalls": not run.curve_metric.higher_is_better,
+        "loss": result.get("test_loss"),
+        "share": run.quadratic_share,
+        "seconds": result.get("seconds"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions if version),
+        "command": result.get("command", ""),
         "recipeText": "\n".join(_setting(*item) for item in run.settings.items()),
         "curves": {
-            f"{part}_{what}": [[x, _short(y)] for x, y in curve(run, part, what)]
+            f"{part}_{what}": [[x, _short(y)] for x, y in run.curve(part, what)]
             for part in ("train", "test")
             for what in ("score", "loss")
         },
-        "analysis": None if run.analysis is None else _analysis(run.analysis),
+        "analysis": analysis,
     }
 
 
@@ -159,9 +156,8 @@ def _setting(key: str, value: Any) -> str:
     return f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}"
 
 
-def _analysis(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of an analysis; a part that is not as expected is left out."""
-    layers = [layer for layer in found["layers"] if isinstance(layer, Mapping)]
+def _analysis(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of an analysis."""
     kinds = {
         "weights": "linear weights",
         "quadratic": "quadratic parameters",
@@ -170,72 +166,58 @@ def _analysis(found: Mapping[str, Any]) -> dict[str, Any]:
     }
     distributions = []
     for key, title in kinds.items():
-        boxes = [_quantiles(layer.get(key)) for layer in layers]
+        boxes = [_quantiles(layer.get(key)) for layer in content["layers"]]
         if any(boxes):
             distributions.append({"title": title, "boxes": boxes})
-    low, formula = found.get("low_frequency"), found.get("formula")
-    lines = formula.get("text") if isinstance(formula, Mapping) else None
+    coupled, responses = content.get("couplings"), content.get("responses")
     return {
-        "layers": [str(layer.get("name")) for layer in layers],
+        "layers": [str(layer["name"]) for layer in content["layers"]],
         "distributions": distributions,
-        "sentence": str(low.get("sentence", "")) if isinstance(low, Mapping) else "",
-        "couplings": _couplings(found.get("couplings")),
-        "formula": "\n".join(map(str, lines)) if isinstance(lines, list) else "",
-        "responses": _responses(found.get("responses")),
+        "sentence": str(content.get("low_frequency", {}).get("sentence", "")),
+        "couplings": _couplings(coupled) if coupled else None,
+        "formula": "\n".join(map(str, content.get("formula", {}).get("text", []))),
+        "responses": _responses(responses) if responses else None,
     }
 
 
-def _quantiles(found: Any) -> list[float | None] | None:
-    values = found.get("quantiles") if isinstance(found, Mapping) else None
-    if not isinstance(values, list) or len(values) != 7 or None in map(number, values):
+def _quantiles(box: Mapping[str, Any] | None) -> list[float | None] | None:
+    if not box:
         return None
+    values = [number(value) for value in box["quantiles"]]
+    if len(values) != 7 or None in values:
+        raise ValueError("a box has seven numbers")
     return [_short(value) for value in values]
 
 
-def _couplings(found: Any) -> dict[str, Any] | None:
-    try:
-        key = str(found["ranked_by"])
-        rows = ranked_list(found, MOST_PAIRS)
-        unit = unit_text(str(found["target_unit"]))
-        how = "its quadratic forms couple" if key == "strength" else "the network couples"
-        caption = (
-            f"How strongly {how} two columns: {found['target']}{f' ({unit})' if unit else ''} "
-            "per standard deviation of both."
-        )
-        pairs = [
-            {
-                "columns": row[0],
-                "size": float(entry[key]),
-                "text": f"{row[1]}"
-                + (f", factor of the product {unit_text(row[-1])}" if len(row) > 2 else ""),
-            }
-            for row, entry in zip(rows, found["pairs"], strict=False)
-        ]
-        matrix = [[_short(float(value)) for value in row] for row in found[key]]
-        names = [str(name) for name in found["names"]]
-        return {"caption": caption, "names": names, "matrix": matrix, "pairs": pairs}
-    except (TypeError, KeyError, ValueError, IndexError):
-        return None
+def _couplings(coupled: Mapping[str, Any]) -> dict[str, Any]:
+    key = str(coupled["ranked_by"])
+    unit = unit_text(str(coupled["target_unit"]))
+    how = "its quadratic forms couple" if key == "strength" else "the network couples"
+    caption = (
+        f"How strongly {how} two columns: {coupled['target']}{f' ({unit})' if unit else ''} per "
+        "standard deviation of both."
+    )
+    pairs = []
+    for row, entry in zip(ranked_list(coupled, MOST_PAIRS), coupled["pairs"], strict=False):
+        factor = f", factor of the product {unit_text(row[-1])}" if len(row) > 2 else ""
+        pairs.append({"columns": row[0], "size": float(entry[key]), "text": f"{row[1]}{factor}"})
+    matrix = [[_short(float(value)) for value in row] for row in coupled[key]]
+    names = [str(name) for name in coupled["names"]]
+    return {"caption": caption, "names": names, "matrix": matrix, "pairs": pairs}
 
 
-_PICTURE = ("height", "width", "channels", "bytes")
+def _responses(shown: Mapping[str, Any]) -> dict[str, Any]:
+    layers = [
+        {"name": str(layer["name"])}
+        | {part: [_picture(p) for p in layer[part]] for part in ("linear", "quadratic")}
+        for layer in shown["layers"]
+    ]
+    return {"pictures": [_picture(p) for p in shown["pictures"]], "layers": layers}
 
 
-def _responses(found: Any) -> dict[str, Any] | None:
-    try:
-        layers = [
-            {"name": str(layer["name"])}
-            | {part: [_picture(p) for p in layer[part]] for part in ("linear", "quadratic")}
-            for layer in found["layers"]
-        ]
-        return {"pictures": [_picture(p) for p in found["pictures"]], "layers": layers}
-    except (TypeError, KeyError, ValueError):
-        return None
-
-
-def _picture(found: Mapping[str, Any]) -> dict[str, Any]:
-    height, width, channels, content = (found[key] for key in _PICTURE)
-    pixels = int(height) * int(width) * int(channels)
-    if not isinstance(content, str) or not 0 < pixels <= 3 * len(content) // 4:
+def _picture(picture: Mapping[str, Any]) -> dict[str, Any]:
+    height, width, channels = (int(picture[key]) for key in ("height", "width", "channels"))
+    content = str(picture["bytes"])
+    if not 0 < height * width * channels <= 3 * len(content) // 4:
         raise InputError("a picture must hold its pixels, got fewer bytes: analyze the run again")
-    return dict(zip(_PICTURE, (int(height), int(width), int(channels), content), strict=True))
+    return {"height": height, "width": width, "channels": channels, "bytes": content}

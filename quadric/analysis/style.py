@@ -6,13 +6,19 @@ color blindness can tell apart; markers and dashes say the same once more.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from quadric.runs.reading import RunResult
+from quadric.support.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Options = ParamSpec("Options")
 
 COLUMN = 3.5
 """Inches of a column of a paper in two columns."""
@@ -90,6 +96,20 @@ def line_styles(lines: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def drawn(function: Callable[Options, Figure]) -> Callable[Options, Figure]:
+    """Draws a figure in our style; says which extra is missing."""
+
+    @functools.wraps(function)
+    def draw(*args: Options.args, **options: Options.kwargs) -> Figure:
+        require("plots", f"quadric.analysis.figures.{function.__name__}")
+        from matplotlib import rc_context
+
+        with rc_context(RC):
+            return function(*args, **options)
+
+    return draw
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure that a notebook shows once, and that no list of open figures holds."""
     from matplotlib import pyplot
@@ -130,6 +150,18 @@ def unit_text(unit: str) -> str:
     if unit == "1":
         return ""
     return re.sub(r"\^(-?\d+)", lambda power: power[1].translate(_RAISED), unit)
+
+
+def score_label(run: RunResult) -> str:
+    """The score of runs with its unit, for an axis."""
+    unit = unit_text(run.unit)
+    return f"test {run.metric.label}" + (f" ({unit})" if unit else "")
+
+
+def curve_label(run: RunResult) -> str:
+    """What the curves of runs show beside the loss, for an axis."""
+    own = run.curve_metric is run.metric
+    return score_label(run).removeprefix("test ") if own else run.curve_metric.label
 
 
 def legend_above(figure: Figure, axes: Iterable[Axes], columns: int = 3) -> None:

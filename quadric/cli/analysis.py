@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from typer import Argument, Option
@@ -42,10 +43,10 @@ def analyze(
     from quadric import analysis
     from quadric.analysis.drawing import draw
     from quadric.analysis.figures import OF_ANALYSES
-    from quadric.analysis.reading import read
+    from quadric.runs.reading import read_runs
 
     places = None if show is None else _places(show)
-    texts, found = [], []
+    texts, analyses = [], []
     for run in runs:
         with options.progress_bar(None, "loading") as told:
             one = analysis.analyze(
@@ -60,11 +61,12 @@ def analyze(
                 **options.place(data_dir),
             )
         one.save(run / "analysis.json")
-        files, _ = draw(read([run])[0], list(OF_ANALYSES), run / "analysis")
+        (finished,), _ = read_runs(run / "result.json")
+        files, _ = draw([replace(finished, analysis=one)], list(OF_ANALYSES), run / "analysis")
         written = "\n".join(str(file) for file in (run / "analysis.json", *files))
         texts.append(f"{run}\n\n{one}\n\n{written}")
-        found.append(dict(one))
-    options.show("\n\n".join(texts), found if len(found) > 1 else found[0], json_file)
+        analyses.append(dict(one))
+    options.show("\n\n".join(texts), analyses if len(analyses) > 1 else analyses[0], json_file)
 
 
 def _places(text: str) -> list[int]:
@@ -94,9 +96,9 @@ def figures(
     """
     require("plots", "quadric figures")
     from quadric.analysis.drawing import draw
-    from quadric.analysis.reading import read
+    from quadric.runs.reading import read_runs
 
-    found, notes = read(runs)
+    found, notes = read_runs(runs)
     names = options.words(which)
     with options.progress_bar(None, "drawing") as told:
         files, missing = draw(found, names, out, latex=latex, width=width, progress=told)
@@ -120,10 +122,10 @@ def report(
     Example: quadric report runs/* -o report.html
     """
     from quadric.analysis.page import SECONDS, report
-    from quadric.analysis.reading import read
+    from quadric.runs.reading import read_runs
 
     check_writable("--out", out)
-    found, notes = read(runs)
+    found, notes = read_runs(runs)
     say(f"a page of {len(found)} runs, about {duration(len(found) * SECONDS)}")
     report(found, out, title=title, notes=notes)
     for note in notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ def diverged(**changes: Any) -> dict[str, Any]:
     made = result("kervolution", status="diverged", test_accuracy=None, test_loss=None)
     made["diverged"] = {"message": "training diverged: the loss is nan at step 2"}
     made["epochs"] = [
-        {"epoch": 1, "train_loss": 9.0, "test_loss": 99.0, "test_accuracy": 0.1},
-        {"epoch": 2, "train_loss": None, "test_loss": None, "test_accuracy": None},
+        {"seconds": 1.0, "epoch": 1, "train_loss": 9.0, "test_loss": 99.0, "test_accuracy": 0.1},
+        {"seconds": 1.0, "epoch": 2, "train_loss": None, "test_loss": None, "test_accuracy": None},
     ]
     return made | changes
 
@@ -87,6 +88,18 @@ def table_analysis() -> dict[str, Any]:
     quadric.convert_(model, rank=2)
     nn.init.normal_(model[0].eigenvalues)  # type: ignore[arg-type]
     return dict(analysis.analyze(model, laws.table("lorentz", 50, 50)))
+
+
+@lru_cache(maxsize=1)
+def trained_runs() -> Path:
+    """A folder with two small runs, digits and law; nobody writes into it."""
+    import quadric.train
+
+    folder = Path(tempfile.mkdtemp())
+    small = {"neuron": "eigen", "rank": 3, "epochs": 1, "progress": False}
+    quadric.train.run("digits", limit=100, channels=[4, 8, 8], run_dir=folder / "digits", **small)
+    quadric.train.run("law-lorentz", samples=64, hidden=[8, 8], run_dir=folder / "law", **small)
+    return folder
 
 
 def run_directory(path: Path, content: Any, analyzed: Any = None) -> Path:

@@ -14,9 +14,8 @@ import quadric
 from quadric import analysis
 from quadric.data import digits
 from quadric.errors import FileError, InputError, InputTypeError
-from tests.analysis.made import picture_analysis, table_analysis
+from tests.analysis.made import picture_analysis, table_analysis, trained_runs
 
-OLD = Path(__file__).parent.parent / "data_files" / "old_runs"
 NEURONS = [name for name in quadric.neurons() if name != "linear"]
 
 
@@ -90,9 +89,9 @@ def test_layers_are_in_the_order_they_are_called() -> None:
     assert [layer["name"] for layer in found["layers"]] == ["first", "last", "never"]
 
 
-def test_an_old_run_is_analyzed(tmp_path: Path) -> None:
+def test_a_run_is_analyzed(tmp_path: Path) -> None:
     steps: list[tuple[int, str, int]] = []
-    found = analysis.analyze(OLD / "digits-finished", progress=lambda *step: steps.append(step))
+    found = analysis.analyze(trained_runs() / "digits", progress=lambda *step: steps.append(step))
     assert [layer["name"] for layer in found["layers"]] == ["conv1", "conv2", "conv3", "fc"]
     assert (found["recipe"], found["neuron"], found["rank"]) == ("digits", "eigen", 3)
     assert found["low_frequency"]["sentence"] in str(found)
@@ -105,7 +104,7 @@ def test_an_old_run_is_analyzed(tmp_path: Path) -> None:
 
 
 def test_a_run_on_a_law_shows_couplings_in_units() -> None:
-    found = analysis.analyze(OLD / "law-finished", count=40)
+    found = analysis.analyze(trained_runs() / "law", count=40)
     assert found["couplings"]["rows"] == 40
     assert found["couplings"]["units"] == ["C", "V m^-1", "T", "m s^-1", "1"]
     text = str(found)
@@ -165,7 +164,7 @@ def test_a_data_frame_names_its_columns() -> None:
         ((3,), InputTypeError, "takes a run directory or a model, got int"),
         ((nn.Linear(2, 1), "rows"), InputTypeError, "got str"),
         ((nn.Linear(2, 1), torch.zeros(0, 2)), InputError, "at least one input, got none"),
-        ((OLD / "digits-interrupted",), InputError, "the run is not finished"),
+        (("quadric",), InputError, "is not a run directory"),
     ],
 )
 def test_what_cannot_be_analyzed(arguments: Any, error: type[Exception], message: str) -> None:
@@ -188,7 +187,7 @@ def test_only_what_reads_runs_knows_of_training() -> None:
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     assert len(texts) > 10
     known = [name for name, text in texts.items() if "from quadric.train" in text]
-    assert known == ["analyzing.py", "reading.py"]
+    assert known == ["analyzing.py"]
     for name in known:
         assert "\nfrom quadric.train" not in texts[name]  # inside a function alone
 

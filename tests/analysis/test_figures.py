@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from quadric.analysis import figures
-from quadric.analysis.arms import Table
 from quadric.analysis.drawing import NAMES, draw, numbers
-from quadric.analysis.reading import read
 from quadric.analysis.style import COLUMN, PAGE, line_styles, neuron_styles
 from quadric.errors import InputError, InputTypeError
+from quadric.runs.reading import read_runs
 from tests.analysis.made import (
     diverged,
     law_result,
@@ -69,9 +68,7 @@ def test_error_bars_are_deviations_over_seeds() -> None:
 
 
 def test_a_result_without_macs_keeps_its_other_panel() -> None:
-    old = {key: value for key, value in result().items() if key != "macs"}
-    with pytest.warns(UserWarning, match="of an older version: it has no macs"):
-        figure = figures.efficiency([old])
+    figure = figures.efficiency([result(macs=None)])
     assert lines(figure.axes[0])
     assert "no MACs per input" in figure.axes[1].texts[0].get_text()
 
@@ -117,8 +114,8 @@ def test_distribution_and_frequencies_by_depth() -> None:
     assert shares.get_title(loc="left").startswith("The claim that quadratic responses")
     with pytest.raises(InputError, match="holds no frequencies"):
         figures.frequencies(table_analysis())
-    with pytest.raises(InputTypeError, match="distribution takes an analysis, got NoneType"):
-        figures.distribution(read([result()])[0][0])
+    with pytest.raises(InputTypeError, match="takes an analysis, got NoneType"):
+        figures.distribution(read_runs([result()])[0][0])
 
 
 def test_responses_side_by_side() -> None:
@@ -132,13 +129,13 @@ def test_responses_side_by_side() -> None:
 def test_runs_of_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
     found = [run_directory(tmp_path / x / "run", result(seed=i), picture_analysis())
              for i, x in enumerate("ab")]  # fmt: skip
-    files, _ = draw(read(found)[0], ["distribution"], tmp_path / "figures")
+    files, _ = draw(read_runs(found)[0], ["distribution"], tmp_path / "figures")
     assert {file.stem for file in files} == {"distribution-run", "distribution-run-2"}
 
 
 def test_an_odd_analysis_is_a_note(tmp_path: Path) -> None:
     odd = picture_analysis() | {"layers": [{"name": "0", "weights": 7}, "layer"]}
-    runs, _ = read([result() | {"analysis": odd}])
+    runs, _ = read_runs([result() | {"analysis": odd}])
     files, notes = draw(runs, ["efficiency", "distribution"], tmp_path / "figures")
     assert {file.stem for file in files} == {"efficiency"}
     assert "distribution-run_1: the analysis is damaged: make it again" in notes[0]
@@ -153,8 +150,10 @@ def test_couplings_as_heat_maps() -> None:
 
 
 def test_files_fit_for_a_paper(tmp_path: Path) -> None:
-    runs, _ = read([*(result(n, s) for n in ("linear", "eigen") for s in (0, 1)), law_result()])
-    analyzed, _ = read([result() | {"analysis": picture_analysis()}])
+    runs, _ = read_runs(
+        [*(result(n, s) for n in ("linear", "eigen") for s in (0, 1)), law_result()]
+    )
+    analyzed, _ = read_runs([result() | {"analysis": picture_analysis()}])
     files, notes = draw([*runs, *analyzed], NAMES, tmp_path / "figures", latex=True)
     stems = {file.stem for file in files}
     assert stems == {
@@ -176,14 +175,14 @@ def test_files_fit_for_a_paper(tmp_path: Path) -> None:
 
 
 def test_one_run_gives_every_figure_of_runs(tmp_path: Path) -> None:
-    runs, _ = read([law_result(epochs=result()["epochs"])])
+    runs, _ = read_runs([law_result(epochs=result()["epochs"])])
     files, notes = draw(runs, list(figures.OF_RUNS), tmp_path)
     assert len(files) == 4 * 3
     assert notes == []
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
-    runs, _ = read([result()])
+    runs, _ = read_runs([result()])
     with pytest.raises(InputError, match=r"--which must be of efficiency, .*, got 'pie'"):
         draw(runs, ["pie"], tmp_path)
     with pytest.raises(InputError, match="no figure could be drawn: distribution: no run has been"):
@@ -192,26 +191,17 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
 
 def test_names_from_files_are_text(tmp_path: Path) -> None:
     strange = result(dataset=r"$\frac{$", command="x")
-    runs, _ = read([strange])
+    runs, _ = read_runs([strange])
     draw(runs, ["efficiency"], tmp_path, latex=True)
-    assert r"\$\textbackslash{}frac\{\$" in (tmp_path / "efficiency.tex").read_text()
-
-
-def test_a_latex_table() -> None:
-    table = Table(("a_b", "n"), (("50 %", 1200), (None, 0.123456)))
-    assert table.to_latex().splitlines()[1:] == [
-        r"\begin{tabular}{lr}", r"\toprule", r"a\_b & n \\", r"\midrule", r"50 \% & 1{,}200 \\",
-        r"-- & 0.1235 \\", r"\bottomrule", r"\end{tabular}",
-    ]  # fmt: skip
-    assert table.to_csv() == "a_b,n\n50 %,1200\n,0.123456\n"
+    assert r"\$\textbackslash frac\{\$" in (tmp_path / "efficiency.tex").read_text()
 
 
 def test_curves_as_numbers() -> None:
-    runs, _ = read([diverged()])
-    rows = numbers("stability", runs).rows
-    assert [row[5:] for row in rows if row[6] == "test loss"] == [
-        (1, "test loss", 99), (2, "test loss", None),
-    ]  # fmt: skip
+    runs, _ = read_runs([diverged()])
+    table = numbers("stability", runs)
+    assert table[table["curve"] == "test loss"][["epoch", "value"]].to_csv(index=False) == (
+        "epoch,value\n1,99\n2,\n"
+    )
 
 
 def test_styles_tell_lines_apart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,18 +70,34 @@ def test_what_the_page_knows_of_a_run(tmp_path: Path) -> None:
     assert len(coupled["pairs"]) == 10
     assert lost["diverged"] is True
     assert lost["message"] == "training diverged: the loss is nan at step 2"
-    assert [arm["mean"] for arm in data["arms"]] == [90, None, 0.5]
+    assert [group["mean"] for group in data["groups"]] == [90, None, 0.5]
 
 
-def test_an_analysis_that_is_damaged_shows_what_it_has(tmp_path: Path) -> None:
-    broken = picture_analysis() | {"responses": {"layers": 3}, "low_frequency": "x", "couplings": 1}
-    broken["layers"] = [*broken["layers"][:1], "what", {"name": "b", "weights": {"quantiles": [1]}}]
-    broken["formula"] = {"text": 5}
-    page = analysis.report([result(analysis=broken)], tmp_path / "page.html").read_text()
-    found = content(page)["runs"][0]["analysis"]
-    assert found["layers"] == ["0", "b"]  # type: ignore[index]
-    assert found["distributions"][0]["boxes"][1] is None  # type: ignore[index]
-    assert found["responses"] is None  # type: ignore[index]
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"responses": {"layers": 3}},
+        {"responses": {"pictures": [{"height": 9999, "width": 9999, "channels": 1, "bytes": "A"}],
+                       "layers": []}},
+        {"low_frequency": "x"},
+        {"couplings": 1},
+        {"formula": {"text": 5}},
+        {"layers": ["what"]},
+        {"layers": [{"name": "b", "weights": {"quantiles": [1]}}]},
+    ],
+)  # fmt: skip
+def test_a_damaged_analysis_is_named_and_left_out(tmp_path: Path, damage: Any) -> None:
+    run = result(analysis=picture_analysis() | damage)
+    data = content(analysis.report([run], tmp_path / "page.html").read_text())
+    assert data["runs"][0]["analysis"] is None
+    assert data["notes"] == ["the analysis of run 1 is damaged: make it again"]
+
+
+def test_a_run_without_a_score_has_not_diverged(tmp_path: Path) -> None:
+    runs = [result(test_accuracy=None), diverged()]
+    for count, words in ((2, "2 runs on 1 data set, 1 diverged"), (1, "1 run on 1 data set")):
+        page = analysis.report(runs[:count], tmp_path / "page.html").read_text()
+        assert content(page)["summary"] == words
 
 
 def test_a_hundred_runs_are_less_than_12_megabytes(tmp_path: Path) -> None:
@@ -98,6 +115,6 @@ def test_a_hundred_runs_are_less_than_12_megabytes(tmp_path: Path) -> None:
 
 
 def test_no_run_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no result to show"):
+    with pytest.raises(InputError, match="no finished run"):
         analysis.report([], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []

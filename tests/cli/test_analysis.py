@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quadric.cli.app import app
-
-OLD = Path(__file__).parent.parent / "data_files" / "old_runs"
+from tests.analysis.made import trained_runs
 
 
 def call(*arguments: object) -> tuple[int, str, str]:
@@ -21,9 +20,7 @@ def call(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    for name in ("digits-finished", "law-finished"):
-        shutil.copytree(OLD / name, tmp_path / "runs" / name)
-    return tmp_path / "runs"
+    return Path(shutil.copytree(trained_runs(), tmp_path / "runs"))
 
 
 def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
@@ -34,13 +31,11 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
     assert "The claim that quadratic responses hold low frequencies" in out
     assert "What the network couples" in out
     assert len(json.loads((tmp_path / "a.json").read_text())) == 2
-    made = json.loads((runs / "digits-finished" / "analysis.json").read_text())
+    made = json.loads((runs / "digits" / "analysis.json").read_text())
     assert made["samples"] == 40
     assert len(made["responses"]["pictures"]) == 2
-    pictures = {path.name for path in (runs / "digits-finished" / "analysis").glob("*.png")}
-    assert pictures == {
-        f"{n}-digits-finished.png" for n in ("distribution", "responses", "frequencies")
-    }
+    pictures = {path.name for path in (runs / "digits" / "analysis").glob("*.png")}
+    assert pictures == {f"{n}-digits.png" for n in ("distribution", "responses", "frequencies")}
     (runs / "broken").mkdir()
     (runs / "broken" / "result.json").write_text("{")
     code, out, err = call("figures", runs, "--which", "efficiency,couplings", "-o", tmp_path / "f")
@@ -48,7 +43,7 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
     assert err.startswith("up to 3 figures, about 2 seconds\n")  # two runs are analyzed
     assert "broken/result.json is not JSON" in err
     assert sorted(path.name for path in (tmp_path / "f").glob("*.pdf")) == [
-        "couplings-law-finished.pdf", "efficiency.pdf",
+        "couplings-law.pdf", "efficiency.pdf",
     ]  # fmt: skip
     code, out, err = call("report", runs, "-o", tmp_path / "page.html")
     assert code == 0
@@ -62,12 +57,12 @@ def test_from_runs_to_figures_and_a_page(runs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("analyze", OLD / "digits-interrupted"), "is not finished"),
-        (("analyze", OLD / "digits-finished", "--show", "a"), "--show must be whole numbers"),
+        (("analyze", "."), "is not a run directory"),
+        (("analyze", trained_runs() / "digits", "--show", "a"), "--show must be whole numbers"),
         (("figures", "nowhere"), "no such run: nowhere"),
-        (("figures", OLD / "digits-finished", "--which", "pie"), "--which must be of"),
-        (("report", OLD / "digits-interrupted"), "no finished run in "),
-        (("report", OLD / "digits-finished", "-o", "no/where.html"), "no directory no"),
+        (("figures", trained_runs() / "digits", "--which", "pie"), "--which must be of"),
+        (("report", "."), "no finished run in ."),
+        (("report", trained_runs() / "digits", "-o", "no/where.html"), "no directory no"),
     ],
 )
 def test_mistakes_are_one_line(

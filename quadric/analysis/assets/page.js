@@ -156,11 +156,11 @@ function plots() {
     const chart = panel(alike.map((run) => run[state.axis]), scores, names, alike[0].scoreLabel, { logX: true, logY: !alike[0].higher });
     chart.svg.setAttribute("aria-label", `${alike[0].scoreLabel} against ${names} on ${group}`);
     const shown = new Set(alike.map((run) => run.index));
-    const lines = data.arms.filter((arm) => arm.runs.some((i) => shown.has(i)) && known(arm.mean) && known(arm[state.axis]));
+    const lines = data.groups.filter((group) => group.runs.some((i) => shown.has(i)) && known(group.mean) && known(group[state.axis]));
     for (const line of [...new Set(lines.map((arm) => arm.line))]) {
-      const arms = lines.filter((arm) => arm.line === line).sort((a, b) => a[state.axis] - b[state.axis]);
-      const points = arms.map((arm) => [arm[state.axis], arm.mean]);
-      chart.svg.append(ink(draw("path", { class: "line", d: path(points, chart.x, chart.y) }), arms[0].neuron));
+      const groups = lines.filter((group) => group.line === line).sort((a, b) => a[state.axis] - b[state.axis]);
+      const points = groups.map((group) => [group[state.axis], group.mean]);
+      chart.svg.append(ink(draw("path", { class: "line", d: path(points, chart.x, chart.y) }), groups[0].neuron));
     }
     const marks = alike.map((run) => {
       const y = run.diverged ? BOX.height - BOX.bottom - 8 : chart.y(run.score);
