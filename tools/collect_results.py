@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence_runs import read_csv, read_piece, without_paths, write_csv
-from quadric.runs.reading import read_runs
 
 from quadric.analysis.analyzing import FILE
+from quadric.runs.reading import read_runs
 from quadric.support import provenance
 from quadric.train import catalog
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from collect_results import published
-from quadric.runs.metrics import METRICS
-from quadric.runs.reading import read_runs
 
 from quadric import models
 from quadric.models.trained import FOLDER
+from quadric.runs.metrics import METRICS
+from quadric.runs.reading import read_runs
 from quadric.support.writing import whole_file, write_text
 from quadric.train.directory import RunDirectory
 

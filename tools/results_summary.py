@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence_runs import read_csv, read_piece, write_csv
-from quadric.runs.metrics import Metric, metric_of
 
 from quadric.data.intervals import Difference, mean_difference
+from quadric.runs.metrics import Metric, metric_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ("images", "translation")

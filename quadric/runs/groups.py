@@ -136,15 +136,12 @@ def group(runs: Sequence[RunResult]) -> list[RunGroup]:
                     f"of {run.recipe} with {run.neuron} neurons and seed {run.seed}: leave one of "
                     "them out"
                 )
-    return [
-        RunGroup(tuple(by_seed[seed] for seed in sorted(by_seed)), _decisive(by_seed, left_out[key]))
-        for key, by_seed in groups.items()
-    ]
-
-
-def _decisive(by_seed: Mapping[int, RunResult], without: set[str]) -> dict[str, Any]:
-    settings = next(iter(by_seed.values())).settings
-    return {key: value for key, value in settings.items() if key not in without}
+    made = []
+    for key, by_seed in groups.items():
+        alike = tuple(by_seed[seed] for seed in sorted(by_seed))
+        settings = {k: v for k, v in alike[0].settings.items() if k not in left_out[key]}
+        made.append(RunGroup(alike, settings))
+    return made
 
 
 def _key(run: RunResult, without: set[str]) -> str:

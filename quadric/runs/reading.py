@@ -9,7 +9,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote

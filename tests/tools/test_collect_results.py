@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from quadric.runs.groups import group
 from quadric.runs.reading import read_runs
-
 from tests.tools.loading import load_tool
 
 

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from quadric.runs.groups import group
 from quadric.runs.reading import read_runs
 from quadric.runs.tables import group_table
-
 from quadric.train.evaluation import evaluate
 from quadric.train.training import find_run, train
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from quadric.runs.groups import group
-from quadric.runs.reading import read_runs
-from quadric.runs.tables import bleu_table, facts, to_json
 from safetensors.torch import load_file
 
 import quadric.train
+from quadric.runs.groups import group
+from quadric.runs.reading import read_runs
+from quadric.runs.tables import bleu_table, facts, to_json
 from quadric.train import catalog, translation
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
