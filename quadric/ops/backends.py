@@ -33,7 +33,7 @@ _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 
 def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
     """The backend for a linear map's output; its device, dtype and memory layout decide."""
-    if z.device.type != "cpu" or z.numel() == 0 or blocks.size == 1:
+    if not z.is_cpu or z.numel() == 0 or blocks.size == 1:
         return TORCH_VIEWS
     if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
         return NATIVE

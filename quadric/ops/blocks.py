@@ -14,6 +14,7 @@ to which channels asks this class; nothing else derives it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +26,7 @@ from quadric.errors import InputError
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockRun:
     """Blocks of one size that follow each other in a convolution group.
 
     Attributes:
@@ -73,25 +74,23 @@ class Blocks:
         """Eigenvalues of a block of `size` channels."""
         return size - 1 if self.shape == "star" else size * size
 
-    @property
-    def runs(self) -> list[Run]:
+    @functools.cached_property
+    def runs(self) -> tuple[BlockRun, ...]:
         """The blocks of one convolution group, as at most two runs of equal blocks."""
         full, rest = divmod(self.channels // self.groups, self.size)
-        found: list[Run] = []
+        runs: list[BlockRun] = []
         start = first = 0
         for count, size in ((full, self.size), (1, rest)):
             if count and size:
-                run = Run(start, count, size, first, self._in_block(size))
-                found.append(run)
+                run = BlockRun(start, count, size, first, self._in_block(size))
+                runs.append(run)
                 start, first = run.stop, run.last
-        return found
+        return tuple(runs)
 
-    @property
+    @functools.cached_property
     def num_eigenvalues(self) -> int:
         """The length of the eigenvalue vector."""
-        full, rest = divmod(self.channels // self.groups, self.size)
-        last = self._in_block(rest) if rest else 0
-        return self.groups * (full * self._in_block(self.size) + last)
+        return self.groups * (self.runs[-1].last if self.runs else 0)
 
     def check(self, eigenvalues: Tensor) -> None:
         """Raises unless there are as many eigenvalues as S has entries."""
@@ -108,7 +107,7 @@ class Blocks:
         """The number of channels of each block, in channel order."""
         return tuple(run.size for run in self.runs for _ in range(run.count)) * self.groups
 
-    @property
+    @functools.cached_property
     def table(self) -> tuple[tuple[int, int, int], ...]:
         """First channel, number of channels and first eigenvalue of each block."""
         rows, channel, eigenvalue = [], 0, 0

@@ -261,7 +261,7 @@ def _call(
 
 
 def _as_float(eigenvalues: Tensor, blocks: Blocks) -> Tensor:
-    if eigenvalues.device.type != "cpu" or eigenvalues.numel() != blocks.num_eigenvalues:
+    if not eigenvalues.is_cpu or eigenvalues.numel() != blocks.num_eigenvalues:
         # The kernels would read other memory.
         raise InputError(
             f"the kernels need {blocks.num_eigenvalues} eigenvalues on the CPU, got "

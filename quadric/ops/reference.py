@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quadric.ops.blocks import Blocks, Run
+from quadric.ops.blocks import BlockRun, Blocks
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -54,7 +54,9 @@ def mix(values: Tensor, matrices: Tensor, dim: int) -> Tensor:
     return mixed
 
 
-def block_sums(view: Tensor, eigenvalues: Tensor, run: Run, blocks: Blocks, dim: int) -> Tensor:
+def block_sums(
+    view: Tensor, eigenvalues: Tensor, run: BlockRun, blocks: Blocks, dim: int
+) -> Tensor:
     """The weighted squares of one run, S z^2, in the dtype of accumulation."""
     x = view.to(eigenvalues.dtype)
     if blocks.shape == "star":

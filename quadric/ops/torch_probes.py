@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd.forward_ad import unpack_dual
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 MISSING: list[str] = []
@@ -28,7 +28,8 @@ def _named(name: str) -> Any:
 
 
 _peek = _named("_C._functorch.peek_interpreter_stack")
-_proxy_mode = _named("fx.experimental.proxy_tensor.get_proxy_mode")
+_dispatch_mode = _named("_C._get_dispatch_mode")
+_PROXY = _named("_C._TorchDispatchModeKey.PROXY")  # of make_fx, while it records a graph
 _named("Tensor._version")  # `autograd` asks whether an output was overwritten
 
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
@@ -46,12 +47,10 @@ vars(in_torch_func)["_dynamo_marked_constant"] = True
 
 def must_see_operations(*tensors: Tensor) -> bool:
     """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
-    if in_torch_func() or is_tracing() or _proxy_mode() is not None:
+    if in_torch_func() or is_tracing() or _dispatch_mode(_PROXY) is not None:
         return True
     for tensor in tensors:
-        if type(tensor) not in _PLAIN_TENSORS:
-            return True
-        if forward_ad.unpack_dual(tensor).tangent is not None:
+        if type(tensor) not in _PLAIN_TENSORS or unpack_dual(tensor).tangent is not None:
             return True
     return False
 

@@ -38,7 +38,7 @@ print(len(calls), layer.eigenvalues.grad.shape[0])
 
 @pytest.mark.parametrize(
     "name",
-    ["_C._functorch.peek_interpreter_stack", "fx.experimental.proxy_tensor.get_proxy_mode"],
+    ["_C._functorch.peek_interpreter_stack", "_C._TorchDispatchModeKey.PROXY"],
 )
 def test_without_a_name_the_reference_runs(name: str) -> None:
     command = [sys.executable, "-c", WITHOUT.format(name=name)]
