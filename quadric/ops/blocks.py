@@ -14,7 +14,6 @@ to which channels asks this class; nothing else derives it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -74,7 +73,7 @@ class Blocks:
         """Eigenvalues of a block of `size` channels."""
         return size - 1 if self.shape == "star" else size * size
 
-    @functools.cached_property
+    @property
     def runs(self) -> tuple[BlockRun, ...]:
         """The blocks of one convolution group, as at most two runs of equal blocks."""
         full, rest = divmod(self.channels // self.groups, self.size)
@@ -87,7 +86,7 @@ class Blocks:
                 start, first = run.stop, run.last
         return tuple(runs)
 
-    @functools.cached_property
+    @property
     def num_eigenvalues(self) -> int:
         """The length of the eigenvalue vector."""
         return self.groups * (self.runs[-1].last if self.runs else 0)
@@ -107,7 +106,7 @@ class Blocks:
         """The number of channels of each block, in channel order."""
         return tuple(run.size for run in self.runs for _ in range(run.count)) * self.groups
 
-    @functools.cached_property
+    @property
     def table(self) -> tuple[tuple[int, int, int], ...]:
         """First channel, number of channels and first eigenvalue of each block."""
         rows, channel, eigenvalue = [], 0, 0
