@@ -127,7 +127,7 @@ def rows(results: Path) -> Iterator[list[str]]:
         "smaller, against a linear ResNet-20: eigen "
         f"{ahead(results, 'images/r14-eigen', 'images/r20-linear')}, linear "
         f"{ahead(results, 'images/r14-linear', 'images/r20-linear')}",
-        "not seen in small",
+        "not seen in small networks",
     ]
     yield [
         "ResNet-56: about half of a linear ResNet-110, at a similar accuracy (Fig. 4)",
@@ -139,22 +139,22 @@ def rows(results: Path) -> Iterator[list[str]]:
         "the same ResNet-8, at equal parameters, against Fan's neuron: eigen "
         f"{ahead(results, 'images/r8-eigen', 'images/r8-fan')}, linear "
         f"{ahead(results, 'images/r8-linear', 'images/r8-fan')}",
-        "in small, yes; linear is, too",
+        "in small networks, yes; linear is, too",
     ]
     yield [
         "QuadraLib's neuron gets worse with depth (Fig. 5)",
         f"ResNet-8 and -20 at 16x16, at equal parameters: {changed(small['quadralib'])} and "
         f"{changed(deep['quadralib'])} points against linear",
-        "in small, yes, at one choice of rates",
+        "in small networks, yes, at one choice of rates",
     ]
     yield [
         "Kervolution in 11 or 15 layers is unstable, eigen in all layers is not (Fig. 6)",
-        f"ResNet-18 in small, {kerv['eigen']['seeds']} seeds: kervolution in 3, 11, 15 layers "
+        f"a small ResNet-18, {kerv['eigen']['seeds']} seeds: kervolution in 3, 11, 15 layers "
         f"{percent(kerv['knn3'])}, {percent(kerv['knn11'])}, {percent(kerv['knn15'])}; linear "
         f"{percent(kerv['linear'])}; eigen {percent(kerv['eigen'])} (quadratic share "
         f"{kerv['eigen']['quadratic_share']:.3f}), with a larger rate "
         f"{percent(kerv['eigen_large'])} (share {kerv['eigen_large']['quadratic_share']:.2f})",
-        "in small, yes",
+        "in small networks, yes",
     ]
     yield [
         "A Transformer 20.3 % smaller, with eigen in the attention: BLEU 25.4 for 25.3 (Table II)",
@@ -163,7 +163,7 @@ def rows(results: Path) -> Iterator[list[str]]:
         f"{spread(texts['linear_shrunk'], 1, '.1f')}, eigen "
         f"{spread(texts['eigen_shrunk'], 1, '.1f')}, that is {gap} points, at a quadratic share of "
         f"{texts['eigen_shrunk']['quadratic_share']:.4f}",
-        "not seen in small",
+        "not seen in small networks",
     ]
     yield [
         "Quadratic parameters differ more between layers than linear ones (Fig. 7)",
