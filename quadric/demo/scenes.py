@@ -64,7 +64,7 @@ class Task:
 
     @property
     def metric(self) -> str:
-        """ "accuracy", or for laws "error": root mean square error / standard deviation."""
+        """What is judged: "accuracy", or "error": root mean square error / standard deviation."""
         return "error" if self.scene == "laws" else "accuracy"
 
     def network(self, neuron: str) -> nn.Module:
