@@ -25,8 +25,8 @@ PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A published archive: where it is, its md5, and the folder that it unpacks to."""
+class Version:
+    """A published version: its archive and md5, the folder it unpacks to, the end of file names."""
 
     url: str
     md5: str
@@ -73,8 +73,8 @@ class Source:
 
     name: str
     title: str
-    python: Archive
-    binary: Archive
+    python: Version
+    binary: Version
     train: tuple[Part, ...]
     test: Part
     label_key: bytes
@@ -92,12 +92,12 @@ class Source:
 CIFAR10 = Source(
     name="cifar10",
     title="CIFAR-10",
-    python=Archive(
+    python=Version(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         "cifar-10-batches-py",
     ),
-    binary=Archive(
+    binary=Version(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "c32a1d4ab5d03f1284b67883e8d87530",
         "cifar-10-batches-bin",
@@ -123,12 +123,12 @@ CIFAR10 = Source(
 CIFAR100 = Source(
     name="cifar100",
     title="CIFAR-100",
-    python=Archive(
+    python=Version(
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "cifar-100-python",
     ),
-    binary=Archive(
+    binary=Version(
         "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         "03b5dce01913d631647c71ecec9e9cb8",
         "cifar-100-binary",
@@ -200,7 +200,7 @@ Files = dict[str, tuple[str, bytes]]
 
 def _files(
     source: Source, data_dir: str | os.PathLike[str] | None, progress: bool
-) -> tuple[Archive, Files]:
+) -> tuple[Version, Files]:
     """Finds the data set, downloads it if no directory is named, and reads its files."""
     python, binary = source.python, source.binary
     if data_dir is None:
@@ -227,7 +227,7 @@ def _files(
     )
 
 
-def _unpacked(source: Source, archive: Archive, path: Path) -> Files:
+def _unpacked(source: Source, archive: Version, path: Path) -> Files:
     """Reads the files straight from an archive of the right md5; nothing is unpacked to disk."""
     names = {f"{archive.folder}/{part.name}{archive.suffix}": part.name for part in source.parts}
     files = {}

@@ -2,7 +2,7 @@
 
 In each scene a network of linear neurons and one of eigen neurons have the same widths, the same
 first weights (a fresh eigen layer computes what the linear layer computes), the same batches and
-the same optimizer. Only the layer class differs: that line is in `Task.network` below.
+the same optimizer. Only the layer class differs: that line is in `DemoTask.network` below.
 
 The settings are the same for both neurons. They were chosen after a few short trials, so that the
 whole demo fits into two minutes on two cores and each picture shows its point.
@@ -32,7 +32,7 @@ NEURONS = ("linear", "eigen")
 SEEDS = 3
 
 
-class Split(NamedTuple):
+class TrainTest(NamedTuple):
     """Data to learn from and data to be judged by."""
 
     inputs: Tensor
@@ -42,7 +42,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class DemoTask:
     """One data set of a scene ("plane", "laws" or "digits") and the networks that learn it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Task:
     scene: str
     name: str
     activation: str
-    load: Callable[[int], Split]
+    load: Callable[[int], TrainTest]
     build: Callable[[], nn.Module]
     lr: float
     steps: int
@@ -84,9 +84,9 @@ class Trained:
         seconds: processor time of training, which other work on the machine does not change.
     """
 
-    task: Task
+    task: DemoTask
     neuron: str
-    split: Split
+    split: TrainTest
     models: list[nn.Module] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -140,27 +140,27 @@ Points = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 def _plane_task(
     points: Points, name: str, activation: str, width: int, lr: float, steps: int
-) -> Task:
-    def load(seed: int) -> Split:
+) -> DemoTask:
+    def load(seed: int) -> TrainTest:
         generator = torch.Generator().manual_seed(seed)
-        return Split(*points(1000, generator), *points(2000, generator))
+        return TrainTest(*points(1000, generator), *points(2000, generator))
 
     build = partial(mlp, 2, 2, (width,), activation)
-    return Task("plane", name, activation, load, build, lr, steps, batch=128, rank=2)
+    return DemoTask("plane", name, activation, load, build, lr, steps, batch=128, rank=2)
 
 
-def _law_task(law: str, name: str, inputs: int) -> Task:
-    def load(seed: int) -> Split:
+def _law_task(law: str, name: str, inputs: int) -> DemoTask:
+    def load(seed: int) -> TrainTest:
         table = laws.table(law, train_size=10_000, test_size=2_000, seed=seed)
         scale = table.standardization()
         train = scale.inputs(table.train_inputs), scale.targets(table.train_targets)
-        return Split(*train, scale.inputs(table.test_inputs), scale.targets(table.test_targets))
+        return TrainTest(*train, scale.inputs(table.test_inputs), scale.targets(table.test_targets))
 
     build = partial(mlp, inputs, 1, (32, 32), "silu")
-    return Task("laws", name, "SiLU", load, build, lr=0.03, steps=1200, batch=256, rank=3)
+    return DemoTask("laws", name, "SiLU", load, build, lr=0.03, steps=1200, batch=256, rank=3)
 
 
-def _digits_task(activation: str) -> Task:
+def _digits_task(activation: str) -> DemoTask:
     def build() -> nn.Module:
         return nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1, bias=False),
@@ -174,15 +174,17 @@ def _digits_task(activation: str) -> Task:
             nn.Linear(64, 10),
         )
 
-    def load(seed: int) -> Split:
+    def load(seed: int) -> TrainTest:
         data = digits.load()  # one split into training and test data, for any seed
         train = data.normalization(data.train_images), data.train_labels
-        return Split(*train, data.normalization(data.test_images), data.test_labels)
+        return TrainTest(*train, data.normalization(data.test_images), data.test_labels)
 
-    return Task("digits", "digits", activation, load, build, lr=0.01, steps=264, batch=64, rank=3)
+    return DemoTask(
+        "digits", "digits", activation, load, build, lr=0.01, steps=264, batch=64, rank=3
+    )
 
 
-def all_tasks() -> list[Task]:
+def all_tasks() -> list[DemoTask]:
     """Lists every task of the demo, in order."""
     return [
         _plane_task(rings, "rings", "none", width=6, lr=0.1, steps=500),
@@ -196,7 +198,7 @@ def all_tasks() -> list[Task]:
 
 
 def run_task(
-    task: Task, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
+    task: DemoTask, neuron: str, seed: int, seeds: int, on_steps: Callable[[int], None]
 ) -> Trained:
     """Trains the networks of one neuron from several seeds and judges them on the test data."""
     trained = Trained(task, neuron, task.load(seed))
@@ -213,7 +215,7 @@ def run_task(
 
 
 def _train(
-    model: nn.Module, task: Task, split: Split, seed: int, on_steps: Callable[[int], None]
+    model: nn.Module, task: DemoTask, split: TrainTest, seed: int, on_steps: Callable[[int], None]
 ) -> None:
     loss_fn = nn.functional.cross_entropy if task.metric == "accuracy" else nn.functional.mse_loss
     # With Adam, whose step does not depend on the gradient's size, the eigenvalues take the same
@@ -241,7 +243,7 @@ def _batches(count: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _judge(model: nn.Module, task: Task, split: Split) -> float:
+def _judge(model: nn.Module, task: DemoTask, split: TrainTest) -> float:
     output = model(split.test_inputs)
     if task.metric == "accuracy":
         return (output.argmax(1) == split.test_targets).double().mean().item()

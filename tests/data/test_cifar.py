@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from quadric.data import cifar
-from quadric.data.cifar import CIFAR10, CIFAR100, Archive, Source
+from quadric.data.cifar import CIFAR10, CIFAR100, Source, Version
 from quadric.data.images import CropFlip
 
 SOURCES = [CIFAR10, CIFAR100]
@@ -110,7 +110,7 @@ def ten() -> Written:
 @pytest.mark.parametrize("kind", ["python", "binary"])
 @pytest.mark.parametrize("inside", [True, False])
 def test_unpacked_files(written: Written, tmp_path: Path, kind: str, inside: bool) -> None:
-    archive: Archive = getattr(written.source, kind)
+    archive: Version = getattr(written.source, kind)
     folder = tmp_path / archive.folder
     written.write(folder, getattr(written, kind))
     written.check(cifar.load(written.source, folder if inside else tmp_path))
@@ -118,7 +118,7 @@ def test_unpacked_files(written: Written, tmp_path: Path, kind: str, inside: boo
 
 @pytest.mark.parametrize("kind", ["python", "binary"])
 def test_packed_archive(written: Written, tmp_path: Path, kind: str) -> None:
-    archive: Archive = getattr(written.source, kind)
+    archive: Version = getattr(written.source, kind)
     (tmp_path / archive.file).write_bytes(getattr(written, f"{kind}_archive"))
     written.check(cifar.load(written.source, tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == [archive.file]

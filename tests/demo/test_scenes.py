@@ -13,13 +13,13 @@ from quadric.layers import QuadraticLayer
 TASKS = scenes.all_tasks()
 
 
-def named(name: str, **changes: float) -> scenes.Task:
+def named(name: str, **changes: float) -> scenes.DemoTask:
     task = next(task for task in TASKS if task.name == name)
     return dataclasses.replace(task, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.name}-{task.activation}")
-def test_networks_differ_in_their_eigenvalues_only(task: scenes.Task) -> None:
+def test_networks_differ_in_their_eigenvalues_only(task: scenes.DemoTask) -> None:
     built = {}
     for neuron in scenes.NEURONS:
         torch.manual_seed(3)
@@ -37,7 +37,7 @@ def test_networks_differ_in_their_eigenvalues_only(task: scenes.Task) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.name}-{task.activation}")
-def test_train_and_test_data_are_apart_and_follow_the_seed(task: scenes.Task) -> None:
+def test_train_and_test_data_are_apart_and_follow_the_seed(task: scenes.DemoTask) -> None:
     split, again, other = task.load(5), task.load(5), task.load(6)
     torch.testing.assert_close(split.inputs, again.inputs, rtol=0, atol=0)
     if task.scene != "digits":  # which have one split for everybody, and a few equal pictures
