@@ -97,6 +97,7 @@ ORDER: dict[str, list[str]] = {
         "revert",
     ],
     "exporting": [
+        "examples",
         "checking",
         "batchnorm_pairs",
         "folding",

@@ -1,8 +1,4 @@
-"""A network and its linear twin as files, side by side: what `quadric export` does.
-
-How to get a `Deployable` from a file, a run or a comparison is said where these are read:
-`models/weights_file.py`, `train/exported_run.py`, `sklearn/compare/saving.py`.
-"""
+"""A network and its linear twin as files, side by side: what `quadric export` does."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.errors import InputError, InputTypeError
-from quadric.exporting.checking import checked_arguments
+from quadric.errors import InputError, InputTypeError, explained
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
 from quadric.exporting.pipeline import quiet
 from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
+from quadric.support.modules import check_model
 from quadric.support.writing import unfinished
 
 Batch = Tensor | Sequence[Tensor]
@@ -114,49 +114,46 @@ def export_int8(
             falls too far.
         MissingExtraError: if the ONNX packages are not installed.
     """
-    who = "quadric.exporting.export_int8"
-    require("onnx", who)
-    args, kwargs = checked_arguments(model, example_inputs, who)
+    require("onnx", "quadric.exporting.export_int8")
     if squares not in ("auto", "int8", "float"):
         raise InputError(f"squares must be 'auto', 'int8' or 'float', got {squares!r}")
     if not max_drop >= 0:
         raise InputError(f"max_drop must be >= 0, got {max_drop}: give a share such as 0.02")
-    _check_model(model)
-    fixed = not options.get("dynamic_batch", True)
-    batch_dim, given = None if fixed else options.get("batch_dim", 0), (*args, *kwargs.values())
-    batches, tested = _checked_batches(calibration, test, given, batch_dim)
+    check_model(model)
+    _check_kind(model)
+    batches, tested = _as_lists(calibration, test)
     path = Path(path)
     with unfinished(path) as file, tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "float.onnx"
         report = export_onnx(model, plain, *example_inputs, **options)
         before = open_session(plain)
+        expected = [_outputs(before, batch, "calibration") for batch in batches]
+        was = None if tested is None else _accuracy(before, tested)
         gaps: dict[str, float] = {}
         for kind in ("int8", "float") if squares == "auto" else (squares,):
             made = Path(folder) / f"squares-{kind}.onnx"
             _quantize(plain, made, batches, kind == "int8")
-            gaps[kind] = _mean_difference(before, open_session(made), batches)
+            gaps[kind] = _mean_difference(expected, open_session(made), batches)
         quantize = gaps.get("int8", math.inf) <= EXCESS * gaps.get("float", math.inf)
         chosen = "int8" if quantize else "float"
         shutil.copyfile(Path(folder) / f"squares-{chosen}.onnx", file)
-        was = now = None
-        if tested is not None:
-            was, now = (_accuracy(session, tested) for session in (before, open_session(file)))
-            if was - now > max_drop:
-                raise InputError(
-                    f"the accuracy in int8 may fall by {max_drop:.3f} at most, but fell from "
-                    f"{was:.4f} to {now:.4f}: no file was written; calibrate on more inputs, or "
-                    "raise max_drop"
-                )
+        now = None if tested is None else _accuracy(open_session(file), tested)
+        if was is not None and now is not None and was - now > max_drop:
+            raise InputError(
+                f"the accuracy in int8 may fall by {max_drop:.3f} at most, but fell from "
+                f"{was:.4f} to {now:.4f}: no file was written; calibrate on more inputs, or "
+                "raise max_drop"
+            )
         size = file.stat().st_size
     count = sum(len(batch[0]) for batch in batches)
     return Int8Report(path, size, report, count, chosen, was, now, gaps[chosen])
 
 
-def _check_model(model: nn.Module) -> None:
+def _check_kind(model: nn.Module) -> None:
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
     if dtypes:
-        found = " and ".join(sorted(map(str, dtypes)))
-        raise InputError(f"int8 is made of float32 networks, got {found}: use model.float() first")
+        others = " and ".join(sorted(map(str, dtypes)))
+        raise InputError(f"int8 is made of float32 networks, got {others}: use model.float() first")
     if not any(hasattr(m, "kernel_size") for m in model.modules()):
         raise InputError(
             f"int8 is for convolutional networks, got {type(model).__name__} without a "
@@ -164,74 +161,33 @@ def _check_model(model: nn.Module) -> None:
         )
 
 
-def _check_batch(
-    where: str, batch: Sequence[Any], examples: Sequence[Tensor], batch_dim: int | None
-) -> None:
-    """Refuses a batch that the network would not take; its size in `batch_dim` may be any."""
-    if len(batch) != len(examples) or not all(isinstance(v, Tensor) for v in batch):
-        raise InputError(
-            f"{where} must be the {len(examples)} input tensors of the network, got "
-            f"({', '.join(map(_in_words, batch))}): leave labels out, and give each batch as "
-            "the examples are"
-        )
-    for value, example in zip(batch, examples, strict=True):
-        sizes = list(example.shape)
-        if batch_dim is not None and value.dim() > batch_dim and value.shape[batch_dim]:
-            sizes[batch_dim] = value.shape[batch_dim]
-        if value.dtype != example.dtype or list(value.shape) != sizes:
-            raise InputError(
-                f"{where} must be like the example input, {_in_words(example)}, got "
-                f"{_in_words(value)}: prepare it as for training"
-            )
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise InputError(f"{where} must be finite, got NaN or infinity: clean the data")
-
-
-def _in_words(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{value.dtype} of shape {tuple(value.shape)}"
-
-
-def _checked_batches(
-    calibration: Iterable[Batch],
-    test: Iterable[tuple[Tensor, Tensor]] | None,
-    examples: Sequence[Tensor],
-    batch_dim: int | None,
+def _as_lists(
+    calibration: Iterable[Batch], test: Iterable[tuple[Tensor, Tensor]] | None
 ) -> tuple[list[list[Tensor]], list[tuple[Tensor, Tensor]] | None]:
-    """Both data sets as lists, or an error that says which batch does not fit."""
+    """Both data sets as lists. Whether the network takes them, its float file says."""
     if isinstance(calibration, Tensor):
         raise InputTypeError("calibration must be batches, got one tensor: give [tensor]")
     batches = [[b] if isinstance(b, Tensor) else list(b) for b in calibration]
     tested = None if test is None else list(test)
-    if not batches or tested == []:
-        raise InputError(
-            f"{'test' if batches else 'calibration'} must hold at least one batch, got none: give "
-            "some of the data"
-        )
-    if tested is not None and len(examples) != 1:
-        raise InputError(
-            f"test is for networks of one input, got {len(examples)}: leave test out and measure "
-            "the file yourself"
-        )
-    for number, batch in enumerate(batches):
-        _check_batch(f"batch {number} of calibration", batch, examples, batch_dim)
-    for number, pair in enumerate(tested or ()):
-        where = f"batch {number} of test"
-        if len(pair) != 2 or not isinstance(pair[1], Tensor):
-            raise InputTypeError(
-                f"{where} must be a pair of inputs and labels, got {len(pair)} values: give "
-                "(inputs, labels)"
-            )
-        inputs, labels = pair
-        _check_batch(where, [inputs], examples, batch_dim)
-        numbers = not labels.dtype.is_floating_point and labels.dtype != torch.bool
-        if not numbers or labels.shape != inputs.shape[:1]:
+    for name, data in (("calibration", batches), ("test", tested)):
+        if data is not None and not data:
             raise InputError(
-                f"the labels in {where} must be a vector of {len(inputs)} class numbers, got "
-                f"{_in_words(labels)}: give the number of each input's class"
+                f"{name} must hold at least one batch, got none: give some of the data"
             )
     return batches, tested
+
+
+def _outputs(session: Any, batch: Sequence[Tensor], name: str) -> list[Tensor]:
+    """What the float file makes of a batch of a user's."""
+    with explained(
+        f"every batch of {name} must hold what the network takes",
+        "prepare it as for training, in the shape of the example inputs, without labels",
+        alone=True,
+    ):
+        outputs = run_session(session, [value.detach().cpu() for value in batch])
+    if not all(bool(value.isfinite().all()) for value in (*batch, *outputs)):
+        raise InputError(f"{name} must be finite, as what the network makes of it: clean the data")
+    return outputs
 
 
 def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: bool) -> None:
@@ -292,10 +248,12 @@ def square_nodes(graph: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _mean_difference(before: Any, after: Any, batches: list[list[Tensor]]) -> float:
+def _mean_difference(
+    expected: list[list[Tensor]], session: Any, batches: list[list[Tensor]]
+) -> float:
     total = spread = 0.0
-    for batch in batches:
-        for a, b in zip(run_session(before, batch), run_session(after, batch), strict=True):
+    for outputs, batch in zip(expected, batches, strict=True):
+        for a, b in zip(outputs, run_session(session, batch), strict=True):
             if not bool(b.isfinite().all()):
                 raise InputError(
                     "the int8 network must give finite outputs on the calibration set, and does "
@@ -309,8 +267,20 @@ def _mean_difference(before: Any, after: Any, batches: list[list[Tensor]]) -> fl
 def _accuracy(session: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     """The share of inputs whose largest output is their label."""
     right = count = 0
-    for inputs, labels in batches:
-        scores = run_session(session, [inputs.detach().cpu()])[0]
-        right += int((scores.argmax(1) == labels.cpu()).sum())
+    for batch in batches:
+        inputs, labels = batch if len(batch) == 2 else (batch[0], None)
+        if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.is_floating_point():
+            raise InputError(
+                "every batch of test must be a pair of inputs and a vector of class numbers, got "
+                f"{labels if labels is None else (labels.dtype, tuple(labels.shape))}: give "
+                "(inputs, labels)"
+            )
+        guesses = _outputs(session, [inputs], "test")[0].argmax(1)
+        if len(labels) != len(guesses):
+            raise InputError(
+                f"test must have one label for each input, got {len(labels)} for {len(guesses)}: "
+                "give all of them"
+            )
+        right += int((guesses == labels.cpu()).sum())
         count += len(labels)
     return right / max(count, 1)

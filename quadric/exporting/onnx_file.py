@@ -14,14 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, explained, in_one_line
-from quadric.exporting.checking import BATCH_SIZES, checked_arguments
-from quadric.exporting.pipeline import (
-    Call,
-    Examples,
-    checked_export,
-    program_of,
-    quiet,
-)
+from quadric.exporting.checking import Call
+from quadric.exporting.examples import BATCH_SIZES, Examples
+from quadric.exporting.pipeline import checked_export, program_of, quiet
 from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
 
@@ -84,19 +79,18 @@ def export_onnx(
     """
     who = "quadric.export_onnx"
     require("onnx", who)
-    args, kwargs = checked_arguments(model, example_inputs, who)
     _check_opset(opset)
-    if input_names is not None and len(input_names) != len(args) + len(kwargs):
-        raise InputError(
-            f"input_names must be one for each of {len(args) + len(kwargs)} inputs, got "
-            f"{list(input_names)}: give as many as example inputs"
-        )
 
     def write(network: nn.Module, examples: Examples, file: Path) -> tuple[Call, dict[str, Any]]:
-        _write(network, file, examples, opset, input_names, output_names)
-        operators = standard_operators(model, file, opset)
-        with _said(model):
-            session = open_session(file)
+        if input_names is not None and len(input_names) != len(examples.inputs):
+            raise InputError(
+                f"input_names must be one for each of {len(examples.inputs)} inputs, got "
+                f"{list(input_names)}: give as many as example inputs"
+            )
+        program = program_of(network, examples)
+        shapes = examples.dynamic_shapes(network)  # names the dimension
+        options = {"input_names": input_names, "output_names": output_names}
+        session, operators = write_onnx(program, (), shapes, file, opset, model, **options)
         return functools.partial(run_session, session), {"opset": opset, "operators": operators}
 
     return checked_export(
@@ -125,7 +119,7 @@ def _check_opset(opset: int) -> None:
         )
 
 
-def _said(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+def _accepted(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Turns what a checker or a runtime has against a file into one error."""
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
     other = sorted(str(d).removeprefix("torch.") for d in dtypes - {torch.float32})
@@ -137,26 +131,29 @@ def _said(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def _write(
-    model: nn.Module,
+def write_onnx(
+    program: Any,
+    inputs: tuple[Any, ...],
+    shapes: Any,
     file: Path,
-    examples: Examples,
     opset: int,
-    input_names: Sequence[str] | None,
-    output_names: Sequence[str] | None,
-) -> None:
-    exported = program_of(model, examples)
+    model: nn.Module,
+    **names: Any,
+) -> tuple[Any, dict[str, int]]:
+    """Writes a program or module as a file; gives its session and operators."""
+    import onnx
+
     try:
         # Attention is taken apart as it was traced: with gradients torch chooses other strides.
         with quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                exported,
+            made: Any = torch.onnx.export(
+                program,
+                inputs,
                 dynamo=True,
                 verbose=False,
                 opset_version=opset,
-                dynamic_shapes=examples.dynamic_shapes(model),  # names the dimension
-                input_names=input_names,
-                output_names=output_names,
+                dynamic_shapes=shapes,
+                **names,
             )
     except Exception as error:
         cause: BaseException = error
@@ -166,28 +163,25 @@ def _write(
             f"the model must consist of operators that ONNX has, got {in_one_line(cause)}: replace "
             "that part of the model, or give a later opset"
         ) from None
-    assert program is not None
-    save_program(program, model, file)
-
-
-def save_program(program: Any, model: nn.Module, file: Path) -> None:
-    """Saves what torch.onnx gave, without its notes."""
     # The exporter notes where in which module each node comes from: half the size of a small file.
-    for node in program.model.graph:
+    for node in made.model.graph:
         node.metadata_props.clear()
         node.doc_string = None
-    for value in program.model.graph.initializers.values():
+    weights = list(made.model.graph.initializers.values())
+    for value in weights:
         value.metadata_props.clear()
-    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    program.save(file, external_data=weights > LARGE)
+    made.save(file, external_data=sum(value.const_value.nbytes for value in weights) > LARGE)
+    with _accepted(model):
+        onnx.checker.check_model(str(file), full_check=True)
+    operators = _standard_operators(file, opset)
+    with _accepted(model):
+        return open_session(file), operators
 
 
-def standard_operators(model: nn.Module, file: Path, opset: int) -> dict[str, int]:
-    """Checks a file, and counts its operators, which must be standard ones."""
+def _standard_operators(file: Path, opset: int) -> dict[str, int]:
+    """How often each operator stands in a file; all must be standard ones."""
     import onnx
 
-    with _said(model):
-        onnx.checker.check_model(str(file), full_check=True)
     graph = onnx.load(str(file), load_external_data=False)
     versions = {entry.domain: entry.version for entry in graph.opset_import}
     nodes = graph.graph.node
@@ -221,5 +215,7 @@ def open_session(file: Path, threads: int | None = None) -> Any:
 def run_session(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Runs a session."""
     names = [value.name for value in session.get_inputs()]
+    if len(names) != len(inputs):
+        raise InputError(f"the network takes {len(names)} input tensors, got {len(inputs)}")
     given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, given)]

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from quadric.exporting.checking import BATCH_SIZES
-from quadric.exporting.pipeline import Call, Examples, checked_export, program_of, quiet
+from quadric.exporting.checking import Call
+from quadric.exporting.examples import BATCH_SIZES, Examples
+from quadric.exporting.pipeline import checked_export, program_of, quiet
 from quadric.exporting.report import ExportReport
 
 

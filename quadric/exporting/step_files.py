@@ -18,17 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from quadric.errors import InputError, in_one_line
-from quadric.exporting.checking import TOLERANCES
+from quadric.exporting.checking import TOLERANCES, checked_difference
 from quadric.exporting.folding import FoldingReport
-from quadric.exporting.onnx_file import (
-    OPSET,
-    open_session,
-    run_session,
-    save_program,
-    standard_operators,
-)
-from quadric.exporting.pipeline import copied, quiet, with_onnx_forms
+from quadric.exporting.onnx_file import OPSET, open_session, run_session, write_onnx
+from quadric.exporting.pipeline import copied, with_onnx_forms
 from quadric.support.extras import require
 from quadric.support.writing import unfinished
 
@@ -114,30 +107,12 @@ def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
     files = StepFiles.beside(path)
     with unfinished(files.step) as place:  # the encoder moves along
         made = StepFiles(place.with_name(files.encoder.name), place)
-        _write(Encoder(network), (source,), {"source": {0: free, 1: free}}, made.encoder, opset)
-        _write(step, (tokens, memory.mask, seen, before), shapes | lists, made.step, opset)
+        inputs = (tokens, memory.mask, seen, before)
+        read = {"source": {0: free, 1: free}}
+        write_onnx(Encoder(network), (source,), read, made.encoder, opset, network)
+        write_onnx(step, inputs, shapes | lists, made.step, opset, network)
         _compare(copied(plain), made)
     return files
-
-
-def _write(model: nn.Module, inputs: Any, shapes: Any, path: Path, opset: int) -> None:
-    try:
-        with quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                model,
-                inputs,
-                dynamo=True,
-                verbose=False,
-                opset_version=opset,
-                dynamic_shapes=shapes,
-            )
-    except Exception as error:
-        raise InputError(
-            f"the network must be one graph of ONNX's operators, got {in_one_line(error)}: "
-            "choose another neuron, or a later opset"
-        ) from error
-    save_program(program, model, path)
-    standard_operators(model, path, opset)
 
 
 class OnnxNetwork:
@@ -183,19 +158,15 @@ def _compare(network: Any, files: StepFiles) -> None:
     for sentences, beams, length in ((1, 1, 1), (3, 4, 7)):
         source = torch.randint(3, 9, (sentences, length), generator=draw)
         source[-1, 4:] = 0  # a shorter sentence, filled up
-        both = [(found, found.encode(source)) for found in (network, theirs)]
-        pasts = [found.empty_past(sentences * beams) for found, _ in both]
+        both = [(one, one.encode(source)) for one in (network, theirs)]
+        pasts = [one.empty_past(sentences * beams) for one, _ in both]
         for _ in range(3):
             tokens = torch.randint(3, 9, (sentences, beams), generator=draw)
             steps = [
-                found.step(tokens, past, memory)
-                for (found, memory), past in zip(both, pasts, strict=True)
+                one.step(tokens, past, memory)
+                for (one, memory), past in zip(both, pasts, strict=True)
             ]
             (ours, _), (other, _) = steps
             pasts = [past for _, past in steps]
-            gap = float((ours - other).abs().max() / ours.abs().max())
-            if not gap <= TOLERANCES[torch.float32]:
-                raise InputError(
-                    f"the files must compute what the network computes, got a difference of "
-                    f"{gap:.1g} of the largest output: give another opset"
-                )
+            limit = TOLERANCES[torch.float32]
+            checked_difference([ours], [other], limit, sentences, "ONNX Runtime")

@@ -134,18 +134,6 @@ def test_a_loss_of_accuracy_fails_and_leaves_no_file(trained: Any, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    with pytest.raises(ValueError, match="calibration must hold at least one batch, got none"):
-        export_int8(small_cnn(), path, PICTURE, calibration=[])
-    with pytest.raises(ValueError, match="squares must be 'auto', 'int8' or 'float', got 'int4'"):
-        export_int8(small_cnn(), path, PICTURE, calibration=[PICTURE], squares="int4")
-    model = nn.Sequential(nn.Linear(3, 4))
-    with pytest.raises(ValueError, match="int8 is for convolutional networks, got Sequential"):
-        export_int8(model, path, torch.zeros(1, 3), calibration=[torch.zeros(1, 3)])
-    assert not list(tmp_path.iterdir())
-
-
 def test_which_nodes_are_squares() -> None:
     def node(kind: str, inputs: list[str], output: str) -> Any:
         return onnx.helper.make_node(kind, inputs, [output], name=output)
@@ -163,47 +151,29 @@ def test_which_nodes_are_squares() -> None:
     assert square_nodes(graph) == ["square", "sums", "mixed", "y", "energy"]
 
 
-def _bad(kind: str) -> dict[str, Any]:
-    x, y = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
-    return {
-        "labels": {"calibration": [(x, y)]},
-        "one tensor": {"calibration": x},
-        "shape": {"calibration": [x[:, :, :4]]},
-        "dtype": {"calibration": [x.double()]},
-        "nan": {"calibration": [x * float("nan")]},
-        "no test": {"test": []},
-        "no pair": {"test": [(x, y, y)]},
-        "one-hot": {"test": [(x, F.one_hot(y, 10).float())]},
-        "too few labels": {"test": [(x, y[:3])]},
-        "drop": {"max_drop": float("nan")},
-    }[kind]
+X, Y = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (small_cnn, {"calibration": []}, "calibration must hold at least one batch, got none"),
+    (small_cnn, {"calibration": X}, "calibration must be batches, got one tensor"),
+    (small_cnn, {"calibration": [(X, Y)]}, "calibration .* takes 1 input tensors, got 2: .*labels"),
+    (small_cnn, {"calibration": [X[:, :, :4]]}, "invalid dimensions .* Got: 4 Expected: 8"),
+    (small_cnn, {"calibration": [X.double()]}, r"tensor\(double\)\) , expected: \(tensor\(float"),
+    (small_cnn, {"calibration": [X * float("nan")]}, "calibration must be finite"),
+    (small_cnn, {"test": []}, "test must hold at least one batch"),
+    (small_cnn, {"test": [(X, Y, Y)]}, "test must be a pair of inputs and a vector of class num"),
+    (small_cnn, {"test": [(X, F.one_hot(Y, 10).float())]}, r"got \(torch.float32, \(4, 10\)\)"),
+    (small_cnn, {"test": [(X, Y[:3])]}, "one label for each input, got 3 for 4"),
+    (small_cnn, {"max_drop": float("nan")}, "max_drop must be >= 0, got nan"),
+    (small_cnn, {"squares": "int4"}, "squares must be 'auto', 'int8' or 'float', got 'int4'"),
+    (lambda: nn.Linear(3, 4), {}, "int8 is for convolutional networks, got Linear"),
+    (lambda: small_cnn().double(), {}, r"made of float32 networks, got torch\.float64"),
+    (lambda: 3, {}, r"model must be a torch\.nn\.Module, got int"),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("labels", "batch 0 of calibration must be the 1 input tensors"),
-        ("one tensor", "calibration must be batches, got one tensor"),
-        ("shape", r"like the example input, .* got torch.float32 of shape \(4, 1, 4, 8\)"),
-        ("dtype", "got torch.float64 of shape"),
-        ("nan", "must be finite"),
-        ("no test", "test must hold at least one batch"),
-        ("no pair", "batch 0 of test must be a pair of inputs and labels"),
-        ("one-hot", "must be a vector of 4 class numbers, got torch.float32"),
-        ("too few labels", r"got torch.int64 of shape \(3,\)"),
-        ("drop", "max_drop must be >= 0, got nan"),
-    ],
-)
-def test_what_is_not_as_it_must_be_is_said(kind: str, message: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"calibration": [PICTURE], **_bad(kind)}
+@pytest.mark.parametrize(("build", "given", "message"), MISTAKES)
+def test_mistakes(build: Any, given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"calibration": [PICTURE], **given}
     with pytest.raises((ValueError, TypeError), match=message):
-        export_int8(small_cnn(), tmp_path / "model.onnx", PICTURE, **given)
+        export_int8(build(), tmp_path / "model.onnx", PICTURE, **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_only_float32_networks_of_torch(tmp_path: Path) -> None:
-    model: Any = small_cnn().double()
-    with pytest.raises(ValueError, match=r"made of float32 networks, got torch\.float64"):
-        export_int8(model, tmp_path / "a.onnx", PICTURE.double(), calibration=[PICTURE.double()])
-    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got int"):
-        export_int8(3, tmp_path / "a.onnx", PICTURE, calibration=[PICTURE])  # type: ignore[arg-type]
