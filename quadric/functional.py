@@ -14,7 +14,8 @@ pass instead of keeping them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -23,91 +24,19 @@ from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
 from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
 
+__all__ = [
+    "add_quadratic",
+    "add_shared",
+    "quadratic_conv1d",
+    "quadratic_conv2d",
+    "quadratic_conv3d",
+    "quadratic_conv_transpose1d",
+    "quadratic_conv_transpose2d",
+    "quadratic_conv_transpose3d",
+    "quadratic_linear",
+]
+
 IntOrInts = int | Sequence[int]
-
-
-def check_rank(rank: object, minimum: int = 1) -> int:
-    """Returns `rank` if it is an integer >= `minimum`, else raises."""
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise InputTypeError(
-            f"rank must be an integer >= {minimum}, got {rank!r} of type {type(rank).__name__}: "
-            "give a whole number"
-        )
-    if rank < minimum:
-        raise InputError(
-            f"rank must be >= {minimum}, got {rank}: use a linear layer where no curvature is "
-            "wanted"
-        )
-    return rank
-
-
-def check_groups(channels: int, groups: int) -> None:
-    """Raises unless the channels split evenly into groups."""
-    if isinstance(groups, bool) or not isinstance(groups, int):
-        raise InputTypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
-    if groups < 1:
-        raise InputError(f"groups must be >= 1, got {groups}: give a positive number")
-    if channels % groups:
-        raise InputError(
-            f"the number of outputs must be divisible by groups, got {channels} outputs and "
-            f"{groups} groups: "
-            "choose another number of groups"
-        )
-
-
-def _check_eigenvalues(eigenvalues: Tensor, blocks: Blocks) -> None:
-    if not isinstance(eigenvalues, Tensor):
-        raise InputTypeError(
-            f"eigenvalues must be a tensor, got {type(eigenvalues).__name__}: convert them with "
-            "torch.as_tensor(eigenvalues)"
-        )
-    if not eigenvalues.is_floating_point():
-        raise InputTypeError(
-            f"eigenvalues must be a real floating-point tensor, got {eigenvalues.dtype}: convert "
-            "them with "
-            ".float() first"
-        )
-    blocks.check(eigenvalues)
-
-
-def _check_weight(weight: Tensor) -> None:
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        got = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
-        raise InputTypeError(
-            f"the weight must be a real floating-point tensor, got {got}: convert it first"
-        )
-
-
-def _check_bias(bias: Tensor | None, channels: int) -> None:
-    if bias is None:
-        return
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise InputTypeError(
-            f"the bias must be a real floating-point tensor or None, got {got}: convert it first"
-        )
-    if bias.shape != (channels,):
-        raise InputError(
-            f"the bias must have one number for each of the {channels} outputs, got shape "
-            f"{tuple(bias.shape)}: give a vector of that length"
-        )
-
-
-def _check_out(out: Tensor, dim: int, groups: int) -> int:
-    """Checks an output tensor; returns its channel dimension counted from the end."""
-    if not out.is_floating_point():
-        raise InputTypeError(
-            f"the output must be a real floating-point tensor, got {out.dtype}: convert it with "
-            ".float() first"
-        )
-    if not -out.dim() <= dim < out.dim():
-        raise InputError(
-            f"dim must be a dimension of the output of shape {tuple(out.shape)}, got {dim}: use "
-            "-1 for the last"
-        )
-    dim = dim - out.dim() if dim >= 0 else dim
-    check_groups(out.shape[dim], groups)
-    return dim
 
 
 def add_quadratic(
@@ -129,11 +58,7 @@ def add_quadratic(
         >>> add_quadratic(out, torch.tensor([10.0, 100.0]), rank=2)
         tensor([[941.,   2.,   3.]])
     """
-    check_rank(rank)
-    dim = _check_out(out, dim, groups)
-    blocks = eigen_blocks(out.shape[dim], rank, groups)
-    _check_eigenvalues(eigenvalues, blocks)
-    return reference.add_squares(out, eigenvalues, blocks, dim)
+    return _add(eigen_blocks, out, eigenvalues, rank, dim, groups)
 
 
 def add_shared(
@@ -157,33 +82,7 @@ def add_shared(
         >>> add_shared(out, torch.tensor([0.0, 10.0, 100.0, 0.0]), rank=2)
         tensor([[ 41., 102.]])
     """
-    check_rank(rank)
-    dim = _check_out(out, dim, groups)
-    blocks = shared_blocks(out.shape[dim], rank, groups)
-    _check_eigenvalues(eigenvalues, blocks)
-    return reference.add_squares(out, eigenvalues, blocks, dim)
-
-
-def quadratic_map(
-    linear_op: LinearOp,
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None,
-    *,
-    rank: int,
-    recompute: bool = False,
-) -> Tensor:
-    """The eigen neuron over any linear map: what the functions below have in common."""
-    check_rank(rank)
-    _check_weight(weight)
-    linear_op.check(input, weight)
-    blocks = eigen_blocks(linear_op.outputs(weight), rank, linear_op.groups)
-    _check_bias(bias, blocks.channels)
-    _check_eigenvalues(eigenvalues, blocks)
-    return add_squares(
-        linear_op, blocks, linear_op.prepare(input), weight, bias, eigenvalues, recompute
-    )
+    return _add(shared_blocks, out, eigenvalues, rank, dim, groups)
 
 
 def quadratic_linear(
@@ -198,160 +97,153 @@ def quadratic_linear(
         bias: (out_features).
         rank: the number of features of a neuron.
     """
-    return quadratic_map(DenseOp(), input, weight, eigenvalues, bias, rank=rank)
+    return _eigen(DenseOp(), input, weight, eigenvalues, bias, rank)
 
 
-def _conv(
-    spatial: int,
+def _conv(spatial: int) -> Callable[..., Tensor]:
+    def quadratic_conv(
+        input: Tensor,
+        weight: Tensor,
+        eigenvalues: Tensor,
+        bias: Tensor | None = None,
+        stride: IntOrInts = 1,
+        padding: IntOrInts | str = 0,
+        dilation: IntOrInts = 1,
+        groups: int = 1,
+        *,
+        rank: int,
+    ) -> Tensor:
+        geometry = map(_as_tuple, (stride, padding, dilation))
+        kernel_size = tuple(weight.shape[2:])
+        linear_op = ConvOp(spatial, *geometry, groups, kernel_size=kernel_size)
+        return _eigen(linear_op, input, weight, eigenvalues, bias, rank)
+
+    return _named(quadratic_conv, f"conv{spatial}d")
+
+
+def _conv_transpose(spatial: int) -> Callable[..., Tensor]:
+    def quadratic_conv_transpose(
+        input: Tensor,
+        weight: Tensor,
+        eigenvalues: Tensor,
+        bias: Tensor | None = None,
+        stride: IntOrInts = 1,
+        padding: IntOrInts = 0,
+        output_padding: IntOrInts = 0,
+        groups: int = 1,
+        dilation: IntOrInts = 1,
+        *,
+        rank: int,
+    ) -> Tensor:
+        geometry = map(_as_tuple, (stride, padding, output_padding))
+        linear_op = TransposedConvOp(spatial, *geometry, groups, _as_tuple(dilation))
+        return _eigen(linear_op, input, weight, eigenvalues, bias, rank)
+
+    return _named(quadratic_conv_transpose, f"conv_transpose{spatial}d")
+
+
+def _named(function: Callable[..., Tensor], torchs: str) -> Callable[..., Tensor]:
+    """A function under its public name, so that it can be pickled and looked up."""
+    function.__name__ = function.__qualname__ = f"quadratic_{torchs}"
+    function.__doc__ = (
+        f"A layer of eigen neurons: `torch.nn.functional.{torchs}`, then the squares.\n\n"
+        "Its arguments are torch's, with `eigenvalues` behind the weight, and then `rank`."
+    )
+    return function
+
+
+quadratic_conv1d, quadratic_conv2d, quadratic_conv3d = map(_conv, (1, 2, 3))
+(
+    quadratic_conv_transpose1d,
+    quadratic_conv_transpose2d,
+    quadratic_conv_transpose3d,
+) = map(_conv_transpose, (1, 2, 3))
+
+
+def _add(
+    make_blocks: Callable[[int, int, int], Blocks],
+    out: Tensor,
+    eigenvalues: Tensor,
+    rank: int,
+    dim: int,
+    groups: int,
+) -> Tensor:
+    check_rank(rank)
+    _check_real("output", out)
+    if not -out.dim() <= dim < out.dim():
+        raise InputError(
+            f"dim must be a dimension of the output of shape {tuple(out.shape)}, got {dim}: use "
+            "-1 for the last"
+        )
+    dim = dim - out.dim() if dim >= 0 else dim
+    check_groups(out.shape[dim], groups)
+    blocks = make_blocks(out.shape[dim], rank, groups)
+    _check_real("eigenvalues", eigenvalues)
+    blocks.check(eigenvalues)
+    return reference.add_squares(out, eigenvalues, blocks, dim)
+
+
+def _eigen(
+    linear_op: LinearOp,
     input: Tensor,
     weight: Tensor,
     eigenvalues: Tensor,
     bias: Tensor | None,
-    stride: IntOrInts,
-    padding: IntOrInts | str,
-    dilation: IntOrInts,
-    groups: int,
     rank: int,
 ) -> Tensor:
-    linear_op = ConvOp(
-        spatial,
-        _as_tuple(stride),
-        padding if isinstance(padding, str) else _as_tuple(padding),
-        _as_tuple(dilation),
-        groups,
-        kernel_size=tuple(weight.shape[2:]),
-    )
-    return quadratic_map(linear_op, input, weight, eigenvalues, bias, rank=rank)
-
-
-def _as_tuple(value: IntOrInts) -> int | tuple[int, ...]:
-    return value if isinstance(value, int) else tuple(value)
-
-
-def quadratic_conv1d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts | str = 0,
-    dilation: IntOrInts = 1,
-    groups: int = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv1d`, then the squares."""
-    return _conv(1, input, weight, eigenvalues, bias, stride, padding, dilation, groups, rank)
-
-
-def quadratic_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts | str = 0,
-    dilation: IntOrInts = 1,
-    groups: int = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv2d`, then the squares."""
-    return _conv(2, input, weight, eigenvalues, bias, stride, padding, dilation, groups, rank)
-
-
-def quadratic_conv3d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts | str = 0,
-    dilation: IntOrInts = 1,
-    groups: int = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv3d`, then the squares."""
-    return _conv(3, input, weight, eigenvalues, bias, stride, padding, dilation, groups, rank)
-
-
-def _conv_transpose(
-    spatial: int,
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None,
-    stride: IntOrInts,
-    padding: IntOrInts | str,
-    output_padding: IntOrInts,
-    groups: int,
-    dilation: IntOrInts,
-    rank: int,
-) -> Tensor:
-    linear_op = TransposedConvOp(
-        spatial,
-        _as_tuple(stride),
-        padding if isinstance(padding, str) else _as_tuple(padding),
-        _as_tuple(output_padding),
-        groups,
-        _as_tuple(dilation),
-    )
-    return quadratic_map(linear_op, input, weight, eigenvalues, bias, rank=rank)
-
-
-def quadratic_conv_transpose1d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0,
-    groups: int = 1,
-    dilation: IntOrInts = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv_transpose1d`, then the squares."""
-    return _conv_transpose(
-        1, input, weight, eigenvalues, bias, stride, padding, output_padding, groups, dilation, rank
+    """The eigen neuron over any linear map."""
+    check_rank(rank)
+    _check_real("weight", weight)
+    linear_op.check(input, weight)
+    blocks = eigen_blocks(linear_op.outputs(weight), rank, linear_op.groups)
+    _check_real("eigenvalues", eigenvalues)
+    if bias is not None:
+        _check_real("bias", bias)
+        if bias.shape != (blocks.channels,):
+            raise InputError(
+                f"the bias must have one number for each of the {blocks.channels} outputs, got "
+                f"shape {tuple(bias.shape)}: give a vector of that length"
+            )
+    return add_squares(
+        linear_op, blocks, linear_op.prepare(input), weight, bias, eigenvalues, False
     )
 
 
-def quadratic_conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0,
-    groups: int = 1,
-    dilation: IntOrInts = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv_transpose2d`, then the squares."""
-    return _conv_transpose(
-        2, input, weight, eigenvalues, bias, stride, padding, output_padding, groups, dilation, rank
-    )
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, int | str) else tuple(value)
 
 
-def quadratic_conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    eigenvalues: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrInts = 1,
-    padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0,
-    groups: int = 1,
-    dilation: IntOrInts = 1,
-    *,
-    rank: int,
-) -> Tensor:
-    """A layer of eigen neurons: `torch.nn.functional.conv_transpose3d`, then the squares."""
-    return _conv_transpose(
-        3, input, weight, eigenvalues, bias, stride, padding, output_padding, groups, dilation, rank
-    )
+def _check_real(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputTypeError(
+            f"the {name} must be a real floating-point tensor, got {got}: convert with "
+            "torch.as_tensor or .float() first"
+        )
+
+
+def check_rank(rank: object) -> int:
+    """Returns `rank` if it is an integer >= 1, else raises."""
+    if isinstance(rank, bool) or not isinstance(rank, int):
+        raise InputTypeError(
+            f"rank must be an integer >= 1, got {rank!r} of type {type(rank).__name__}: give a "
+            "whole number"
+        )
+    if rank < 1:
+        raise InputError(
+            f"rank must be >= 1, got {rank}: use a linear layer where no curvature is wanted"
+        )
+    return rank
+
+
+def check_groups(channels: int, groups: int) -> None:
+    """Raises unless the channels split evenly into groups."""
+    if isinstance(groups, bool) or not isinstance(groups, int):
+        raise InputTypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
+    if groups < 1:
+        raise InputError(f"groups must be >= 1, got {groups}: give a positive number")
+    if channels % groups:
+        raise InputError(
+            f"the number of outputs must be divisible by groups, got {channels} outputs and "
+            f"{groups} groups: choose another number of groups"
+        )

@@ -147,12 +147,8 @@ def quadratic_share(
             f"model must have a quadratic layer, got {type(model).__name__} without any: "
             "convert it first with quadric.convert_(model)."
         )
-    unmeasured = {
-        name: f"the neuron {layer.neuron!r} has no split into linear and quadratic parts"
-        for name, layer in layers.items()
-        if type(layer).responses is QuadraticLayer.responses
-    }
-    moments = {name: _Moments() for name in layers if name not in unmeasured}
+    unmeasured: dict[str, str] = {}
+    moments = {name: _Moments() for name in layers}
     seen = _run(model, batches, {layers[name]: moment for name, moment in moments.items()})
     if not seen:
         raise InputError(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.layers import ConvGeometry, QuadraticLayer
+from quadric.layers import NeuronConv, QuadraticLayer
 
 LIMIT = 3e10
 """Multiply-accumulates above which the eigenvalues of full matrices are not computed: outputs times
@@ -104,7 +104,7 @@ def _of_blocks(layer: QuadraticLayer) -> list[Tensor]:
 def _neuron_function(layer: nn.Module) -> tuple[Callable[[Tensor], Tensor], int]:
     """The layer at one position: a function of one vector, in float64; and its length."""
     twin = copy.deepcopy(layer).cpu().double().eval()
-    if not isinstance(twin, (ConvGeometry, nn.modules.conv._ConvNd)):
+    if not isinstance(twin, (NeuronConv, nn.modules.conv._ConvNd)):
         return twin, int(twin.in_features)  # type: ignore[arg-type]
     if twin.transposed:
         raise InputError("a transposed convolution has no neuron at one position: choose another")

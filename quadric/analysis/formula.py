@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from quadric.analysis.forms import dense_form
 from quadric.data.tables import Standardization
 from quadric.errors import InputError
-from quadric.layers import LinearGeometry, QuadraticLayer
+from quadric.layers import NeuronLinear, QuadraticLayer
 from quadric.support.extras import load_extra
 from quadric.support.modules import unwrapped
 
@@ -100,7 +100,7 @@ def to_sympy(
             "give a network of those"
         )
     for name, layer in linear:
-        if not isinstance(layer, (nn.Linear, LinearGeometry)):
+        if not isinstance(layer, (nn.Linear, NeuronLinear)):
             raise InputError(
                 f"a formula needs layers over columns, got {type(layer).__name__} (layer "
                 f"{name!r}): give a network of linear layers"

@@ -17,7 +17,7 @@ from quadric.analysis.distributions import parameters
 from quadric.analysis.frequencies import CUTOFF, Frequencies, verdict
 from quadric.analysis.samples import Samples
 from quadric.errors import InputError
-from quadric.layers import ConvGeometry, QuadraticLayer
+from quadric.layers import NeuronConv, QuadraticLayer
 from quadric.runs.reading import ANALYSIS_VERSION
 from quadric.share import QuadraticShare, quadratic_share
 from quadric.support.modules import check_model, restored_eval, unwrapped
@@ -43,7 +43,7 @@ def measure(
     model = unwrapped(model)
     named = {name: module for name, module in model.named_modules() if _has_weights(module)}
     quadratic = {n: m for n, m in named.items() if isinstance(m, QuadraticLayer)}
-    maps = {n: m for n, m in quadratic.items() if isinstance(m, ConvGeometry) and _splits(m)}
+    maps = {n: m for n, m in quadratic.items() if isinstance(m, NeuronConv)}
     chosen = _chosen(maps, layers) if shown is not None else []
     batches = -(-data.count // 64)
     total = len(named) + batches + (data.columns is not None) + bool(chosen)
@@ -83,11 +83,6 @@ def measure(
 
 def _has_weights(module: nn.Module) -> bool:
     return isinstance(module, (QuadraticLayer, nn.Linear, nn.modules.conv._ConvNd))
-
-
-def _splits(layer: QuadraticLayer) -> bool:
-    """Whether the neuron's output can be split into a linear and a quadratic part."""
-    return type(layer).responses is not QuadraticLayer.responses
 
 
 def _chosen(maps: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> list[str]:

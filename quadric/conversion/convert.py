@@ -57,7 +57,7 @@ def convert_(
 ) -> ConversionReport:
     """Makes the linear layers of a model quadratic, in place.
 
-    It converts nn.Linear, nn.Conv1d/2d/3d, transposed convolutions (eigen alone), transformers'
+    It converts nn.Linear, nn.Conv1d/2d/3d, transposed convolutions, transformers'
     Conv1D, nn.MultiheadAttention (as a whole) and the linear projections of our own attention.
     With `init="linear"` the model computes afterwards what it computed before, for every neuron
     that can represent a linear layer (all but kervolution and pure). An error leaves the model as
@@ -214,7 +214,7 @@ def _build(
     built, converted = [], []
     for target, options in planned:
         row, start = get_neuron(options["neuron"]), options["init"]
-        drawn = options.get("eigenvalue_init", row.options.get("eigenvalue_init", "zeros"))
+        drawn = options.get("eigenvalue_init", row.defaults().get("eigenvalue_init", "zeros"))
         lossless = start == "linear" or (keeps_weights(row, start) and drawn == "zeros")
         new: Any = build_quadratic(target, options)
         built.append((target, new))

@@ -56,12 +56,11 @@ class LayerDescription:
 
 def describe_layer(layer: QuadraticLayer) -> LayerDescription:
     """Neuron, rank and further options of a layer."""
-    holder, options = getattr(layer, "rule", layer), {}
-    for name, default in get_neuron(layer.neuron).options.items():
-        value = getattr(holder, name, default)
+    options, defaults = {}, layer.rule.defaults()
+    for name, value in layer.rule.options().items():
         # A function cannot be written to a file, and only a fresh layer needs this one.
         is_function = name == "eigenvalue_init" and callable(value)
-        if name != "rank" and value != default and not is_function:
+        if name != "rank" and value != defaults[name] and not is_function:
             options[name] = value
     return LayerDescription(layer.neuron, layer.rank, options=options)
 

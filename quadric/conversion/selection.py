@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from quadric.conversion.report import Skipped
 from quadric.conversion.targets import Target, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
-from quadric.layers import Neuron, QuadraticLayer, check_size, check_start, get_neuron
+from quadric.layers import Neuron, QuadraticLayer, check_size, get_neuron
 from quadric.support.modules import check_initialized, tensors_in, unfused, unwrapped
 
 Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
@@ -41,7 +41,7 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def row(self) -> Neuron:
+    def row(self) -> type[Neuron]:
         """The neuron."""
         return get_neuron(self.neuron)
 
@@ -64,7 +64,7 @@ class Request:
                 "rank must be an integer, a mapping from layer names, or a callable of the name, "
                 f"got {rank!r} of type {type(rank).__name__}: give one of these"
             )
-        check_start(self.neuron, self.start)
+        row.check_start(self.start)
         eigenvalue_init = self.options.get("eigenvalue_init", "zeros")
         if self.start == "linear" and eigenvalue_init != "zeros":
             raise InputError(
@@ -75,7 +75,7 @@ class Request:
             check_size("first", self.first)
         # A mapping or a function gives ranks layer by layer. The neuron must have a rank at all.
         common = rank if rank is None or isinstance(rank, int) else None if row.has_rank else 1
-        row.make_rule(common, **self.options)
+        row.with_options(common, **self.options)
 
     def options_of(self, names: Sequence[str]) -> dict[str, Any]:
         """What `make_layer` gets for the layer with these names."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quadric.errors import InputError, InputTypeError, explained
-from quadric.layers import Neuron, QuadraticLayer, Rule, get_neuron, layer_kind
+from quadric.layers import Neuron, QuadraticLayer, get_neuron, layer_kind
 from quadric.support.modules import call_arguments, check_initialized, restored_eval
 
 
@@ -178,9 +178,9 @@ def naming_layer(name: str) -> Iterator[None]:
         ) from None
 
 
-def keeps_weights(row: Neuron, start: str) -> bool:
+def keeps_weights(row: type[Neuron], start: str) -> bool:
     """Whether a layer with this start keeps the weight and bias of the linear layer."""
-    return start == "linear" or row.name == "eigen"
+    return start == "linear" or not row.redraws
 
 
 def obstacle(target: Target, options: Mapping[str, Any], around: Surroundings) -> str | None:
@@ -189,7 +189,7 @@ def obstacle(target: Target, options: Mapping[str, Any], around: Surroundings) -
     keeps = keeps_weights(row, options["init"])
     with naming_layer(target.name):
         own = {k: v for k, v in options.items() if k not in ("neuron", "init")}
-        rule = row.make_rule(**own)
+        neuron = row.with_options(**own)
     if isinstance(module, QuadraticLayer):
         return f"already quadratic ({module.neuron})"
     if is_quantized(module):
@@ -207,11 +207,11 @@ def obstacle(target: Target, options: Mapping[str, Any], around: Surroundings) -
     if is_attention(module):
         if any(name.split(".")[-1] == "base_layer" for name in target.names):
             return "the adapter around it reads its weights itself"
-        return _attention_obstacle(module, row, around.tied, keeps)
+        return _attention_obstacle(module, neuron, around.tied, keeps)
     transposed = is_transposed_linear(module)
     kind: Any = type(module) if transposed else layer_kind(module)
-    if kind.__name__.startswith("ConvTranspose") and row.name != "eigen":
-        return f"transposed convolutions exist for the neuron eigen alone, not for {row.name}"
+    if kind.__name__.startswith("ConvTranspose") and not neuron.transposable:
+        return f"the neuron {neuron.name} has no transposed convolution"
     if parametrize.is_parametrized(module) or "weight" not in module._parameters:
         return "its weight is computed (a parametrization, weight or spectral norm)"
     added = _added_by_subclass(module, kind)
@@ -233,7 +233,7 @@ def obstacle(target: Target, options: Mapping[str, Any], around: Surroundings) -
             return f"its {name} is shared with another layer, and this start would replace it"
     if id(weight) in around.tied and transposed:
         return "its weight is shared with another layer, and is stored transposed"
-    return _room(module, row, rule)
+    return _room(module, neuron)
 
 
 def _added_by_subclass(module: nn.Module, kind: type) -> list[str]:
@@ -271,7 +271,7 @@ def _weight_shape(module: Any, kind: type) -> tuple[int, ...]:
     return (first, second // module.groups, *module.kernel_size)
 
 
-def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
+def _room(module: Any, neuron: Neuron) -> str | None:
     """Why the outputs of a layer leave no room for the neuron's groups, or None."""
     groups = getattr(module, "groups", 1)
     outputs = next(
@@ -280,20 +280,22 @@ def _room(module: Any, row: Neuron, rule: Rule) -> str | None:
     per_group = outputs // groups
     if groups > 1 and module.in_channels == groups:
         return "depthwise convolution: a neuron would see one channel"
-    if row.name == "eigen" and per_group < 2:
+    blocks = neuron.blocks(outputs, groups)
+    if blocks is None:
+        return None
+    if not blocks.num_eigenvalues:
         return "one output (in each group): no room for a feature"
-    size = {"eigen": 1, "shared": 0}.get(row.name)
-    rank = getattr(rule, "rank", None)
-    if groups > 1 and size is not None and rank is not None and per_group < rank + size:
+    if groups > 1 and per_group < blocks.size:
+        rank = getattr(neuron, "rank", 1)
         return f"small groups: {per_group} outputs each do not hold one neuron of rank {rank}"
     return None
 
 
-def _attention_obstacle(module: Any, row: Neuron, tied: set[int], keeps: bool) -> str | None:
+def _attention_obstacle(module: Any, neuron: Neuron, tied: set[int], keeps: bool) -> str | None:
     if type(module).forward is not nn.MultiheadAttention.forward:
         return f"{type(module).__name__} is a subclass with its own forward"
-    if not row.can_be_linear:
-        return f"attention is converted where the neuron can represent it, and {row.name} cannot"
+    if not neuron.can_be_linear:
+        return f"attention is converted where the neuron can represent it, and {neuron.name} cannot"
     if any(parametrize.is_parametrized(m) for m in module.modules()):
         return "its weight is computed (a parametrization)"
     special = _special(module) or _special(module.out_proj, "out_proj.")

@@ -28,12 +28,9 @@ from quadric.counting import operators
 from quadric.counting.report import CostReport, LayerCost, Uncounted
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import (
-    ConvTransposeGeometry,
-    EigenLayer,
-    NeuronLayer,
+    Neuron,
+    NeuronConvTranspose,
     QuadraticLayer,
-    Rule,
-    get_neuron,
 )
 from quadric.support.modules import (
     call_arguments,
@@ -122,18 +119,18 @@ def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
     return tensors
 
 
-def layer_rule(layer: nn.Module) -> Rule | None:
+def layer_rule(layer: nn.Module) -> Neuron | None:
     """The rule that counts a layer, or None where there is no closed form for it."""
-    if isinstance(layer, EigenLayer):
-        return get_neuron("eigen").make_rule(rank=layer.rank)
-    if not isinstance(layer, NeuronLayer):
+    if not isinstance(layer, QuadraticLayer):
         return None
     kind = type(layer.rule)
-    stated = kind.num_macs is not Rule.num_macs or kind.per_output is not Rule.per_output
+    stated = kind.num_macs is not Neuron.num_macs or kind.per_output is not Neuron.per_output
     return layer.rule if stated else None
 
 
-def layer_macs(layer: QuadraticLayer, rule: Rule, input: Tensor, output: Tensor) -> tuple[int, int]:
+def layer_macs(
+    layer: QuadraticLayer, rule: Neuron, input: Tensor, output: Tensor
+) -> tuple[int, int]:
     """The MACs of one call of a layer."""
     linear_op = layer.linear_op
     n, outputs, groups = layer.num_inputs, layer.num_outputs, linear_op.groups
@@ -141,7 +138,7 @@ def layer_macs(layer: QuadraticLayer, rule: Rule, input: Tensor, output: Tensor)
     elements = linear_op.prepare(input).numel()
     linear = positions * outputs * n
     quadratic = rule.num_macs(n, outputs, groups, positions, elements) - linear
-    if isinstance(layer, ConvTransposeGeometry):
+    if isinstance(layer, NeuronConvTranspose):
         # Each input value meets each tap once; the stride leaves holes in the output.
         linear = input.numel() // layer.in_channels * outputs * n
     return linear + quadratic, quadratic

@@ -16,6 +16,7 @@ Both divide by the features' scales. A layer with a scale of about zero keeps it
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -261,8 +262,8 @@ def _apply(model: nn.Module, pair: Pair, new: _Folded, report: FoldingReport) ->
     layer.bias = parameter(new.bias)
     if new.eigenvalues is not None:
         layer.eigenvalues = parameter(new.eigenvalues)
-    if getattr(layer, "normalize", False):
-        layer.normalize = False
+    if getattr(getattr(layer, "rule", None), "normalize", False):
+        layer.rule = dataclasses.replace(layer.rule, normalize=False)
     replacement: nn.Module = nn.Identity()
     if new.shift is not None:
         replacement = ChannelShift(new.shift.to(old.dtype), linear_op.channel_dim)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.layers.neuron_layer import NeuronLayer
-from quadric.layers.registry import Rule, along_channels, register, squared_dtype
+from quadric.layers.layer import QuadraticLayer
+from quadric.layers.neuron import Neuron, register, widened
 from quadric.ops.linear_ops import ConvOp
 
 MEMORY_LIMIT = 2**30
@@ -28,7 +28,7 @@ MEMORY_LIMIT = 2**30
 otherwise."""
 
 
-def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
+def patches(layer: QuadraticLayer, input: Tensor) -> Tensor:
     """The inputs of every neuron: (*, positions…, groups, n), the channel dimension last."""
     linear_op = layer.linear_op
     if not isinstance(linear_op, ConvOp):
@@ -51,24 +51,25 @@ def patches(layer: NeuronLayer, input: Tensor) -> Tensor:
     return patch if batched else patch.squeeze(0)
 
 
-def quadratic_forms(layer: NeuronLayer, input: Tensor, forms: Tensor) -> Tensor:
+def quadratic_forms(layer: QuadraticLayer, input: Tensor, forms: Tensor) -> Tensor:
     """Computes x'Mx for every output, with the channels where the linear map puts them."""
     x = patches(layer, input)
     groups, n = x.shape[-2:]
     per_group = forms.reshape(groups, -1, n)
     product = torch.einsum("...gn,gmn->...gm", x, per_group).unflatten(-1, (-1, n))
-    out = (squared_dtype(product) * squared_dtype(x).unsqueeze(-2)).sum(-1).flatten(-2)
+    out = (widened(product) * widened(x).unsqueeze(-2)).sum(-1).flatten(-2)
     return out.movedim(-1, out.dim() + layer.linear_op.channel_dim).to(product.dtype)
 
 
 @dataclass(frozen=True)
-class _Full(Rule):
+class _Full(Neuron):
     """What general and pure have in common: the forms and the memory limit."""
 
     max_bytes: int = MEMORY_LIMIT
     quadratic = ("forms",)
+    transposable = False
 
-    def _form_shape(self, layer: NeuronLayer) -> tuple[int, int, int]:
+    def _form_shape(self, layer: QuadraticLayer) -> tuple[int, int, int]:
         n, outputs = layer.num_inputs, layer.num_outputs
         size = 4 * outputs * n * n
         if size > self.max_bytes:
@@ -80,8 +81,8 @@ class _Full(Rule):
             )
         return outputs, n, n
 
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        forms = layer.parameter("forms")
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        forms = layer.forms
         if init == "linear":
             nn.init.zeros_(forms)
         else:
@@ -108,20 +109,16 @@ class General(_Full):
 
     switches = ("forms",)
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         return super().shapes(layer, bias) | {"forms": self._form_shape(layer)}
 
-    def _parts(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+    def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
         linear = layer.linear_op(input, layer.weight, layer.bias)
-        return linear, quadratic_forms(layer, input, layer.parameter("forms"))
+        return linear, quadratic_forms(layer, input, layer.forms)
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        linear, quadratic = self._parts(layer, input)
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        linear, quadratic = self.responses(layer, input)
         return linear + quadratic
-
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        linear, quadratic = self._parts(layer, input)
-        return linear, quadratic
 
     def per_output(self, n: int) -> tuple[int, int]:
         return n * n + n, n * n + 2 * n
@@ -146,15 +143,12 @@ class Pure(_Full):
         """Glorot's uniform start for an n x n matrix."""
         return math.sqrt(3 / n)
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {"forms": self._form_shape(layer)}
         return shapes | {"bias": (layer.num_outputs,)} if bias else shapes
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        out = quadratic_forms(layer, input, layer.parameter("forms"))
-        if layer.bias is not None:
-            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_op.channel_dim)
-        return out
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        return layer.with_bias(quadratic_forms(layer, input, layer.forms))
 
     def per_output(self, n: int) -> tuple[int, int]:
         return n * n, n * n + n

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.functional import check_rank
-from quadric.layers.layer import uniform_start_
-from quadric.layers.neuron_layer import NeuronLayer
-from quadric.layers.registry import Rule, along_channels, register, squared_dtype
+from quadric.layers.layer import QuadraticLayer, uniform_start_
+from quadric.layers.neuron import Neuron, register, widened
 from quadric.ops.linear_ops import ConvOp
 
 
@@ -63,7 +62,7 @@ _GATES = {
     note="without biases b2 stays a constant 1",
 )
 @dataclass(frozen=True)
-class Bilinear(Rule):
+class Bilinear(Neuron):
     """(w1'x + b1)(w2'x + b2): `weight` and `bias` are w1 and b1, `weight2` and `bias2` the gate.
 
     The linear start has w2 = 0 and b2 = 1. Without biases b2 stays a constant 1, or that start
@@ -71,18 +70,16 @@ class Bilinear(Rule):
     """
 
     quadratic = ("weight2", "bias2")
+    maps = ("weight2",)
+    biases = 2
 
     @property
     def gate(self) -> _Gate:
         """The activation of the gate."""
         return _NO_ACTIVATION
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        shapes = super().shapes(layer, bias) | {"weight2": layer.weight_shape()}
-        return shapes | {"bias2": (layer.num_outputs,)} if bias else shapes
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        weight2, bias2 = layer.parameter("weight2"), getattr(layer, "bias2", None)
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        weight2, bias2 = layer.weight2, layer.bias2
         if init != "linear":
             uniform_start_(weight2, bias2)
             return
@@ -90,26 +87,22 @@ class Bilinear(Rule):
         if bias2 is not None:
             nn.init.constant_(bias2, self.gate.offset)
 
-    def is_linear(self, layer: NeuronLayer) -> bool:
-        weight2, bias2 = layer.parameter("weight2"), getattr(layer, "bias2", None)
+    def is_linear(self, layer: QuadraticLayer) -> bool:
+        weight2, bias2 = layer.weight2, layer.bias2
         if weight2.is_meta or bool(weight2.any()):
             return False
         return bias2 is None or bool((bias2 == bias2.new_tensor(self.gate.offset)).all())
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        bias2 = getattr(layer, "bias2", None)
-        weights: list[Tensor] = [layer.weight, layer.parameter("weight2")]
-        factor, gate = layer.fused(input, weights, [layer.bias, bias2])
-        a = squared_dtype(gate)
-        if bias2 is None:
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        biases = [layer.bias, layer.bias2]
+        factor, gate = layer.fused(input, [layer.weight, layer.weight2], biases)
+        a = widened(gate)
+        if layer.bias2 is None:
             a = a + self.gate.offset
-        return (squared_dtype(factor) * self.gate.function(a)).to(factor.dtype)
+        return (widened(factor) * self.gate.function(a)).to(factor.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return 2 * n, 2 * n + 1
-
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (2 * n + 2 * bias)
 
 
 @register(
@@ -158,18 +151,18 @@ class GLU(Bilinear):
     def linear_scale(self) -> float:
         return 1 / self.gate.value
 
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
+    def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
         """The tangent at an input of zero, and the rest."""
-        weights: list[Tensor] = [layer.weight, layer.parameter("weight2")]
-        factor, gate = (squared_dtype(part) for part in layer.fused(input, weights, [None, None]))
-        b1, b2 = getattr(layer, "bias2", None), layer.bias
-        dim = layer.linear_op.channel_dim
+        weights = [layer.weight, layer.weight2]
+        factor, gate = (widened(part) for part in layer.fused(input, weights, [None, None]))
+        b1, b2 = layer.bias2, layer.bias
         start = gate.new_tensor([self.gate.offset]) if b1 is None else b1.to(gate.dtype)
         value, slope = torch.func.jvp(self.gate.function, (start,), (torch.ones_like(start),))[:2]
-        linear = along_channels(value, dim) * factor
+        linear = layer.along_channels(value) * factor
         if b2 is not None:
             b = b2.to(gate.dtype)
-            linear = linear + along_channels(b * slope, dim) * gate + along_channels(b * value, dim)
+            linear = linear + layer.along_channels(b * slope) * gate
+            linear = linear + layer.along_channels(b * value)
         out = self.forward(layer, input)
         return linear.to(out.dtype), out - linear.to(out.dtype)
 
@@ -183,7 +176,7 @@ class GLU(Bilinear):
     note="with groups, U and V are those of each convolution group",
 )
 @dataclass(frozen=True)
-class Cross(Rule):
+class Cross(Neuron):
     """z (1 + U V'z) with z = Wx + b: each output times k features of all outputs of its group.
 
     `u` holds a row of k numbers for each output, `v` k rows for each convolution group. The linear
@@ -192,19 +185,18 @@ class Cross(Rule):
     """
 
     rank: int = 4
-    quadratic = ("u", "v")
-    switches = ("u", "v")
+    quadratic = switches = ("u", "v")
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         groups, outputs = layer.linear_op.groups, layer.num_outputs
         extra = {"u": (outputs, self.rank), "v": (groups * self.rank, outputs // groups)}
         return super().shapes(layer, bias) | extra
 
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        u, v = layer.parameter("u"), layer.parameter("v")
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        u, v = layer.u, layer.v
         std = math.sqrt(2 / (self.rank + v.shape[1]))
         nn.init.normal_(v, std=std)
         if init == "linear":
@@ -212,17 +204,17 @@ class Cross(Rule):
         else:
             nn.init.normal_(u, std=std)
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         out = layer.linear_op(input, layer.weight, layer.bias)
-        z = squared_dtype(out)
-        features = _mixed(layer, z, layer.parameter("v"))
-        return (z + z * _mixed(layer, features, layer.parameter("u"))).to(out.dtype)
+        z = widened(out)
+        features = _mixed(layer, z, layer.v)
+        return (z + z * _mixed(layer, features, layer.u)).to(out.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return n + 2 * self.rank, n + 2 * self.rank + 1
 
 
-def _mixed(layer: NeuronLayer, channels: Tensor, matrix: Tensor) -> Tensor:
+def _mixed(layer: QuadraticLayer, channels: Tensor, matrix: Tensor) -> Tensor:
     """The channels of each group times its rows of a matrix, position by position."""
     linear_op, weight = layer.linear_op, matrix.to(channels.dtype)
     spatial = -1 - linear_op.channel_dim

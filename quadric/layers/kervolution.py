@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.layers.neuron_layer import NeuronLayer
-from quadric.layers.registry import Rule, along_channels, register, squared_dtype
+from quadric.layers.layer import QuadraticLayer
+from quadric.layers.neuron import Neuron, register, widened
 
 
 @register(
@@ -26,7 +26,7 @@ from quadric.layers.registry import Rule, along_channels, register, squared_dtyp
     note="c is a constant by default; learnable_c=True adds one parameter per output",
 )
 @dataclass(frozen=True)
-class Kervolution(Rule):
+class Kervolution(Neuron):
     """(w'x + c)^p + b. It cannot represent a linear layer."""
 
     p: int = 3
@@ -43,37 +43,30 @@ class Kervolution(Rule):
     def degree(self) -> int:
         return self.p
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         shapes = super().shapes(layer, bias)
         return shapes | {"offset": (layer.num_outputs,)} if self.learnable_c else shapes
 
-    def start_(self, layer: NeuronLayer, init: str) -> None:
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
         if self.learnable_c:
-            nn.init.constant_(layer.parameter("offset"), self.c)
+            nn.init.constant_(layer.offset, self.c)
 
-    def _parts(
-        self, layer: NeuronLayer, input: Tensor
-    ) -> tuple[Tensor, Tensor | float, Tensor | float]:
-        """The parts z = w'x, c, and b, shaped to broadcast."""
-        linear_op = layer.linear_op
-        z = linear_op(input, layer.weight, None)
-        dim = linear_op.channel_dim
-        dtype = squared_dtype(z).dtype
-        c: Tensor | float = self.c
-        if self.learnable_c:
-            c = along_channels(layer.parameter("offset").to(dtype), dim)
-        b = along_channels(layer.bias.to(dtype), dim) if layer.bias is not None else 0.0
-        return z, c, b
+    def _base(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The parts of the base: z = w'x, and c, shaped to broadcast."""
+        z = layer.linear_op(input, layer.weight, None)
+        if not self.learnable_c:
+            return z, self.c
+        return z, layer.along_channels(layer.offset.to(widened(z).dtype))
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        z, c, b = self._parts(layer, input)
-        return ((squared_dtype(z) + c).pow(self.p) + b).to(z.dtype)
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        z, c = self._base(layer, input)
+        return layer.with_bias((widened(z) + c).pow(self.p)).to(z.dtype)
 
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        z, c, b = self._parts(layer, input)
-        x = squared_dtype(z)
+    def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
+        z, c = self._base(layer, input)
+        x = widened(z)
         linear = self.p * c ** (self.p - 1) * x + c**self.p
-        return (linear + b).to(z.dtype), ((x + c).pow(self.p) - linear).to(z.dtype)
+        return layer.with_bias(linear).to(z.dtype), (x + c).pow(self.p) - linear
 
     def per_output(self, n: int) -> tuple[int, int]:
         return n + self.learnable_c, n + self.p - 1

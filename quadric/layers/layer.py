@@ -1,4 +1,4 @@
-"""What all Quadric layers have in common: the base class, and the geometry of the linear map.
+"""The one base class of all layers of neurons: a linear map, and the neuron that computes over it.
 
 A layer is not a subclass of `nn.Linear` or `nn.ConvNd`: code that tests for those reads `.weight`
 directly and would drop the squares. It has their attributes under their names.
@@ -6,52 +6,126 @@ directly and would drop the squares. It has their attributes under their names.
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import inspect
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from quadric.errors import InputError, InputTypeError
-from quadric.functional import check_groups
+from quadric.layers.neuron import Neuron, get_neuron
+from quadric.layers.tracing import as_node, is_proxy
 from quadric.ops.blocks import Blocks
-from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
+from quadric.ops.linear_ops import LinearOp
 
-IntOrInts = int | Sequence[int]
+Self = TypeVar("Self", bound="QuadraticLayer")
+
+DENSE_LIMIT = 2**30
+"""Bytes above which `to_dense` refuses, unless another limit is given."""
+
+_CACHED = 1 << 23
+"""Numbers that one call for several maps may put out: in float32 32 MB, about a last cache."""
 
 
 class QuadraticLayer(nn.Module):
     """Abstract base of every layer of quadratic neurons.
 
+    Args:
+        args: the arguments of the torch layer, which may be keywords too.
+        neuron: the registry name.
+        init: "published", "linear" or another start of the neuron.
+        device: where the parameters live.
+        dtype: their type.
+        options: keyword arguments of the torch layer, and the neuron's options.
+
     Attributes:
-        neuron: the name of the neuron in the registry.
-        rank: the neuron's rank, or None for a neuron that has none.
+        rule: the neuron with its options.
+        init: the start that its parameters were given.
+        linear_op: the linear map under the neuron.
+        blocks: where each of `effective_eigenvalues()` stands in z + S z^2, None for other neurons.
         stored_transposed: whether state dicts hold the weight transposed, as those of transformers'
             `Conv1D` do.
     """
 
     linear_class: ClassVar[type[nn.Module]]
+    geometry_names: ClassVar[tuple[str, ...]]
+    """The attributes of the torch layer that say which linear map it is, bias aside."""
+    fixed_neuron: ClassVar[str | None] = None
+    """The neuron of a class that takes no other."""
 
-    neuron: str
-    rank: int | None
+    rule: Neuron
+    init: str
+    linear_op: LinearOp
+    blocks: Blocks | None
+    # A neuron without a linear part (pure) has no weight: neurons that use it have one.
+    weight: Any
     bias: nn.Parameter | None
     stored_transposed = False
 
-    @property
-    def linear_op(self) -> LinearOp:
-        """The linear map under the neuron."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # the parameters of the neurons
 
-    @property
-    def blocks(self) -> Blocks | None:
-        """Where each of `effective_eigenvalues()` stands in z + S z^2, None for other neurons."""
-        return None
+        def __getattr__(self, name: str) -> Any: ...
 
-    def effective_eigenvalues(self) -> Tensor:
-        """The numbers in S, in the order of `blocks`."""
+    def __init__(
+        self,
+        *args: Any,
+        neuron: str,
+        init: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_dtype(dtype)
+        signature = inspect.signature(self.linear_class)
+        own = [p for name, p in signature.parameters.items() if name not in ("device", "dtype")]
+        signature = signature.replace(parameters=own)
+        keywords = {k: options.pop(k) for k in signature.parameters if k in options}
+        arguments = signature.bind(*args, **keywords).arguments
+        self._set_geometry(arguments)
+        row = get_neuron(neuron)
+        self.rule = row.with_options(**options)
+        self.init = row.check_start(init)
+        self._set_up()
+        shapes = self.rule.shapes(self, bool(arguments.get("bias", True)))
+        for name in dict.fromkeys(["weight", "bias", *shapes, *self.rule.more_biases()]):
+            shape = shapes.get(name)
+            value = None if shape is None else torch.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
+        self.reset_parameters()
+
+    def _set_geometry(self, arguments: Mapping[str, Any]) -> None:
+        """Lets torch parse its own arguments, in a layer without storage."""
+        for name in ("in_features", "out_features", "in_channels", "out_channels"):
+            if name in arguments:
+                check_size(name, arguments[name])
+        try:
+            parsed = self.linear_class(**{**arguments, "bias": False, "device": "meta"})
+        except (TypeError, ValueError) as error:
+            kind = InputTypeError if isinstance(error, TypeError) else InputError
+            given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            name = self.linear_class.__name__
+            raise kind(
+                f"{error}, got {given}: give arguments that torch.nn.{name} takes"
+            ) from error
+        for name in self.geometry_names:
+            setattr(self, name, getattr(parsed, name))
+
+    def _set_up(self) -> None:
+        """What follows from geometry and neuron, kept because building it takes time."""
+        self.linear_op = self._make_linear_op()
+        self.blocks = self.rule.blocks(self.num_outputs, self.linear_op.groups)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if "linear_op" in self.__dict__ and (name == "rule" or name in self.geometry_names):
+            self._set_up()
+
+    def _make_linear_op(self) -> LinearOp:
         raise NotImplementedError
 
     @property
@@ -68,45 +142,261 @@ class QuadraticLayer(nn.Module):
         """The shape of a weight with `filters` filters (default: one per output)."""
         raise NotImplementedError
 
-    @classmethod
-    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
-        """The arguments that give a layer the geometry of a torch layer, bias aside."""
-        raise NotImplementedError
+    @property
+    def neuron(self) -> str:
+        """The name of the neuron in the registry."""
+        return self.rule.name
+
+    @property
+    def rank(self) -> int | None:
+        """The neuron's rank, or None for a neuron that has none."""
+        return getattr(self.rule, "rank", None)
+
+    @property
+    def neuron_ranks(self) -> tuple[int, ...]:
+        """The number of features of each neuron, in channel order.
+
+        The last neuron of a convolution group may have fewer; rank 0 is a linear channel.
+        """
+        if self.blocks is None:
+            raise InputError(
+                f"ranks of neurons are those of z + S z^2, got the neuron {self.neuron!r}: use "
+                "eigen, shared or square"
+            )
+        if self.blocks.shape == "star":
+            return tuple(size - 1 for size in self.blocks.sizes)
+        return tuple(size for size in self.blocks.sizes for _ in range(size))
+
+    @property
+    def num_neurons(self) -> int:
+        """m, the number of neurons: of eigen neurons one for each y, else one for each output."""
+        star = self.blocks is not None and self.blocks.shape == "star"
+        return len(self.neuron_ranks) if star else self.num_outputs
 
     def geometry(self) -> dict[str, Any]:
         """The arguments of the torch layer of the same geometry, bias aside."""
         return self.geometry_of(self)
 
-    def _geometry_repr(self) -> str:
-        raise NotImplementedError
+    @classmethod
+    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
+        """The arguments that give a layer the geometry of a torch layer, bias aside."""
+        parameters = inspect.signature(cls.linear_class).parameters
+        return {name: getattr(module, name) for name in cls.geometry_names if name in parameters}
 
-    def linear_repr(self) -> str:
-        """What torch prints for the linear layer of this geometry."""
-        has_bias = self.bias is not None
-        if isinstance(self, LinearGeometry):
-            return f"{self._geometry_repr()}, bias={has_bias}"
-        return self._geometry_repr() + ("" if has_bias else ", bias=False")
+    def reset_parameters(self) -> None:
+        """Draws weight and bias as torch does, the other parameters by the start `init`."""
+        if self.weight is not None:
+            uniform_start_(self.weight, self.bias)
+        elif self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if self.init == "linear" and self.rule.linear_scale != 1:
+            with torch.no_grad():
+                for parameter in [p for p in (self.weight, self.bias) if p is not None]:
+                    parameter.mul_(self.rule.linear_scale)
+        self.rule.start_(self, self.init)
+
+    def effective_eigenvalues(self) -> Tensor:
+        """The numbers in S of z + S z^2, in the order of `blocks`."""
+        return self.rule.effective_eigenvalues(self)
 
     def quadratic_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that make the layer quadratic, by their name in this layer."""
-        raise NotImplementedError
+        named = self._parameters.items()
+        return {k: p for k, p in named if k in self.rule.quadratic and p is not None}
 
     def added_parameters(self) -> list[str]:
         """The names of the parameters that the neuron adds to a linear layer's."""
         named = self._parameters.items()
         return [k for k, p in named if p is not None and k not in ("weight", "bias")]
 
-    @property
-    def linear_scale(self) -> float:
-        """Weight and bias at the linear start, as a multiple of the linear layer's."""
-        return 1.0
+    def forward(self, input: Tensor) -> Tensor:
+        """The neuron over the linear map of the input."""
+        if is_proxy(input):
+            return as_node(self, input)  # type: ignore[no-any-return]
+        return self.rule.forward(self, self._checked(input))
+
+    def _checked(self, input: Tensor) -> Tensor:
+        """The input as the linear map takes it, once it is known to fit."""
+        weight = self._parameters.get("weight")
+        if weight is None:  # a neuron without one, or a parametrization, which would run twice
+            weight = torch.empty(self.weight_shape(), device="meta")
+        self.linear_op.check(input, weight)
+        return self.linear_op.prepare(input)
+
+    def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of the output.
+
+        Returns:
+            What is linear in the input (constants included), what is quadratic, and the features
+            that are handed on besides (of eigen neurons; the first two are then those of the y
+            outputs). The output is the sum of the first two.
+        """
+        linear, quadratic, *features = self.rule.responses(self, self._checked(input))
+        quadratic = quadratic.to(linear.dtype)
+        none = linear.narrow(self.linear_op.channel_dim, 0, 0)
+        return linear, quadratic, features[0] if features else none
+
+    def along_channels(self, values: Tensor) -> Tensor:
+        """A vector over the outputs, shaped to broadcast along the channels of an output."""
+        return values.reshape(-1, *(1,) * (-1 - self.linear_op.channel_dim))
+
+    def with_bias(self, out: Tensor) -> Tensor:
+        """`out` plus the bias, for neurons whose bias stands outside of the linear map."""
+        return out if self.bias is None else out + self.along_channels(self.bias.to(out.dtype))
+
+    def fused(
+        self, input: Tensor, weights: list[Tensor], biases: list[Tensor | None]
+    ) -> list[Tensor]:
+        """The outputs of several linear maps of one input, by one call where that is faster."""
+        linear_op = self.linear_op
+        if self._too_large(input, weights):
+            each = zip(weights, biases, strict=True)
+            return [linear_op(input, weight, own) for weight, own in each]
+        bias = None
+        if any(b is not None for b in biases):
+            sizes = [linear_op.outputs(w) for w in weights]
+            pairs = zip(biases, weights, sizes, strict=True)
+            bias = linear_op.stack([b if b is not None else w.new_zeros(s) for b, w, s in pairs])
+        out = linear_op(input, linear_op.stack(weights), bias)
+        dim = out.dim() + linear_op.channel_dim
+        groups = linear_op.groups
+        sizes = [linear_op.outputs(w) // groups for w in weights]
+        if groups == 1:
+            return list(out.split(sizes, dim))
+        parts = out.unflatten(dim, (groups, -1)).split(sizes, dim + 1)
+        return [p.flatten(dim, dim + 1) for p in parts]
+
+    def _too_large(self, input: Tensor, weights: list[Tensor]) -> bool:
+        """Whether the outputs of one call would leave the processor's cache before they are used.
+
+        A compiled graph must not depend on the size of a batch.
+        """
+        if torch.compiler.is_compiling() or input.device.type != "cpu" or input.numel() == 0:
+            return False
+        outputs = sum(self.linear_op.outputs(weight) for weight in weights)
+        return input.numel() // input.shape[self.linear_op.channel_dim] * outputs > _CACHED
+
+    # -- To and from linear layers -------------------------------------------------------------
+
+    @classmethod
+    def taken_over(
+        cls: type[Self], module: nn.Module, neuron: str, init: str | None = None, **options: Any
+    ) -> Self:
+        """The layer for a torch layer, with its parameters where the start leaves them."""
+        expected = cls.linear_class
+        if not isinstance(module, expected):
+            raise InputTypeError(
+                f"{cls.__name__} stands in for torch.nn.{expected.__name__}, got "
+                f"{type(module).__name__}: use quadric.make_layer for other layers"
+            )
+        check_plain_parameters(module)
+        row = get_neuron(neuron)
+        keeps = row.can_be_linear and (init in (None, "linear") or not row.redraws)
+        if init is None:
+            asked = not row.can_be_linear or "eigenvalue_init" in options
+            init = "published" if asked else "linear"
+        weight: Any = module.weight
+        own = row.with_options(**options).options()
+        arguments = cls.geometry_of(module) | own | {"bias": module.bias is not None}
+        if cls.fixed_neuron is None:
+            arguments |= {"neuron": neuron, "init": init}
+        new = cls(**arguments, device="meta", dtype=weight.dtype)
+        new.init = init
+        if keeps:
+            scale = new.rule.linear_scale
+            new.weight, new.bias = scaled(weight, scale), scaled(module.bias, scale)  # type: ignore[arg-type]
+            new._start_added_(weight.device, weight.dtype, init)
+        else:
+            new.to_empty(device=weight.device)
+            new.reset_parameters()
+        return new.train(module.training)
+
+    def _start_added_(self, device: Any, dtype: torch.dtype, init: str) -> None:
+        """Gives the added parameters new storage and a start; weight and bias stay."""
+        for name in self.added_parameters():
+            empty = torch.empty(getattr(self, name).shape, device=device, dtype=dtype)
+            self._parameters[name] = nn.Parameter(empty)
+        self.rule.start_(self, init)
 
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
         """The added parameters at which the layer is linear, with the device and dtype of `weight`.
 
         Empty for a neuron that cannot represent a linear layer.
         """
-        raise NotImplementedError
+        if not self.rule.can_be_linear:
+            return {}
+        filled = copy.copy(self)
+        filled._parameters = dict(self._parameters)
+        filled._start_added_(weight.device, weight.dtype, "linear")
+        return {name: filled._parameters[name].detach() for name in self.added_parameters()}  # type: ignore[union-attr]
+
+    def is_linear(self) -> bool:
+        """Whether the layer computes a linear function now: its products have weight zero."""
+        return self.rule.is_linear(self)
+
+    def to_linear(self) -> nn.Module:
+        """The torch layer without the products, with the same weight (and, but for fan, bias)."""
+        if not self.rule.can_be_linear:
+            raise InputError(
+                "a layer must have a linear part of its own to be made linear, got the neuron "
+                f"{self.neuron!r}, which has none: build a new torch layer"
+            )
+        check_plain_parameters(self)
+        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
+        new.weight = scaled(self.weight, 1 / self.rule.linear_scale)
+        if self.bias is not None:
+            new.bias = scaled(self.rule.linear_bias(self), 1 / self.rule.linear_scale)
+        return new.train(self.training)
+
+    # -- The dense form ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def to_dense(self, max_bytes: int = DENSE_LIMIT) -> tuple[Tensor, Tensor, Tensor]:
+        """Each neuron as a general quadratic one, x'Mx + w'x + b over the n inputs of a neuron.
+
+        Of an eigen layer these are the y outputs. A feature's bias enters: (q'x + b_f)^2 adds
+        2 lambda b_f q to w and lambda b_f^2 to b.
+
+        Args:
+            max_bytes: the memory for the matrices above which it refuses.
+
+        Returns:
+            M (m, n, n), w (m, n), b (m).
+        """
+        if self.blocks is None:
+            raise InputError(
+                f"the dense form is that of z + S z^2, got the neuron {self.neuron!r}: use eigen, "
+                "shared or square"
+            )
+        n, m = self.num_inputs, self.num_neurons
+        size = m * n * n * self.weight.element_size()
+        if size > max_bytes:
+            raise InputError(
+                f"the dense form must fit max_bytes = {max_bytes:,}, but {m} matrices of {n} x "
+                f"{n} need {size:,} bytes: raise max_bytes or use a smaller layer"
+            )
+        filters = self.linear_op.filters(self.weight)
+        biases = filters.new_zeros(len(filters)) if self.bias is None else self.bias
+        S = self.blocks.matrix(self.effective_eigenvalues().to(filters.dtype))
+        channels = self.blocks.heads if self.blocks.shape == "star" else range(self.num_outputs)
+        parts = []
+        for channel in channels:
+            features = S[channel].nonzero().squeeze(1)
+            lam, q, b_f = S[channel, features], filters[features], biases[features]
+            w = filters[channel] + 2 * (lam * b_f) @ q
+            parts.append((q.T @ (lam[:, None] * q), w, biases[channel] + (lam * b_f * b_f).sum()))
+        matrices, w, b = (torch.stack(part) for part in zip(*parts, strict=True))
+        return matrices, w, b
+
+    def fold_normalization_(self: Self) -> Self:
+        """Replaces normalized eigenvalues by plain ones that compute the same function."""
+        if getattr(self.rule, "normalize", False):
+            with torch.no_grad():
+                self.eigenvalues.copy_(self.effective_eigenvalues())
+            self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})
+        return self
+
+    # -- State dicts ---------------------------------------------------------------------------
 
     def _signature(self) -> dict[str, Any]:
         """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
@@ -120,13 +410,18 @@ class QuadraticLayer(nn.Module):
             destination._metadata[prefix[:-1]]["quadric"] = self._signature()
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
         # A linear checkpoint holds this layer's weight and none of the parameters that the neuron
         # adds. Only then are they filled in, so that a partial load never erases trained ones.
-        metadata = args[0] if args else kwargs.get("local_metadata", {})
-        errors = args[4] if len(args) > 4 else kwargs["error_msgs"]
-        saved = metadata.get("quadric")
+        saved = local_metadata.get("quadric")
         linear = not any(prefix + name in state_dict for name in self.added_parameters())
         weight = state_dict.get(prefix + "weight")
         if self.stored_transposed and isinstance(weight, Tensor) and weight.dim() == 2:
@@ -134,7 +429,7 @@ class QuadraticLayer(nn.Module):
         named = [(state_dict.get(prefix + k), p) for k, p in self._parameters.items()]
         fits = all(p is None or v is None or v.shape == p.shape for v, p in named)
         if saved is not None and saved != self._signature() and fits:  # else torch names the misfit
-            errors.append(
+            error_msgs.append(
                 f"the layer {prefix[:-1]!r} was saved with {saved} and is {self._signature()}: "
                 "build it with the neuron and rank it was saved with."
             )
@@ -143,28 +438,49 @@ class QuadraticLayer(nn.Module):
         if linear and isinstance(weight, Tensor) and own is not None and weight.shape == own.shape:
             for name, value in self.linear_start(weight).items():
                 state_dict[prefix + name] = value
-            for name in ("weight", "bias") if self.linear_scale != 1 else ():
+            scale = self.rule.linear_scale
+            for name in ("weight", "bias") if scale != 1 else ():
                 if prefix + name in state_dict:
-                    state_dict[prefix + name] = state_dict[prefix + name] * self.linear_scale
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+                    state_dict[prefix + name] = state_dict[prefix + name] * scale
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
-    def is_linear(self) -> bool:
-        """Whether the layer computes a linear function now: its squares have weight zero."""
-        raise NotImplementedError
+    def extra_repr(self) -> str:
+        """What torch prints for the linear layer, and the neuron's options that are not default."""
+        text = self.linear_class.extra_repr(self)
+        if self.fixed_neuron is None:
+            text += f", neuron={self.neuron!r}"
+        if self.rank is not None:
+            text += f", rank={self.rank}"
+        if self.blocks is not None and self.blocks.shape == "star":
+            text += f", num_neurons={self.num_neurons}"
+        defaults = self.rule.defaults()
+        for name, value in self.rule.options().items():
+            if name != "rank" and value != defaults[name]:
+                text += f", {name}={value!r}"
+        return text
 
-    def to_linear(self) -> nn.Module:
-        """The torch layer without the squares, with the same weight and bias objects."""
-        own: Any = self
-        check_plain_parameters(self)
-        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
-        new.weight = own.weight
-        if self.bias is not None:
-            new.bias = self.bias
-        return new.train(self.training)
 
-    def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts of the output: linear in the input, quadratic, and the features handed on."""
-        raise NotImplementedError
+def brings_activation(layer: nn.Module) -> bool:
+    """Whether a layer has an activation of its own, so that a network puts none behind it."""
+    return isinstance(layer, QuadraticLayer) and layer.rule.replaces_activation
+
+
+def scaled(parameter: nn.Parameter | None, scale: float) -> nn.Parameter | None:
+    """A parameter times a number: the same object for 1, else a new one."""
+    if parameter is None or scale == 1:
+        return parameter
+    return nn.Parameter(parameter.detach() * scale, requires_grad=parameter.requires_grad)
+
+
+def uniform_start_(weight: Tensor, bias: Tensor | None) -> None:
+    """Fills a weight and a bias as torch's own linear and convolution layers do."""
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    fan_in = math.prod(weight.shape[1:])
+    if bias is not None and fan_in > 0:
+        bound = 1 / math.sqrt(fan_in)
+        nn.init.uniform_(bias, -bound, bound)
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:
@@ -205,207 +521,3 @@ def check_plain_parameters(module: nn.Module) -> None:
                 "computed one (a parametrization?): remove it with "
                 "torch.nn.utils.parametrize.remove_parametrizations first"
             )
-
-
-class LinearGeometry(QuadraticLayer):
-    """The arguments of `nn.Linear`."""
-
-    linear_class = nn.Linear
-
-    in_features: int
-    out_features: int
-
-    def _set_geometry(self, in_features: int, out_features: int) -> None:
-        check_size("in_features", in_features)
-        check_size("out_features", out_features)
-        self.in_features = in_features
-        self.out_features = out_features
-
-    @property
-    def linear_op(self) -> LinearOp:
-        return DenseOp()
-
-    @property
-    def num_outputs(self) -> int:
-        return self.out_features
-
-    @property
-    def num_inputs(self) -> int:
-        return self.in_features
-
-    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        """The shape of a weight with `filters` filters (default: one per output)."""
-        return (self.out_features if filters is None else filters, self.in_features)
-
-    @classmethod
-    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
-        """The arguments that give a layer the geometry of a torch layer."""
-        return {"in_features": module.in_features, "out_features": module.out_features}
-
-    def _geometry_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}"
-
-
-class ConvGeometry(QuadraticLayer):
-    """The arguments of `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`."""
-
-    spatial: ClassVar[int]
-
-    in_channels: int
-    out_channels: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] | str
-    dilation: tuple[int, ...]
-    transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
-    padding_mode: str
-
-    def _set_geometry(self, in_channels: int, out_channels: int, **arguments: Any) -> None:
-        check_size("in_channels", in_channels)
-        check_size("out_channels", out_channels)
-        check_groups(out_channels, arguments.get("groups", 1))
-        if in_channels % arguments.get("groups", 1):
-            raise InputError(
-                f"in_channels must be divisible by groups, got {in_channels} and "
-                f"{arguments['groups']}: choose "
-                "another number of groups"
-            )
-        # torch parses its own arguments: a layer without storage, of which only the geometry is
-        # read.
-        parsed = self.linear_class(
-            in_channels, out_channels, bias=False, device="meta", **arguments
-        )
-        for name in (
-            "in_channels",
-            "out_channels",
-            "kernel_size",
-            "stride",
-            "padding",
-            "dilation",
-            "transposed",
-            "output_padding",
-            "groups",
-            "padding_mode",
-        ):
-            setattr(self, name, getattr(parsed, name))
-
-    @property
-    def linear_op(self) -> LinearOp:
-        return ConvOp(
-            self.spatial,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-            self.padding_mode,
-            self.kernel_size,
-        )
-
-    @property
-    def num_outputs(self) -> int:
-        return self.out_channels
-
-    @property
-    def num_inputs(self) -> int:
-        return self.in_channels // self.groups * math.prod(self.kernel_size)
-
-    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        """The shape of a weight with `filters` filters (default: one per output)."""
-        filters = self.out_channels if filters is None else filters
-        return (filters, self.in_channels // self.groups, *self.kernel_size)
-
-    @classmethod
-    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
-        """The arguments that give a layer the geometry of a torch layer."""
-        names = (
-            "in_channels",
-            "out_channels",
-            "kernel_size",
-            "stride",
-            "padding",
-            "dilation",
-            "groups",
-            "padding_mode",
-        )
-        return {name: getattr(module, name) for name in names}
-
-    def _geometry_repr(self) -> str:
-        parts = [
-            f"{self.in_channels}, {self.out_channels}",
-            f"kernel_size={self.kernel_size}",
-            f"stride={self.stride}",
-        ]
-        ones, zeros = (1,) * self.spatial, (0,) * self.spatial
-        if self.padding != zeros:
-            parts.append(f"padding={self.padding!r}")
-        if self.dilation != ones:
-            parts.append(f"dilation={self.dilation}")
-        if self.output_padding != zeros:
-            parts.append(f"output_padding={self.output_padding}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
-        if self.padding_mode != "zeros":
-            parts.append(f"padding_mode={self.padding_mode}")
-        return ", ".join(parts)
-
-
-class ConvTransposeGeometry(ConvGeometry):
-    """The arguments of `nn.ConvTranspose1d`, `nn.ConvTranspose2d` or `nn.ConvTranspose3d`."""
-
-    def _set_geometry(self, in_channels: int, out_channels: int, **arguments: Any) -> None:
-        mode = arguments.get("padding_mode", "zeros")
-        if mode != "zeros":
-            raise InputError(
-                f"padding_mode must be 'zeros' for a transposed convolution, got {mode!r}: pad "
-                "the output yourself"
-            )
-        super()._set_geometry(in_channels, out_channels, **arguments)
-
-    @property
-    def linear_op(self) -> LinearOp:
-        return TransposedConvOp(
-            self.spatial,
-            self.stride,
-            self.padding,  # type: ignore[arg-type]  # torch allows no string padding here
-            self.output_padding,
-            self.groups,
-            self.dilation,
-        )
-
-    def map_to(self, input: Tensor, output_size: Sequence[int] | None) -> LinearOp:
-        """The map that makes an output of that spatial size, where the stride leaves a choice."""
-        linear_op = self.linear_op
-        if output_size is None or not isinstance(linear_op, TransposedConvOp):
-            return linear_op
-        chosen = nn.modules.conv._ConvTransposeNd._output_padding(
-            self,  # type: ignore[arg-type]  # only its output_padding is read
-            input,
-            list(output_size),
-            self.stride,  # type: ignore[arg-type]
-            self.padding,  # type: ignore[arg-type]
-            self.kernel_size,  # type: ignore[arg-type]
-            self.spatial,
-            self.dilation,  # type: ignore[arg-type]
-        )
-        return dataclasses.replace(linear_op, output_padding=tuple(chosen))
-
-    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
-        filters = self.out_channels if filters is None else filters
-        return (self.in_channels, filters // self.groups, *self.kernel_size)
-
-    @classmethod
-    def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
-        """The arguments that give a layer the geometry of a torch layer."""
-        return super().geometry_of(module) | {"output_padding": module.output_padding}
-
-
-def uniform_start_(weight: Tensor, bias: Tensor | None) -> None:
-    """Fills a weight and a bias as torch's own linear and convolution layers do."""
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-    if bias is not None:
-        fan_in, _ = nn.init._calculate_fan_in_and_fan_out(weight)
-        if fan_in > 0:
-            bound = 1 / math.sqrt(fan_in)
-            nn.init.uniform_(bias, -bound, bound)

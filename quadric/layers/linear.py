@@ -1,4 +1,4 @@
-"""QuadraticLinear: eigen neurons over a matrix product, a drop-in for `nn.Linear`."""
+"""Neurons over a matrix product, drop-ins for `nn.Linear`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,41 @@ from torch import Tensor, nn
 
 from quadric.decomposition import decompose
 from quadric.errors import InputError, InputTypeError
-from quadric.layers.eigen import EigenLayer
-from quadric.layers.eigenvalue_init import EigenvalueInit
-from quadric.layers.layer import LinearGeometry
+from quadric.layers.eigen_layer import EigenLayer
+from quadric.layers.layer import QuadraticLayer
+from quadric.layers.squares import EigenvalueInit
+from quadric.ops.linear_ops import DenseOp
 
 
-class QuadraticLinear(EigenLayer, LinearGeometry):
+class NeuronLinear(QuadraticLayer):
+    """A layer of the neuron `neuron` in place of `nn.Linear`.
+
+    Args: torch's, then `neuron`, its options, `init` ("published", "linear" or another start of the
+        neuron), `device` and `dtype`.
+    """
+
+    linear_class = nn.Linear
+    geometry_names = ("in_features", "out_features")
+
+    in_features: int
+    out_features: int
+
+    def _make_linear_op(self) -> DenseOp:
+        return DenseOp()
+
+    @property
+    def num_outputs(self) -> int:
+        return self.out_features
+
+    @property
+    def num_inputs(self) -> int:
+        return self.in_features
+
+    def weight_shape(self, filters: int | None = None) -> tuple[int, ...]:
+        return (self.out_features if filters is None else filters, self.in_features)
+
+
+class QuadraticLinear(EigenLayer, NeuronLinear):
     """A layer of eigen neurons in place of `nn.Linear`.
 
     Outputs come neuron by neuron, `[y_0, f_01 … f_0k, y_1, …]` with `f = Q'x + b_f` and `y = w'x +
@@ -66,9 +95,17 @@ class QuadraticLinear(EigenLayer, LinearGeometry):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self._set_geometry(in_features, out_features)
-        self._set_neuron(bias, rank, eigenvalue_init, normalize, recompute, device, dtype)
+        super().__init__(
+            in_features,
+            out_features,
+            bias,
+            rank=rank,
+            eigenvalue_init=eigenvalue_init,
+            normalize=normalize,
+            recompute=recompute,
+            device=device,
+            dtype=dtype,
+        )
 
     @classmethod
     def from_dense(

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.functional import check_rank
-from quadric.layers.neuron_layer import NeuronLayer
-from quadric.layers.registry import Rule, along_channels, draw_, register, squared_dtype
+from quadric.layers.layer import QuadraticLayer
+from quadric.layers.neuron import Neuron, draw_, register, widened
 
 
 @register(
@@ -37,30 +37,16 @@ from quadric.layers.registry import Rule, along_channels, draw_, register, squar
     note="the product of the two maps is counted; the paper leaves it out",
 )
 @dataclass(frozen=True)
-class QRes(Rule):
+class QRes(Neuron):
     """(w1'x)(w2'x) + w1'x + b: `weight` is w1, `weight2` is w2."""
 
-    quadratic = ("weight2",)
-    switches = ("weight2",)
+    quadratic = switches = maps = ("weight2",)
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        return super().shapes(layer, bias) | {"weight2": layer.weight_shape()}
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        weight2 = layer.parameter("weight2")
-        if init == "linear":
-            nn.init.zeros_(weight2)
-        else:
-            draw_(weight2)
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         # The bias lies outside the product: the maps run without it.
-        first, second = layer.fused(input, [layer.weight, layer.parameter("weight2")], [None] * 2)
-        a, b = squared_dtype(first), squared_dtype(second)
-        out = a * b + a
-        if layer.bias is not None:
-            out = out + along_channels(layer.bias.to(out.dtype), layer.linear_op.channel_dim)
-        return out.to(first.dtype)
+        first, second = layer.fused(input, [layer.weight, layer.weight2], [None] * 2)
+        a, b = widened(first), widened(second)
+        return layer.with_bias(a * b + a).to(first.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return 2 * n, 2 * n + 1
@@ -77,34 +63,26 @@ class QRes(Rule):
     note="the linear part's n MACs are counted; the paper leaves them out",
 )
 @dataclass(frozen=True)
-class LowRank(Rule):
+class LowRank(Neuron):
     """x'Q1 Q2'x + w'x + b: the middle of the ranks 1 to 3 of its source is the default."""
 
     rank: int = 2
-    quadratic = ("q1", "q2")
-    switches = ("q1", "q2")
+    quadratic = switches = ("q1", "q2")
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         wide = layer.weight_shape(layer.num_outputs * self.rank)
         return super().shapes(layer, bias) | {"q1": wide, "q2": wide}
 
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        draw_(layer.parameter("q1"))
-        if init == "linear":
-            nn.init.zeros_(layer.parameter("q2"))
-        else:
-            draw_(layer.parameter("q2"))
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        weights: list[Tensor] = [layer.weight, layer.parameter("q1"), layer.parameter("q2")]
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        weights = [layer.weight, layer.q1, layer.q2]
         linear, first, second = layer.fused(input, weights, [layer.bias, None, None])
         dim = linear.dim() + layer.linear_op.channel_dim
-        product = squared_dtype(first) * squared_dtype(second)
+        product = widened(first) * widened(second)
         summed: Tensor = product.unflatten(dim, (-1, self.rank)).sum(dim + 1)
-        return (squared_dtype(linear) + summed).to(linear.dtype)
+        return (widened(linear) + summed).to(linear.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return (2 * self.rank + 1) * n, (2 * self.rank + 1) * n + self.rank
@@ -124,7 +102,7 @@ class LowRank(Rule):
     ),
 )
 @dataclass(frozen=True)
-class Fan(Rule):
+class Fan(Neuron):
     """(w1'x + b1)(w2'x + b2) + w3'(x*x) + c.
 
     `weight` and `bias` are w1 and b1; then come `weight2`, `bias2`, `weight3`, and `bias3` = c.
@@ -135,59 +113,41 @@ class Fan(Rule):
 
     starts = ("published", "linear", "random")
     quadratic = ("weight2", "bias2", "weight3", "bias3")
+    maps = ("weight2", "weight3")
+    biases = 3
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        shapes = super().shapes(layer, bias)
-        shapes |= {"weight2": layer.weight_shape(), "weight3": layer.weight_shape()}
-        if bias:
-            shapes |= {"bias2": (layer.num_outputs,), "bias3": (layer.num_outputs,)}
-        return shapes
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        for name in ("weight2", "weight3"):
-            if init == "random":
-                draw_(layer.parameter(name))
-            else:
-                nn.init.zeros_(layer.parameter(name))
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        for weight in (layer.weight2, layer.weight3):
+            (draw_ if init == "random" else nn.init.zeros_)(weight)
         if layer.bias is not None:
-            nn.init.ones_(layer.parameter("bias2"))
-            nn.init.zeros_(layer.parameter("bias3"))
+            nn.init.ones_(layer.bias2)
+            nn.init.zeros_(layer.bias3)
 
-    def is_linear(self, layer: NeuronLayer) -> bool:
-        gate = layer.parameter("bias2") if layer.bias is not None else None
-        if layer.parameter("weight2").is_meta:
+    def is_linear(self, layer: QuadraticLayer) -> bool:
+        if layer.weight2.is_meta or bool(layer.weight2.any() or layer.weight3.any()):
             return False
-        flat = not bool(layer.parameter("weight2").any() or layer.parameter("weight3").any())
-        return flat and (gate is None or bool((gate == 1).all()))
+        return layer.bias2 is None or bool((layer.bias2 == 1).all())
 
-    def linear_bias(self, layer: NeuronLayer) -> nn.Parameter | None:
+    def linear_bias(self, layer: QuadraticLayer) -> nn.Parameter | None:
         if layer.bias is None:
             return None
-        both = (layer.bias + layer.parameter("bias3")).detach()
+        both = (layer.bias + layer.bias3).detach()
         return nn.Parameter(both, requires_grad=layer.bias.requires_grad)
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        weights: list[Tensor] = [layer.weight, layer.parameter("weight2")]
-        bias2 = getattr(layer, "bias2", None)
-        first, second = layer.fused(input, weights, [layer.bias, bias2])
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        biases = [layer.bias, layer.bias2]
+        first, second = layer.fused(input, [layer.weight, layer.weight2], biases)
         # Squares of half precision may not fit it: that map then runs in float32.
-        wide = squared_dtype(input)
-        bias3 = getattr(layer, "bias3", None)
-        squared = layer.linear_op(
-            wide * wide,
-            layer.parameter("weight3").to(wide.dtype),
-            bias3.to(wide.dtype) if bias3 is not None else None,
-        )
-        a, b = squared_dtype(first), squared_dtype(second)
-        if bias2 is None:
+        wide, c = widened(input), layer.bias3
+        weight3, c = layer.weight3.to(wide.dtype), c if c is None else c.to(wide.dtype)
+        squared = layer.linear_op(wide * wide, weight3, c)
+        a, b = widened(first), widened(second)
+        if layer.bias2 is None:
             b = b + 1
-        return (a * b + squared_dtype(squared)).to(first.dtype)
+        return (a * b + widened(squared)).to(first.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return 3 * n, 3 * n + 1
-
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (3 * n + 3 * bias)
 
     def num_macs(
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
@@ -207,33 +167,17 @@ class Fan(Rule):
     note="the product of the two maps is counted; the paper leaves it out",
 )
 @dataclass(frozen=True)
-class QuadraLib(Rule):
+class QuadraLib(Neuron):
     """(w1'x)(w2'x) + w3'x + b: `weight` is w3, the factors are `weight1` and `weight2`."""
 
-    quadratic = ("weight1", "weight2")
-    switches = ("weight1", "weight2")
+    # The linear start zeroes one factor, not both, or neither would receive a gradient.
+    quadratic = switches = maps = ("weight1", "weight2")
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        extra = {"weight1": layer.weight_shape(), "weight2": layer.weight_shape()}
-        return super().shapes(layer, bias) | extra
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        # The linear start zeroes one factor, not both, or neither would receive a gradient.
-        draw_(layer.parameter("weight1"))
-        if init == "linear":
-            nn.init.zeros_(layer.parameter("weight2"))
-        else:
-            draw_(layer.parameter("weight2"))
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        weights: list[Tensor] = [
-            layer.weight,
-            layer.parameter("weight1"),
-            layer.parameter("weight2"),
-        ]
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        weights = [layer.weight, layer.weight1, layer.weight2]
         linear, first, second = layer.fused(input, weights, [layer.bias, None, None])
-        product = squared_dtype(first) * squared_dtype(second)
-        return (squared_dtype(linear) + product).to(linear.dtype)
+        product = widened(first) * widened(second)
+        return (widened(linear) + product).to(linear.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return 3 * n, 3 * n + 1
@@ -248,15 +192,14 @@ class QuadraLib(Rule):
     note="s is the number of shifts, 1 by default",
 )
 @dataclass(frozen=True)
-class QuadEnhancer(Rule):
+class QuadEnhancer(Neuron):
     """z (1 + sum_i theta_i roll(z, i)) + b with z = Wx: each output times its neighbours.
 
     The channels are rolled inside each convolution group, so that groups stay independent.
     """
 
     shifts: int = 1
-    quadratic = ("theta",)
-    switches = ("theta",)
+    quadratic = switches = ("theta",)
 
     def __post_init__(self) -> None:
         if isinstance(self.shifts, bool) or not isinstance(self.shifts, int) or self.shifts < 1:
@@ -264,29 +207,23 @@ class QuadEnhancer(Rule):
                 f"shifts must be an integer >= 1, got {self.shifts!r}: the published value is 1"
             )
 
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         return super().shapes(layer, bias) | {"theta": (self.shifts, layer.num_outputs)}
 
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        nn.init.zeros_(layer.parameter("theta"))
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        nn.init.zeros_(layer.theta)
 
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         linear_op = layer.linear_op
         out = linear_op(input, layer.weight, None)
-        z = squared_dtype(out)
+        z = widened(out)
         dim = out.dim() + linear_op.channel_dim
-        theta = layer.parameter("theta").to(z.dtype)
         grouped = z.unflatten(dim, (linear_op.groups, -1))
-        total: Tensor | None = None
-        for i in range(1, self.shifts + 1):
+        total = torch.zeros_like(z)
+        for i, theta in enumerate(layer.theta.to(z.dtype), 1):
             rolled = torch.roll(grouped, i, dim + 1).flatten(dim, dim + 1)
-            term = along_channels(theta[i - 1], linear_op.channel_dim) * rolled
-            total = term if total is None else total + term
-        assert total is not None
-        result = z + z * total
-        if layer.bias is not None:
-            result = result + along_channels(layer.bias.to(z.dtype), linear_op.channel_dim)
-        return result.to(out.dtype)
+            total = total + layer.along_channels(theta) * rolled
+        return layer.with_bias(z + z * total).to(out.dtype)
 
     def per_output(self, n: int) -> tuple[int, int]:
         return n + self.shifts, n + self.shifts + 1

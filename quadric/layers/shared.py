@@ -1,4 +1,4 @@
-"""The shared neuron: our step beyond the paper.
+"""The shared neuron: our step beyond the paper. Square is its diagonal.
 
 The paper lets one output in k+1 be quadratic and hands its features on. But the features are there
 for all: here each of the k outputs of a group has its own row of eigenvalues over the group's k
@@ -11,61 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from quadric.functional import check_rank
-from quadric.layers.eigenvalue_init import EigenvalueInit, check_eigenvalue_init, eigenvalues_
-from quadric.layers.neuron_layer import NeuronLayer
-from quadric.layers.registry import Rule, register
-from quadric.ops import add_squares, reference
+from quadric.layers.neuron import register
+from quadric.layers.squares import EigenvalueInit, Squares, check_eigenvalue_init
 from quadric.ops.blocks import Blocks, shared_blocks, square_blocks
-
-
-@dataclass(frozen=True)
-class _Mixing(Rule):
-    """z + S z^2 with full blocks: what shared and square have in common."""
-
-    quadratic = ("eigenvalues",)
-    switches = ("eigenvalues",)
-
-    def blocks(self, outputs: int, groups: int) -> Blocks:
-        """Where each eigenvalue of a layer stands."""
-        raise NotImplementedError
-
-    def shapes(self, layer: NeuronLayer, bias: bool) -> dict[str, tuple[int, ...]]:
-        count = self.blocks(layer.num_outputs, layer.linear_op.groups).num_eigenvalues
-        return super().shapes(layer, bias) | {"eigenvalues": (count,)}
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        eigenvalues_(layer.parameter("eigenvalues"), "zeros")
-
-    def _forward(self, layer: NeuronLayer, input: Tensor, recompute: bool) -> Tensor:
-        linear_op = layer.linear_op
-        blocks = self.blocks(layer.num_outputs, linear_op.groups)
-        eigenvalues = layer.parameter("eigenvalues")
-        return add_squares(
-            linear_op, blocks, input, layer.weight, layer.bias, eigenvalues, recompute
-        )
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        return self._forward(layer, input, recompute=False)
-
-    def responses(self, layer: NeuronLayer, input: Tensor) -> tuple[Tensor, Tensor]:
-        linear_op = layer.linear_op
-        z = linear_op(input, layer.weight, layer.bias)
-        blocks = self.blocks(layer.num_outputs, linear_op.groups)
-        eigenvalues = layer.parameter("eigenvalues")
-        mixed = reference.quadratic_part(z, eigenvalues, blocks, linear_op.channel_dim)
-        return z, mixed.to(z.dtype)
-
-    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-        return outputs * (n + bias) + self.blocks(outputs, groups).num_eigenvalues
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        squares = self.blocks(outputs, groups).num_eigenvalues + outputs
-        return positions * (outputs * n + squares)
 
 
 @register(
@@ -77,7 +26,7 @@ class _Mixing(Rule):
     note="the ablation of the mixing: each output has only its own square",
 )
 @dataclass(frozen=True)
-class Square(_Mixing):
+class Square(Squares):
     """z + a z^2: the diagonal of the shared neuron."""
 
     def blocks(self, outputs: int, groups: int) -> Blocks:
@@ -93,7 +42,7 @@ class Square(_Mixing):
     note="exact for full groups; a last group of s outputs has s^2 eigenvalues",
 )
 @dataclass(frozen=True)
-class Shared(_Mixing):
+class Shared(Squares):
     """Every output of a group is a quadratic neuron over the same eigenvectors.
 
     `rank` is the size of a group. With `recompute` the linear map runs again in backward instead
@@ -110,10 +59,3 @@ class Shared(_Mixing):
 
     def blocks(self, outputs: int, groups: int) -> Blocks:
         return shared_blocks(outputs, self.rank, groups)
-
-    def start_(self, layer: NeuronLayer, init: str) -> None:
-        start = "zeros" if init == "linear" else self.eigenvalue_init
-        eigenvalues_(layer.parameter("eigenvalues"), start)
-
-    def forward(self, layer: NeuronLayer, input: Tensor) -> Tensor:
-        return self._forward(layer, input, self.recompute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from quadric.layers.registry import Neuron, neurons
+from quadric.layers.neuron import Neuron, neurons
 from quadric.support.texttable import markdown_table, text_table
 
 HEADER = ("neuron", "source", "formula", "params", "MACs", "printed params", "printed MACs", "note")
@@ -29,7 +29,7 @@ def neuron_facts() -> list[dict[str, Any]]:
             "printed_macs": row.printed_macs,
             "note": row.note,
             "rank": row.default_rank,
-            "options": {k: _plain(v) for k, v in row.options.items()},
+            "options": {k: _plain(v) for k, v in row.defaults().items()},
             "starts": list(row.starts),
             "quadratic_parameters": list(row.quadratic),
         }
@@ -59,7 +59,7 @@ def _rows(code: str) -> tuple[list[list[str]], list[str]]:
     return rows, notes
 
 
-def _cells(row: Neuron, code: str) -> list[str]:
+def _cells(row: type[Neuron], code: str) -> list[str]:
     printed_params = _printed(row.params, row.printed_params)
     printed_macs = _printed(row.macs, row.printed_macs)
     formulas = [f"{code}{t}{code}" if t else "" for t in (row.formula, row.params, row.macs)]

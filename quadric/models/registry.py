@@ -74,7 +74,7 @@ def checked_entry(name: str, given: Mapping[str, Any], neuron: str = "linear") -
     """The entry of a network, after a check that all options are its own or the neuron's."""
     if name not in ENTRIES:
         raise InputError(f"unknown model {name!r}: choose from {', '.join(ENTRIES)}")
-    entry, theirs = ENTRIES[name], get_neuron(neuron).options
+    entry, theirs = ENTRIES[name], get_neuron(neuron).defaults()
     unknown = [key for key in given if key not in entry.options and key not in theirs]
     if unknown:
         message = f"unknown option {unknown[0]!r} for model {name!r}: it has "

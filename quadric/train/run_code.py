@@ -77,8 +77,8 @@ def load_code(
         if name not in modules:
             modules[name] = user_code.load(name)
     row = neurons().get(recipe.neuron)
-    if row is not None and not row.rule.__module__.startswith("quadric."):
-        modules[row.rule.__module__] = sys.modules[row.rule.__module__]
+    if row is not None and not row.__module__.startswith("quadric."):
+        modules[row.__module__] = sys.modules[row.__module__]
     now = {name: user_code.checksum(module) for name, module in sorted(modules.items())}
     for name, before in recipe.checksums.items():
         if before and now[name] != before:

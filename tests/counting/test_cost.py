@@ -644,6 +644,6 @@ def test_fvcore_agrees_on_plain_networks() -> None:
 @pytest.mark.parametrize("neuron", quadric.neurons())
 def test_the_products_of_every_neuron_are_counted(neuron: str) -> None:
     layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron)
-    macs = quadric.neurons()[neuron].make_rule().num_macs(4, 10, positions=3, inputs=12)
+    macs = quadric.neurons()[neuron].with_options().num_macs(4, 10, positions=3, inputs=12)
     assert quadric.cost(layer, torch.zeros(3, 4)).macs == macs
     assert macs > 3 * 4 * 10 or neuron == "linear"

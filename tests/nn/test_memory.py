@@ -7,6 +7,7 @@ handed out in forward and did not get back (sees everything, names nothing).
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quadric
 from quadric import ops
-from quadric.layers.eigen import EigenLayer
+from quadric.layers.eigen_layer import EigenLayer
 from tests import reference
 from tests.conftest import assert_close
 from tests.nn.cases import CASES, IDS, Case
@@ -140,7 +141,7 @@ def test_recomputing_keeps_what_linear_keeps_in_front_of_anything(
 ) -> None:
     linear, layer, x = networks(behind)
     output = layer(x).nbytes
-    layer[0].recompute = True
+    layer[0].rule = dataclasses.replace(layer[0].rule, recompute=True)
     ours, theirs = saved_storages(layer, x), saved_storages(linear, x)
     assert sum(ours.values()) == sum(theirs.values()) + layer[0].eigenvalues.nbytes
     assert retained_bytes(layer, x) - retained_bytes(linear, x) < output / 8
@@ -151,7 +152,7 @@ def test_recomputing_under_autocast_gives_the_same_gradients() -> None:
     nn.init.normal_(layer.eigenvalues)
     found = []
     for recompute in (False, True):
-        layer.recompute = recompute
+        layer.rule = dataclasses.replace(layer.rule, recompute=recompute)
         with torch.autocast("cpu", torch.bfloat16):
             out = F.relu(layer(x))
         found.append(torch.autograd.grad(out.float().sum(), [x, *layer.parameters()]))
@@ -161,16 +162,16 @@ def test_recomputing_under_autocast_gives_the_same_gradients() -> None:
 
 def test_recompute_is_an_option_everywhere() -> None:
     layer = quadric.QuadraticConv2d(3, 8, 3, recompute=True)
-    assert layer.recompute
+    assert layer.rule.recompute
     assert "recompute=True" in repr(layer)
-    assert not quadric.QuadraticLinear(3, 8).recompute
-    assert quadric.QuadraticLinear.from_linear(nn.Linear(3, 8), recompute=True).recompute
-    assert quadric.make_layer(nn.Linear, 3, 8, neuron="eigen", recompute=True).recompute
+    assert not quadric.QuadraticLinear(3, 8).rule.recompute
+    assert quadric.QuadraticLinear.from_linear(nn.Linear(3, 8), recompute=True).rule.recompute
+    assert quadric.make_layer(nn.Linear, 3, 8, neuron="eigen", recompute=True).rule.recompute
     model = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
     quadric.convert_(model, rank=2, recompute=True)
     layers = [m for m in model.modules() if isinstance(m, EigenLayer)]
     assert len(layers) == 16
-    assert all(made.recompute for made in layers)
+    assert all(made.rule.recompute for made in layers)
     quadric.revert_(model)
     assert not any(hasattr(m, "recompute") for m in model.modules())
 
@@ -266,7 +267,7 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", list(IN_PLACE))
 def test_gradients_behind_an_in_place_operation(case: Case, name: str, recompute: bool) -> None:
     layer, x = case.make(), case.input().requires_grad_()
-    layer.recompute = recompute
+    layer.rule = dataclasses.replace(layer.rule, recompute=recompute)
     change, inputs = IN_PLACE[name], [x, *layer.parameters()]
     out, expected_out = change(layer(x)), change(plain_formula(case, layer, x))
     assert_close(out, expected_out)
@@ -384,7 +385,7 @@ def test_double_backward_behind_an_in_place_operation(
     case: Case, name: str, recompute: bool
 ) -> None:
     layer, x = case.make(), case.input(batch=1).requires_grad_()
-    layer.recompute = recompute
+    layer.rule = dataclasses.replace(layer.rule, recompute=recompute)
     change, inputs = IN_PLACE[name], [x, *layer.parameters()]
 
     def penalty(out: Tensor) -> tuple[Tensor, ...]:
@@ -413,7 +414,7 @@ def test_gradient_penalty_trains_the_eigenvalues() -> None:
 @each_recompute
 def test_checkpoint(case: Case, inplace: bool, use_reentrant: bool, recompute: bool) -> None:
     layer, x = case.make(), case.input().requires_grad_()
-    layer.recompute = recompute
+    layer.rule = dataclasses.replace(layer.rule, recompute=recompute)
     inputs = [x, *layer.parameters()]
 
     def block(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric.counting.cost import layer_macs, layer_rule
-from quadric.layers import QuadraticLayer, Rule, neurons
+from quadric.layers import Neuron, QuadraticLayer, neurons
 from quadric.ops import torch_probes
 
 aten = torch.ops.aten
@@ -112,7 +112,7 @@ def grid(kind: type[nn.Module], size: tuple[int, ...]) -> Iterator[tuple[dict[st
 def test_closed_form_is_what_runs(
     neuron: str, options: dict[str, Any], kind: type[nn.Module], size: tuple[int, ...]
 ) -> None:
-    rule = neurons()[neuron].make_rule(**options)
+    rule = neurons()[neuron].with_options(**options)
     for arguments, x in grid(kind, size):
         layer: Any = quadric.make_layer(kind, neuron=neuron, **arguments, **options)
         bias = arguments.get("bias", True)
@@ -156,7 +156,7 @@ def test_transposed_convolutions(kind: type[nn.Module], size: tuple[int, ...], r
 def test_the_table_says_what_the_layers_cost(neuron: str, options: dict[str, Any]) -> None:
     """The formulas that `quadric neurons` prints, with numbers put in for their letters."""
     row = neurons()[neuron]
-    rule = row.make_rule(**options)
+    rule = row.with_options(**options)
     n, k = 24, options.get("rank", 1)
     values = {"n": n, "k": k, "p": options.get("p", 3), "s": options.get("shifts", 1)}
     outputs = 10 * (k + 1) * k  # whole neurons, whole groups
@@ -176,7 +176,7 @@ def test_the_table_says_what_the_layers_cost(neuron: str, options: dict[str, Any
 
 def test_every_formula_counts_calls_by_position() -> None:
     for neuron, options in ALL:
-        rule = neurons()[neuron].make_rule(**options)
+        rule = neurons()[neuron].with_options(**options)
         once, often = rule.num_macs(6, 16), rule.num_macs(6, 16, positions=35)
         assert often == 35 * once, neuron
         assert rule.num_params(6, 16, bias=True) > rule.num_params(6, 16), neuron
@@ -186,20 +186,20 @@ def test_every_formula_counts_calls_by_position() -> None:
 @pytest.mark.parametrize("neuron", [n for n in neurons() if n not in ("linear", "eigen")])
 def test_a_wrong_formula_is_found(neuron: str, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The meta-test: the comparison above fails for a formula that is off by so little."""
-    right = neurons()[neuron].rule.num_macs
+    right = neurons()[neuron].num_macs
 
-    def off(self: Rule, *args: Any, **kwargs: Any) -> int:
+    def off(self: Neuron, *args: Any, **kwargs: Any) -> int:
         return right(self, *args, **kwargs) + wrong
 
-    monkeypatch.setattr(neurons()[neuron].rule, "num_macs", off)
+    monkeypatch.setattr(neurons()[neuron], "num_macs", off)
     with pytest.raises(AssertionError):
         test_closed_form_is_what_runs(neuron, {}, nn.Linear, ())
 
 
 def test_a_wrong_formula_of_eigen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = neurons()["eigen"].rule.num_macs
+    right = neurons()["eigen"].num_macs
     monkeypatch.setattr(
-        neurons()["eigen"].rule, "num_macs", lambda self, *a, **k: right(self, *a, **k) - 1
+        neurons()["eigen"], "num_macs", lambda self, *a, **k: right(self, *a, **k) - 1
     )
     with pytest.raises(AssertionError):
         test_closed_form_is_what_runs("eigen", {"rank": 3}, nn.Conv2d, (7, 6))

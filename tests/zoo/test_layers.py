@@ -85,7 +85,7 @@ def test_second_gradients(case: Case, kind: Kind) -> None:
 def test_is_a_polynomial_of_its_degree(case: Case, kind: Kind) -> None:
     """Along a ray t*x: differences of an order above the degree vanish, of the degree do not."""
     layer, x = case.make(kind), kind.input()
-    degree = neurons()[case.neuron].make_rule(**case.options).degree
+    degree = neurons()[case.neuron].with_options(**case.options).degree
     assert degree == (1 if case.neuron == "linear" else case.options.get("p", None) or degree)
     if degree is None:
         with torch.no_grad():
@@ -104,7 +104,7 @@ def test_is_a_polynomial_of_its_degree(case: Case, kind: Kind) -> None:
     [(n, {"linear": 1, "kervolution": 3, "glu": None}.get(n, 2)) for n in neurons()],
 )
 def test_degrees(neuron: str, degree: int | None) -> None:
-    assert neurons()[neuron].make_rule().degree == degree
+    assert neurons()[neuron].with_options().degree == degree
 
 
 @pytest.mark.parametrize("p", [2, 3, 5])

@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import quadric
 from quadric import layers
-from quadric.layers import Rule, neurons
-from quadric.layers.registry import along_channels
+from quadric.layers import Neuron, neurons
 from quadric.layers.table import HEADER, neuron_facts, neuron_table
 
 NAMES = [
@@ -44,7 +43,7 @@ def test_the_neurons() -> None:
     assert sorted(neurons()) == sorted(NAMES)
     assert quadric.neurons is neurons
     for name, row in neurons().items():
-        assert row.name == name == row.rule.name
+        assert row.name == name == row.name
         assert row.paper
         assert row.formula
         assert row.params
@@ -62,13 +61,13 @@ def test_ranks_and_starts() -> None:
     not_linear = [name for name, row in neurons().items() if not row.can_be_linear]
     assert sorted(not_linear) == ["kervolution", "pure"]
     assert neurons()["fan"].starts == ("published", "linear", "random")
-    assert neurons()["kervolution"].options == {"p": 3, "c": 1.0, "learnable_c": False}
+    assert neurons()["kervolution"].defaults() == {"p": 3, "c": 1.0, "learnable_c": False}
 
 
 def test_options_with_their_defaults_make_the_default_rule() -> None:
     for row in neurons().values():
-        assert row.make_rule(**row.options) == row.make_rule()
-        assert row.make_rule().options() == row.options
+        assert row.with_options(**row.defaults()) == row.with_options()
+        assert row.with_options().options() == row.defaults()
 
 
 def test_unknown_names_list_the_known() -> None:
@@ -84,7 +83,7 @@ def test_unknown_names_list_the_known() -> None:
 
 
 @pytest.fixture
-def gated() -> Iterator[type[Rule]]:
+def gated() -> Iterator[type[Neuron]]:
     """z + a z^2 scaled: a neuron that the library does not know, with an option."""
 
     @layers.register(
@@ -96,7 +95,7 @@ def gated() -> Iterator[type[Rule]]:
         note="made up",
     )
     @dataclass(frozen=True)
-    class Gated(Rule):
+    class Gated(Neuron):
         scale: float = 2.0
         quadratic = ("gate",)
 
@@ -104,11 +103,11 @@ def gated() -> Iterator[type[Rule]]:
             return super().shapes(layer, bias) | {"gate": (layer.num_outputs,)}
 
         def start_(self, layer: Any, init: str) -> None:
-            nn.init.zeros_(layer.parameter("gate"))
+            nn.init.zeros_(layer.gate)
 
         def forward(self, layer: Any, input: Tensor) -> Tensor:
             z = layer.linear_op(input, layer.weight, layer.bias)
-            gate = along_channels(layer.parameter("gate"), layer.linear_op.channel_dim)
+            gate = layer.along_channels(layer.gate)
             return z + self.scale * gate * z * z
 
         def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
@@ -129,7 +128,7 @@ def gated() -> Iterator[type[Rule]]:
         layers.unregister("gated")
 
 
-def test_a_registered_neuron_makes_layers(gated: type[Rule]) -> None:
+def test_a_registered_neuron_makes_layers(gated: type[Neuron]) -> None:
     plain = nn.Conv2d(3, 5, 3, padding=1)
     layer: Any = quadric.make_layer(plain, neuron="gated", scale=3.0)
     x = torch.randn(2, 3, 4, 4)
@@ -144,7 +143,7 @@ def test_a_registered_neuron_makes_layers(gated: type[Rule]) -> None:
     torch.testing.assert_close(linear + quadratic, layer(x))
 
 
-def test_a_registered_neuron_takes_part_in_all_else(gated: type[Rule]) -> None:
+def test_a_registered_neuron_takes_part_in_all_else(gated: type[Neuron]) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     before, x = quadric.cost(model, torch.zeros(1, 4)), torch.randn(3, 4)
     expected = model(x)
@@ -164,20 +163,20 @@ def test_a_registered_neuron_takes_part_in_all_else(gated: type[Rule]) -> None:
     assert any(facts["name"] == "gated" for facts in neuron_facts())
 
 
-def test_unregister(gated: type[Rule]) -> None:
+def test_unregister(gated: type[Neuron]) -> None:
     layers.unregister("gated")
     assert "gated" not in neurons()
     with pytest.raises(ValueError, match="got 'gated'"):
         quadric.make_layer(nn.Linear(2, 3), neuron="gated")
 
 
-def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Rule]) -> None:
+def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Neuron]) -> None:
     layers.unregister("gated")
 
     @layers.register("gated", paper="a test", formula="?", params="?", macs="?")
     @dataclass(frozen=True)
     class Uncosted(gated):  # type: ignore[valid-type, misc]
-        num_macs = Rule.num_macs
+        num_macs = Neuron.num_macs
 
     layer = quadric.make_layer(nn.Linear, 4, 6, neuron="gated")
     report = quadric.cost(layer, torch.zeros(2, 4))
@@ -188,8 +187,8 @@ def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Rul
 def test_registering_refuses() -> None:
     facts: dict[str, Any] = {"paper": "x", "formula": "x", "params": "n", "macs": "n"}
     with pytest.raises(ValueError, match=r"'fan', which is registered.*unregister"):
-        layers.register("fan", **facts)(type(neurons()["fan"].make_rule()))
-    with pytest.raises(TypeError, match=r"derives from quadric\.layers\.Rule, got <class 'int'>"):
+        layers.register("fan", **facts)(type(neurons()["fan"].with_options()))
+    with pytest.raises(TypeError, match=r"derives from quadric\.layers\.Neuron, got <class 'int'>"):
         layers.register("whole", **facts)(int)  # type: ignore[type-var]
     assert "whole" not in neurons()
 
@@ -292,6 +291,6 @@ def test_the_counts_on_the_page() -> None:
 
 
 def test_rules_are_frozen() -> None:
-    rule = neurons()["lowrank"].make_rule(rank=3)
+    rule = neurons()["lowrank"].with_options(rank=3)
     with pytest.raises(dataclasses.FrozenInstanceError):
         rule.rank = 4  # type: ignore[attr-defined]

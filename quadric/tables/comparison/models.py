@@ -70,7 +70,7 @@ def parse_neurons(text: str) -> tuple[Contender, ...]:
                 f"neurons must be names with an optional rank, as in eigen,shared:4, got {word!r}"
             )
         rank = int(match[2]) if match[2] else None
-        get_neuron(match[1]).make_rule(rank=rank)
+        get_neuron(match[1]).with_options(rank=rank)
         contender = Contender(match[1], rank)
         if contender not in found:
             found.append(contender)

@@ -1,0 +1,56 @@
+"""What the layers that are built by name for the eigen neuron have besides."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torch import nn
+
+from quadric.functional import check_rank
+from quadric.layers.eigen import Eigen
+from quadric.layers.layer import QuadraticLayer
+
+Self = TypeVar("Self", bound="EigenLayer")
+
+
+class EigenLayer(QuadraticLayer):
+    """Abstract: a layer of eigen neurons."""
+
+    fixed_neuron = "eigen"
+    rule: Eigen
+
+    def __init__(self, *args: Any, rank: int, **options: Any) -> None:
+        super().__init__(*args, neuron="eigen", rank=check_rank(rank), **options)
+
+    @property
+    def normalize(self) -> bool:
+        """Whether the squares are those of unit eigenvectors."""
+        return self.rule.normalize
+
+    @classmethod
+    def from_linear(
+        cls: type[Self],
+        module: nn.Module,
+        rank: int = 9,
+        *,
+        normalize: bool = False,
+        recompute: bool = False,
+    ) -> Self:
+        """A layer that computes what `module` computes: its eigenvalues are zero.
+
+        Weight and bias are the same parameter objects.
+
+        Args:
+            module: the torch layer of this kind.
+            rank: the number of features of a neuron.
+            normalize: as in the constructor.
+            recompute: as in the constructor.
+
+        Returns:
+            The new layer, in the training mode of `module`.
+
+        Raises:
+            InputTypeError: if `module` is another kind of layer.
+        """
+        options: dict[str, Any] = {"normalize": normalize, "recompute": recompute}
+        return cls.taken_over(module, "eigen", rank=rank, **options)

@@ -1,0 +1,101 @@
+"""Neurons z + S z^2 over z = Wx + b: what eigen, shared and square have in common.
+
+Zero is the default start of the eigenvalues, the numbers in S: a fresh layer then computes exactly
+what the linear layer computes, while their gradient, sum g_y f^2, is not zero, so they learn from
+the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from quadric.errors import InputError
+from quadric.layers.layer import QuadraticLayer
+from quadric.layers.neuron import Neuron
+from quadric.ops import add_squares, reference
+from quadric.ops.blocks import Blocks
+
+EigenvalueInit = str | Callable[[Tensor], object]
+
+
+def random_sign_(eigenvalues: Tensor, magnitude: float = 0.1) -> Tensor:
+    """Fills with `magnitude` times a random sign: curvature from the start, up and down alike."""
+    with torch.no_grad():
+        signs = torch.randint(0, 2, eigenvalues.shape, device=eigenvalues.device)
+        return eigenvalues.copy_((2 * signs - 1) * magnitude)
+
+
+_STARTS: dict[str, Callable[[Tensor], object]] = {
+    "zeros": nn.init.zeros_,
+    "random_sign": random_sign_,
+}
+
+
+def check_eigenvalue_init(start: EigenvalueInit) -> EigenvalueInit:
+    """Returns `start` if it names a start or is a function that fills a tensor, else raises."""
+    if callable(start) or (isinstance(start, str) and start in _STARTS):
+        return start
+    raise InputError(
+        f"eigenvalue_init must be one of {', '.join(map(repr, _STARTS))} or a function that fills "
+        f"a tensor in place, got {start!r}: choose one of these"
+    )
+
+
+@dataclass(frozen=True)
+class Squares(Neuron):
+    """Abstract: z + S z^2, where `blocks` says where the eigenvalues stand in S."""
+
+    quadratic = ("eigenvalues",)
+    switches = ("eigenvalues",)
+
+    def blocks(self, outputs: int, groups: int) -> Blocks:
+        """Where each eigenvalue of a layer stands."""
+        raise NotImplementedError
+
+    def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
+        assert layer.blocks is not None
+        return super().shapes(layer, bias) | {"eigenvalues": (layer.blocks.num_eigenvalues,)}
+
+    def start_(self, layer: QuadraticLayer, init: str) -> None:
+        start = "zeros" if init == "linear" else getattr(self, "eigenvalue_init", "zeros")
+        with torch.no_grad():
+            (_STARTS[start] if isinstance(start, str) else start)(layer.eigenvalues)
+
+    def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        assert layer.blocks is not None
+        return add_squares(
+            layer.linear_op,
+            layer.blocks,
+            input,
+            layer.weight,
+            layer.bias,
+            self.effective_eigenvalues(layer),
+            getattr(self, "recompute", False),
+        )
+
+    def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
+        linear_op, blocks = layer.linear_op, layer.blocks
+        assert blocks is not None
+        z, dim = linear_op(input, layer.weight, layer.bias), linear_op.channel_dim
+        # The squares are summed on their own: y minus its linear part would cancel.
+        quadratic = reference.quadratic_part(z, self.effective_eigenvalues(layer), blocks, dim)
+        if blocks.shape == "full":
+            return z, quadratic
+        heads, features = (
+            torch.tensor(channels, dtype=torch.long, device=z.device)
+            for channels in (blocks.heads, blocks.features)
+        )
+        return z.index_select(dim, heads), quadratic, z.index_select(dim, features)
+
+    def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
+        return outputs * (n + bias) + self.blocks(outputs, groups).num_eigenvalues
+
+    def num_macs(
+        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
+    ) -> int:
+        squares = self.blocks(outputs, groups).num_eigenvalues + outputs
+        return positions * (outputs * n + squares)
