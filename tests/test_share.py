@@ -295,28 +295,6 @@ def test_a_diverged_layer_is_named_and_not_averaged():
     assert report.mean == report["0"].share
 
 
-def test_a_neuron_without_a_split_is_named():
-    class Opaque(QuadraticLayer):
-        neuron = "opaque"
-        rank = None
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def quadratic_parameters(self) -> dict[str, nn.Parameter]:
-            return {"scale": self.scale}
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.scale * x * x
-
-    report = quadratic_share(nn.Sequential(Opaque()), [torch.ones(2, 2)])
-    assert len(report) == 0
-    assert report.mean is None
-    assert report.unmeasured["0"].startswith("the neuron 'opaque' has no split")
-    assert "mean over layers" not in str(report)
-
-
 def test_compiled_models_are_measured_too():
     layer = QuadraticLinear(3, 4, rank=1)
     _bend_(layer)

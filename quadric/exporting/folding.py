@@ -262,7 +262,7 @@ def _apply(model: nn.Module, pair: Pair, new: _Folded, report: FoldingReport) ->
     layer.bias = parameter(new.bias)
     if new.eigenvalues is not None:
         layer.eigenvalues = parameter(new.eigenvalues)
-    if getattr(getattr(layer, "rule", None), "normalize", False):
+    if getattr(layer, "normalize", False):
         layer.rule = dataclasses.replace(layer.rule, normalize=False)
     replacement: nn.Module = nn.Identity()
     if new.shift is not None:

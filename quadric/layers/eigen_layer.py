@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from torch import nn
 
 from quadric.functional import check_rank
-from quadric.layers.eigen import Eigen
 from quadric.layers.layer import QuadraticLayer
 
 Self = TypeVar("Self", bound="EigenLayer")
@@ -17,15 +16,9 @@ class EigenLayer(QuadraticLayer):
     """Abstract: a layer of eigen neurons."""
 
     fixed_neuron = "eigen"
-    rule: Eigen
 
     def __init__(self, *args: Any, rank: int, **options: Any) -> None:
         super().__init__(*args, neuron="eigen", rank=check_rank(rank), **options)
-
-    @property
-    def normalize(self) -> bool:
-        """Whether the squares are those of unit eigenvectors."""
-        return self.rule.normalize
 
     @classmethod
     def from_linear(

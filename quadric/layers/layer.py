@@ -153,6 +153,11 @@ class QuadraticLayer(nn.Module):
         return getattr(self.rule, "rank", None)
 
     @property
+    def normalize(self) -> bool:
+        """Whether the squares are those of unit eigenvectors."""
+        return getattr(self.rule, "normalize", False)
+
+    @property
     def neuron_ranks(self) -> tuple[int, ...]:
         """The number of features of each neuron, in channel order.
 
@@ -390,7 +395,7 @@ class QuadraticLayer(nn.Module):
 
     def fold_normalization_(self: Self) -> Self:
         """Replaces normalized eigenvalues by plain ones that compute the same function."""
-        if getattr(self.rule, "normalize", False):
+        if self.normalize:
             with torch.no_grad():
                 self.eigenvalues.copy_(self.effective_eigenvalues())
             self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})

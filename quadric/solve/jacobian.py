@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from quadric.layers import LinearGeometry, NeuronLayer, QuadraticLayer
+from quadric.layers import NeuronLinear
 from quadric.layers.gates import Bilinear
 from quadric.ops.blocks import Blocks
 from quadric.solve.unknowns import Tensors, Unknowns
@@ -188,12 +188,11 @@ def _step(prefix: str, module: nn.Module) -> Step | None:
         return Activation(module)
     if type(module) is nn.Linear:
         return Linear(prefix, None)
-    plain = isinstance(module, LinearGeometry)
-    if plain and isinstance(module, QuadraticLayer) and module.blocks is not None:
-        if not getattr(module, "normalize", False):
+    if isinstance(module, NeuronLinear):
+        if module.blocks is not None and not module.normalize:
             return Linear(prefix, module.blocks)
-    elif plain and isinstance(module, NeuronLayer) and isinstance(module.rule, Bilinear):
-        return Product(prefix, module.rule)
+        if isinstance(module.rule, Bilinear):
+            return Product(prefix, module.rule)
     return AnyModule(prefix, module)
 
 

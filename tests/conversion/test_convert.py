@@ -325,7 +325,7 @@ LEFT: list[tuple[Callable[[], nn.Module], dict[str, Any], str]] = [
     (lambda: with_weight(torch.ones(4, 4).as_subclass(Special)), {}, "special tensor (Special)"),
     (lambda: parametrizations.spectral_norm(nn.Linear(4, 4)), {}, "its weight is computed"),
     (quantized, {}, "it is quantized"),
-    (lambda: nn.ConvTranspose1d(4, 8, 2), {"neuron": "shared"}, "for the neuron eigen alone, not"),
+    (lambda: nn.ConvTranspose1d(4, 8, 2), {"neuron": "general"}, "general has no transposed"),
     (lambda: nn.Conv1d(12, 12, 3, groups=12), {}, "depthwise convolution"),
     (lambda: nn.Conv1d(24, 24, 1, groups=6), {}, "small groups: 4 outputs each do not hold one ne"),
     (lambda: QuadraticLinear(4, 4), {}, "already quadratic (eigen)"),

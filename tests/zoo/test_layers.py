@@ -397,7 +397,7 @@ def test_make_layer_of_a_layer_that_draws_new_weights() -> None:
         (nn.Linear(3, 4), {"neuron": "glu", "act": "tanh"}, ValueError, r"act must.*got 'tanh'"),
         (nn.Linear(3, 4), {"neuron": "cross", "rank": 0}, ValueError, r"rank must be >= 1, got 0"),
         (nn.ReLU(), {"neuron": "fan"}, TypeError, r"nn.Linear, .*got.*ReLU"),
-        (nn.ConvTranspose1d(3, 4, 2), {"neuron": "fan"}, ValueError, r"'eigen' alone, got.*'fan'"),
+        (nn.ConvTranspose1d(3, 4, 2), {"neuron": "pure"}, ValueError, r"'pure' has no transposed"),
         (nn.LazyLinear(4), {"neuron": "fan"}, ValueError, r"uninitialized LazyLinear"),
     ],
 )
