@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 import traceback
@@ -21,6 +20,7 @@ from quadric.exporting import export_onnx
 from quadric.exporting.int8 import square_nodes
 from quadric.exporting.onnx_file import OPSET
 from tests.exporting.networks import encoder, quadratic_layers, small_cnn, trained_
+from tests.networks import assert_untouched, snapshot
 
 PICTURE = torch.zeros(1, 1, 8, 8)
 
@@ -86,23 +86,6 @@ def test_the_file_is_standard_onnx_of_the_stated_opset(tmp_path: Path) -> None:
     assert (facts["folded"], facts["kept"], facts["batch_sizes"]) == (3, {}, (3,))
     assert "opset 20" in str(report)
     assert "3 BatchNorm folded" in str(report)
-
-
-def test_a_residual_network(tmp_path: Path) -> None:
-    model = trained_(quadric.models.create("resnet8", neuron="eigen", channels=(4, 8, 12)))
-    path = tmp_path / "model.onnx"
-    report = export_onnx(model, path, torch.zeros(2, 3, 16, 16))
-    assert_same(path, model, torch.randn(3, 3, 16, 16))
-    assert not report.folding.kept
-    assert "BatchNormalization" not in report.operators
-
-
-def test_a_table_network(tmp_path: Path) -> None:
-    model = trained_(quadric.models.create("mlp", neuron="eigen", hidden=(64, 20)))
-    path = tmp_path / "model.onnx"
-    report = export_onnx(model, path, torch.zeros(1, 8))
-    assert_same(path, model, torch.randn(7, 8))
-    assert set(report.operators) <= {"Gemm", "MatMul", "Mul", "Relu"}
 
 
 @pytest.mark.parametrize("batch_first", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -189,26 +172,14 @@ def test_a_fixed_batch(tmp_path: Path) -> None:
 
 def test_the_model_stays_as_it_is(tmp_path: Path) -> None:
     model = small_cnn().train()
-    before = copy.deepcopy(model.state_dict())
-    state = torch.get_rng_state()
-    export_onnx(model, tmp_path / "model.onnx", PICTURE)
-    assert model.training
-    assert all(module.training for module in model.modules())
-    assert isinstance(model.bn1, nn.BatchNorm2d)
-    assert isinstance(model.conv1, quadric.QuadraticConv2d)
-    assert torch.equal(torch.get_rng_state(), state)
-    after = model.state_dict()
-    assert list(after) == list(before)
-    for name, value in after.items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
-def test_without_folding(tmp_path: Path) -> None:
-    model = small_cnn()
+    before, state = snapshot(model), torch.get_rng_state()
     report = export_onnx(model, tmp_path / "model.onnx", PICTURE, fold=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_untouched(model, before)
+    # Without folding the file has its BatchNorms.
     assert not report.folding.folded
     assert report.operators["BatchNormalization"] == 3
-    assert_same(tmp_path / "model.onnx", model, torch.randn(3, 1, 8, 8))
+    assert_same(tmp_path / "model.onnx", model.eval(), torch.randn(3, 1, 8, 8))
 
 
 def test_a_compiled_model_is_exported_as_what_is_inside(tmp_path: Path) -> None:
@@ -300,31 +271,43 @@ def test_a_refused_export_says_why_and_nothing_else(
     assert capfd.readouterr() == ("", "")
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    model, path = nn.Linear(3, 4), tmp_path / "model.onnx"
-    x = torch.zeros(2, 3)
-    cases: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
-        ("model", (x,), {}, r"model must be a torch\.nn\.Module, got str"),
-        (model, (), {}, "must see example inputs, got none"),
-        (model, ([1, 2],), {}, "example inputs must be tensors, got list"),
-        (model, (x,), {"batch_dim": 2}, "batch_dim must be a dimension of every input, got 2"),
-        (model, (x,), {"batch_sizes": [0]}, r"batch_sizes must be numbers >= 1, got \[0\]"),
-        (model, (x, torch.zeros(3, 3)), {}, r"one batch size >= 1, got \[2, 3\]"),
-        (nn.Linear(3, 4, device="meta"), (x,), {}, "got 'weight' on the meta device"),
-    ]
-    for given, inputs, options, message in cases:
-        with pytest.raises((ValueError, TypeError), match=message):
-            export_onnx(given, path, *inputs, **options)
-    with pytest.raises(FileError, match=r"the folder of .* must exist"):
-        export_onnx(model, tmp_path / "none" / "model.onnx", x)
-    with pytest.raises(FileError, match="path must be a file, got the folder"):
-        export_onnx(model, tmp_path, x)
+LINEAR, X = nn.Linear(3, 4), torch.zeros(2, 3)
+MISTAKES: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+    ("model", (X,), {}, r"model must be a torch\.nn\.Module, got str"),
+    (LINEAR, (), {}, "must see example inputs, got none"),
+    (LINEAR, ([1, 2],), {}, "example inputs must be tensors, got list"),
+    (LINEAR, (X,), {"batch_dim": 2}, "batch_dim must be a dimension of every input, got 2"),
+    (LINEAR, (X,), {"batch_sizes": [0]}, r"batch_sizes must be numbers >= 1, got \[0\]"),
+    (LINEAR, (X, torch.zeros(3, 3)), {}, r"one batch size >= 1, got \[2, 3\]"),
+    (LINEAR, (X,), {"input_names": ["a", "b"]}, "input_names must be one for each of 1 inputs"),
+    (LINEAR, (X,), {"opset": 99}, "opset must be from 1 to .*, got 99"),
+    (small_cnn(), (PICTURE,), {"opset": 14}, "opset 14 cannot be written, got 18 from torch"),
+    (nn.Linear(3, 4, device="meta"), (X,), {}, "got 'weight' on the meta device"),
+    (nn.Linear(3, 4).bfloat16(), (X.bfloat16(),), {}, "export the bfloat16 model in float32"),
+]
+
+
+@pytest.mark.parametrize(("model", "inputs", "options", "message"), MISTAKES)
+def test_mistakes(
+    model: Any,
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        export_onnx(model, tmp_path / "model.onnx", *inputs, **options)
     assert files_in(tmp_path) == []
+    assert not [r for r in caplog.records if r.levelname != "DEBUG"]  # it is said once
 
 
-def test_one_name_for_each_input(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="input_names must be one for each of 1 inputs"):
-        export_onnx(small_cnn(), tmp_path / "model.onnx", PICTURE, input_names=["a", "b"])
+def test_places_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"the folder of .* must exist"):
+        export_onnx(LINEAR, tmp_path / "none" / "model.onnx", X)
+    with pytest.raises(FileError, match="path must be a file, got the folder"):
+        export_onnx(LINEAR, tmp_path, X)
+    assert files_in(tmp_path) == []
 
 
 class Logarithm(nn.Module):
@@ -345,21 +328,6 @@ def test_examples_stay_where_the_model_is_defined(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must give numbers on the example inputs"):
         export_onnx(model, tmp_path / "none.onnx", -torch.rand(1, 3))
     assert not (tmp_path / "none.onnx").exists()
-
-
-def test_an_opset_that_cannot_be_written_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(ValueError, match="opset 14 cannot be written, got 18 from torch"):
-        export_onnx(small_cnn(), tmp_path / "model.onnx", PICTURE, opset=14)
-    assert not [r for r in caplog.records if r.levelname != "DEBUG"]
-
-
-def test_a_dtype_that_the_runtime_has_not_is_said(tmp_path: Path) -> None:
-    model, x = small_cnn().bfloat16(), PICTURE.bfloat16()
-    with pytest.raises(ValueError, match="export the bfloat16 model in float32"):
-        export_onnx(model, tmp_path / "model.onnx", x)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_extra_is_named_in_one_line() -> None:

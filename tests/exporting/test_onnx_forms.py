@@ -13,8 +13,7 @@ import quadric
 from quadric.exporting import export_torch
 from quadric.exporting.onnx_forms import OnnxLinear, has_onnx_form, onnx_form
 from tests.conftest import assert_close
-from tests.networks import curve_
-from tests.nn.cases import CASES, IDS, Case
+from tests.networks import assert_untouched, curve_, snapshot
 
 F64 = torch.float64
 
@@ -31,17 +30,23 @@ LAYERS = [
     (nn.Conv1d, (4, 160, 3), (2, 4, 6), {"stride": 2}),
     (nn.Conv3d, (2, 24, 2), (2, 3, 3, 3), {"groups": 2}),
 ]
-NEURONS = [("eigen", 9), ("eigen", 7), ("eigen", 1), ("shared", 8), ("shared", 5), ("square", None)]
+NEURONS = [
+    ("eigen", {"rank": 9}),
+    ("eigen", {"rank": 7, "normalize": True}),
+    ("eigen", {"rank": 1}),
+    ("shared", {"rank": 8}),
+    ("shared", {"rank": 5}),
+    ("square", {}),
+]
 
 
 @pytest.mark.parametrize(("kind", "args", "shape", "options"), LAYERS)
-@pytest.mark.parametrize(("neuron", "rank"), NEURONS)
+@pytest.mark.parametrize(("neuron", "own"), NEURONS)
 @pytest.mark.parametrize("shifted", [True, False])
 def test_same_function(
-    neuron: str, rank: int | None, shifted: bool, kind: Any, args: Any, shape: Any, options: Any
+    neuron: str, own: Any, shifted: bool, kind: Any, args: Any, shape: Any, options: Any
 ) -> None:
-    more = {} if rank is None else {"rank": rank}
-    layer: Any = quadric.make_layer(kind, *args, neuron=neuron, dtype=F64, **options, **more)
+    layer: Any = quadric.make_layer(kind, *args, neuron=neuron, dtype=F64, **options, **own)
     nn.init.normal_(layer.eigenvalues)
     shift = torch.randn(args[1], dtype=F64) if shifted else None
     form, x = onnx_form(layer, shift), torch.randn(shape, dtype=F64)
@@ -52,11 +57,11 @@ def test_same_function(
     assert_close(form(x), expected)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_every_eigen_layer(case: Case, normalize: bool) -> None:
-    layer, x = case.make(normalize=normalize), case.input()
-    assert_close(onnx_form(layer)(x), case.reference(layer, x, normalize))
+def test_a_transposed_convolution() -> None:
+    layer = quadric.QuadraticConvTranspose2d(4, 22, 3, stride=2, rank=3, dtype=F64)
+    nn.init.normal_(layer.eigenvalues)
+    x = torch.randn(2, 4, 3, 5, dtype=F64)
+    assert_close(onnx_form(layer)(x, (8, 12)), layer(x, (8, 12)))
 
 
 def weights(neuron: str, rank: int, kind: Any, outputs: int) -> list[tuple[int, ...]]:
@@ -78,13 +83,6 @@ def test_few_zeros_are_multiplied() -> None:
     assert weights("shared", 8, nn.Linear, 256) == [(16, 16, 16)]
     assert weights("eigen", 9, nn.Linear, 512) == [(26, 20, 20)]
     assert weights("eigen", 31, nn.Linear, 130) == [(5, 32, 32)]
-
-
-def test_only_a_last_group_that_is_not_full_needs_outputs_of_zero() -> None:
-    for rank, outputs in ((15, 512), (9, 520)):
-        layer: Any = onnx_form(quadric.QuadraticLinear(4, 512, rank=rank))
-        assert layer.linear.out_features == outputs
-        assert layer(torch.ones(3, 4)).shape == (3, 512)
 
 
 def test_a_dense_layer_takes_rows() -> None:
@@ -119,13 +117,10 @@ def test_only_three_neurons_have_a_lean_form() -> None:
 
 def test_the_layer_itself_stays_as_it_is() -> None:
     layer = quadric.QuadraticLinear(4, 20)
-    nn.init.normal_(layer.eigenvalues)
-    before = {name: p.detach().clone() for name, p in layer.named_parameters()}
-    form = onnx_form(layer)
-    assert isinstance(form, OnnxLinear)
+    before = snapshot(layer)
+    assert isinstance(onnx_form(layer), OnnxLinear)
+    assert_untouched(layer, before)
     assert not onnx_form(layer.eval()).training
-    for name, parameter in layer.named_parameters():
-        torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)
 
 
 class ReadsAttributes(nn.Module):
