@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,8 +53,7 @@ class Files:
         return Files(tuple(self.paths[i] for i in chosen), tuple(self.labels[i] for i in chosen))
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """A picture that could not be decoded."""
 
     path: str
@@ -158,8 +157,8 @@ class _Keys:
 def _collate(
     samples: Sequence[tuple[Tensor, int] | Broken],
 ) -> tuple[Tensor | None, Tensor, list[Broken]]:
-    good = [sample for sample in samples if not isinstance(sample, Broken)]
     broken = [sample for sample in samples if isinstance(sample, Broken)]
+    good = [sample for sample in samples if not isinstance(sample, Broken)]
     pictures = torch.stack([picture for picture, _ in good]) if good else None
     return pictures, torch.tensor([label for _, label in good], dtype=torch.int64), broken
 
@@ -211,12 +210,12 @@ class FolderBatches:
         return self._keys.batching.length(self._keys.count)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        good = 0
+        empty = True
         for pictures, labels, broken in self._loader:
-            for item in broken:
-                self._report(item)
+            for path, reason in broken:
+                self._report(path, reason)
             if pictures is not None:
-                good += 1
+                empty = False
                 yield self.normalization(pictures), labels
             elif self._equal_batches:
                 raise InputError(
@@ -224,23 +223,23 @@ class FolderBatches:
                     f"have equally many batches; the first is {broken[0].path} "
                     f"({broken[0].reason}): replace them"
                 )
-        if not good and self.broken:
+        if empty and self.broken:
             path, reason = next(iter(self.broken.items()))
             raise InputError(
                 f"all {len(self.broken)} pictures are broken, the first is {path} ({reason}): "
                 "replace them"
             )
 
-    def _report(self, item: Broken) -> None:
+    def _report(self, path: str, reason: str) -> None:
         if self.on_broken == "refuse":
             raise InputError(
-                f"broken picture {item.path} ({item.reason}): replace it, or skip such pictures "
-                "with on_broken='skip'"
+                f"broken picture {path} ({reason}): replace it, or skip such pictures with "
+                "on_broken='skip'"
             )
-        if item.path not in self.broken:
-            self.broken[item.path] = item.reason
+        if path not in self.broken:
+            self.broken[path] = reason
             warnings.warn(
-                f"skipped broken picture {item.path} ({item.reason}); {len(self.broken)} so far",
+                f"skipped broken picture {path} ({reason}); {len(self.broken)} so far",
                 stacklevel=3,
             )
 

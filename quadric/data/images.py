@@ -154,9 +154,7 @@ class ImageData(SplitDataset):
         augmentation, normalization = self.augmentation if augment else None, self.normalization
 
         def transform(images: Tensor, generator: torch.Generator) -> Tensor:
-            if augmentation is not None:
-                images = augmentation(images, generator)
-            return normalization(images)
+            return normalization(augmentation(images, generator) if augmentation else images)
 
         images, labels = self.part(part)
         return TensorBatches(images, labels, batching, transform)

@@ -106,12 +106,6 @@ def test_persistent_workers_learn_the_epoch(root: Path) -> None:
     torch.testing.assert_close(seen[2], seen[0], rtol=0, atol=0)
 
 
-def test_torchs_generator_is_left_alone(root: Path) -> None:
-    state = torch.get_rng_state()
-    list(folders.load(root, size=8, workers=0).train_batches(4))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_random_crop_takes_a_part_of_the_allowed_area_and_ratio() -> None:
     areas, flips = [], 0
     draw = random.Random(0)
@@ -235,18 +229,6 @@ def test_nothing_but_broken_pictures(root: Path) -> None:
         list(batches)
 
 
-def test_hold_out(root: Path) -> None:
-    data = folders.load(root, size=8, workers=0)
-    held = data.hold_out(0.2)
-    assert held.val_files is not None
-    assert sorted(held.val_files.labels) == [0, 1, 2]
-    assert sorted(held.val_files.paths + held.train_files.paths) == sorted(data.train_files.paths)
-    (batch,) = held.val_batches(8)
-    assert len(batch[1]) == 3
-    with pytest.raises(ValueError, match="folders has no validation part"):
-        data.val_batches(8)
-
-
 def test_without_augmentation_training_sees_the_middle(root: Path) -> None:
     ramp(64, 64).save(root / "train" / "red" / "ramp.png")
     data = folders.load(root, size=8, workers=0, augment=False)
@@ -256,13 +238,6 @@ def test_without_augmentation_training_sees_the_middle(root: Path) -> None:
     torch.testing.assert_close(next(iter(batches))[0], first)
     same = replace(data, test_files=data.train_files)
     torch.testing.assert_close(next(iter(same.test_batches(16)))[0], first)
-
-
-def test_two_processes(root: Path) -> None:
-    data = folders.load(root, size=8, workers=0)
-    parts = [list(data.train_batches(4, rank=r, world_size=2)) for r in (0, 1)]
-    assert [sum(len(y) for _, y in part) for part in parts] == [8, 8]
-    assert [len(data.train_batches(4, rank=r, world_size=2)) for r in (0, 1)] == [2, 2]
 
 
 def test_missing_folders(root: Path, tmp_path: Path) -> None:

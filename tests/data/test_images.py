@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadric.data.batches import TensorBatches, make_generator
+from quadric.data.batches import make_generator
 from quadric.data.images import CropFlip, ImageData, Normalization
 
 
@@ -102,96 +102,12 @@ def test_a_batch_is_pictures_and_their_labels() -> None:
     assert seen != list(range(21))
 
 
-def test_epochs_differ_repeat_and_follow_the_seed() -> None:
-    batches = data(augmentation=CropFlip(1)).train_batches(8, seed=5)
-
-    def epoch(number: int) -> Tensor:
-        batches.set_epoch(number)
-        return torch.cat([images for images, _ in batches])
-
-    first, second = epoch(0), epoch(1)
-    assert not torch.equal(first, second)
-    torch.testing.assert_close(epoch(0), first, rtol=0, atol=0)
-    batches = data(augmentation=CropFlip(1)).train_batches(8, seed=6)
-    assert not torch.equal(epoch(0), first)
-
-
 def test_augmentation_can_be_left_out() -> None:
     toy = data(augmentation=CropFlip(2))
     plain = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False, augment=False)])
     torch.testing.assert_close(plain, toy.normalization(toy.train_images))
     augmented = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False)])
     assert not torch.equal(augmented, plain)
-
-
-@pytest.mark.parametrize(("drop_last", "sizes"), [(False, [8, 8, 5]), (True, [8, 8])])
-def test_length_and_the_last_batch(drop_last: bool, sizes: list[int]) -> None:
-    batches = data().train_batches(8, drop_last=drop_last)
-    assert [len(labels) for _, labels in batches] == sizes
-    assert len(batches) == len(sizes)
-
-
-def test_two_processes_share_each_batch_of_one() -> None:
-    toy = data(train=24)
-    one = [images for images, _ in toy.train_batches(8, seed=2)]
-    ranks = [list(toy.train_batches(4, seed=2, rank=r, world_size=2)) for r in (0, 1)]
-    assert len(one) == len(ranks[0]) == len(ranks[1]) == 3
-    for whole, (first, _), (second, _) in zip(one, *ranks, strict=True):
-        torch.testing.assert_close(torch.stack([first, second], 1).flatten(0, 1), whole)
-
-
-def test_training_pads_and_testing_does_not() -> None:
-    toy = data(train=7, test=7)
-    for rank in (0, 1):
-        batches = toy.train_batches(2, rank=rank, world_size=2)
-        assert sum(len(labels) for _, labels in batches) == 4
-        assert len(batches) == len(list(batches)) == 2
-    tests = [toy.test_batches(2, rank=r, world_size=2) for r in (0, 1)]
-    assert [sum(len(labels) for _, labels in t) for t in tests] == [4, 3]
-    assert [len(t) for t in tests] == [2, 2]
-
-
-def test_processes_augment_differently() -> None:
-    toy = data(train=4, augmentation=CropFlip(3))
-    toy = replace(toy, train_images=toy.train_images[:1].repeat(4, 1, 1, 1))
-    first, second = (
-        torch.cat([x for x, _ in toy.train_batches(2, rank=r, world_size=2)]) for r in (0, 1)
-    )
-    assert not torch.equal(first, second)
-
-
-def test_hold_out_takes_from_training_only() -> None:
-    toy = data(train=30)
-    held = toy.hold_out(0.2, seed=1)
-    assert held.val_images is not None
-    assert held.val_labels is not None
-    assert held.val_labels.bincount().tolist() == [2, 2, 2]
-    assert held.train_size == 24
-    both = torch.cat([held.train_images, held.val_images]).flatten(1).tolist()
-    assert sorted(both) == sorted(toy.train_images.flatten(1).tolist())
-    torch.testing.assert_close(held.test_images, toy.test_images)
-    images, labels = next(iter(held.val_batches(6)))
-    torch.testing.assert_close(labels, held.val_labels)
-    torch.testing.assert_close(images, toy.normalization(held.val_images))
-    other = toy.hold_out(0.2, seed=2).val_images
-    assert other is not None
-    assert not torch.equal(other, held.val_images)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5])
-def test_bad_fraction(fraction: float) -> None:
-    with pytest.raises(ValueError, match=f"fraction must be between 0 and 1, got {fraction}"):
-        data().hold_out(fraction)
-
-
-def test_fraction_that_takes_nothing() -> None:
-    with pytest.raises(ValueError, match="leaves one part empty"):
-        data().hold_out(0.01)
-
-
-def test_no_validation_part() -> None:
-    with pytest.raises(ValueError, match="toy has no validation part"):
-        data().val_batches(4)
 
 
 @pytest.mark.parametrize(
@@ -207,24 +123,3 @@ def test_no_validation_part() -> None:
 def test_bad_data(changes: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         replace(data(), **changes)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
-        ({"batch_size": 2, "rank": 2, "world_size": 2}, r"rank must be in 0 \.\.\. 1, got 2"),
-    ],
-)
-def test_bad_batching(options: dict, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        data().train_batches(**options)
-
-
-def test_batches_on_another_seed_of_torch_are_the_same() -> None:
-    toy = data(augmentation=CropFlip(1))
-    torch.manual_seed(1)
-    first = torch.cat([x for x, _ in toy.train_batches(8)])
-    torch.manual_seed(2)
-    torch.testing.assert_close(torch.cat([x for x, _ in toy.train_batches(8)]), first)
-    assert isinstance(toy.train_batches(8), TensorBatches)
