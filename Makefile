@@ -56,7 +56,7 @@ notebooks: $(VENV)/.installed-dev
 
 results: $(VENV)/.installed-dev
 	@for part in laws tables polynomial; do \
-		$(BIN)/python tools/evidence_$$part.py --summary > /dev/null || exit 1; \
+		$(BIN)/python tools/evidence_$$part.py --summary || exit 1; \
 	done
 	$(BIN)/python tools/results_summary.py
 	$(BIN)/python tools/readme_tables.py

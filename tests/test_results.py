@@ -21,7 +21,8 @@ CHECK = jsonschema.Draft202012Validator(SCHEMA)
 RUN: dict[str, Any] = {
     "recipe": "digits", "dataset": "digits", "model": "digits_cnn", "neuron": "eigen", "rank": 9,
     "seed": 0, "status": "ok", "params": 1, "macs": 1, "test_loss": 0.1, "test_accuracy": 0.9,
-    "epochs": [{"epoch": 1}], "seconds": 1.0, "settings": {}, "quadratic_share": {"conv1": 0.1},
+    "epochs": [{"epoch": 1, "seconds": 1.0}], "seconds": 1.0, "settings": {},
+    "quadratic_share": {"conv1": 0.1},
     "versions": {"torch": "2"}, "machine": {"cpu": "x", "cores": 2, "gpus": []},
     "command": "quadric train digits --neuron eigen",
 }  # fmt: skip
@@ -86,7 +87,7 @@ def test_summaries_are_those_of_the_files(monkeypatch: pytest.MonkeyPatch, tmp_p
                 tool.write_csv(tmp_path / name, rows)
                 ours, kept = ((f / name).read_bytes() for f in (tmp_path, RESULTS / part))
                 assert ours == kept, f"results/{part}/{name} is out of date: run make results"
-    tool.write_csv(tmp_path / "all.csv", tool.rows(RESULTS))
+    tool.write_csv(tmp_path / "all.csv", tool.summary_rows(RESULTS))
     kept = (RESULTS / "summary.csv").read_bytes()
     assert (tmp_path / "all.csv").read_bytes() == kept, "run make results"
     with (RESULTS / "summary.csv").open(newline="", encoding="utf-8") as file:
@@ -117,9 +118,11 @@ def test_a_summary_of_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert eigen["difference"] == pytest.approx(2.5)  # points, by the seeds that both have
     assert eigen["low"] < 2.5 < eigen["high"]
     assert eigen["is_clear"] is False  # two pairs are not enough
-    (folder / "stray.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match="must be named EXPERIMENT-ARM-sSEED"):
-        list(tool.of_runs(folder))
+    for text, words in ((json.dumps(RUN), "must be named EXPERIMENT-ARM-sSEED"), ("{", "not JSON")):
+        (folder / "stray.json").write_text(text, encoding="utf-8")
+        tool.run_groups.cache_clear()
+        with pytest.raises(ValueError, match=words):
+            list(tool.of_runs(folder))
 
 
 def test_the_repository_is_small() -> None:

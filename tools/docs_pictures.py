@@ -13,10 +13,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from evidence_laws import CURVE_ARMS, CURVE_LAWS
-from evidence_runs import read_piece
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from result_tables import law_curves, sizes
+from tables_of_evidence import law_curves, named_group, sizes
 
 import quadric
 from quadric.analysis.figures import distribution
@@ -183,8 +182,7 @@ def picture_sizes() -> None:
 
 def picture_parameters() -> None:
     """The paper's Fig. 7 for the published ResNet-20 of eigen neurons."""
-    found = read_piece(ROOT / "results" / "images" / "full20-eigen-s0.analysis.json")
-    figure = distribution(found, width=6.4)
+    figure = distribution(named_group(ROOT / "results", "images/full20-eigen").first, width=6.4)
     figure.savefig(IMAGES / "picture_parameters.png", dpi=110)
     plt.close(figure)
 

@@ -1,7 +1,7 @@
 """Classify digits without any activation function, and write what came out.
 
     python tools/evidence_polynomial.py             # tunes, trains, tests; goes on where it was
-    python tools/evidence_polynomial.py --summary   # the table of what is there
+    python tools/evidence_polynomial.py --summary   # sums up what is there
 
 Perceptrons with three hidden layers, at most the parameters of a linear one with 32 neurons each.
 Without activations the squares are the only non-linearity, and the network is a polynomial of
@@ -17,7 +17,6 @@ arm on a fifth of the training pictures with another seed.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -28,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evidence_runs import Arm, read_piece, write_csv, write_piece
+from evidence_runs import (
+    Arm,
+    mean_and_std,
+    parser_of,
+    read_piece,
+    scores_of,
+    share_and_seconds,
+    write_csv,
+    write_piece,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +45,6 @@ from quadric.data import digits
 from quadric.data.intervals import mean_difference
 from quadric.layers import QuadraticLayer
 from quadric.models.fitting import Fit
-from quadric.support.texttable import markdown_table
 from quadric.train.schedule import make_schedule
 
 HIDDEN, BATCH, RATES = (32, 32, 32), 64, (3e-3, 1e-2, 3e-2)
@@ -176,72 +183,41 @@ def rows(out: Path) -> Iterator[dict[str, Any]]:
         if not path.exists():
             continue
         data = read_piece(path)
-        own = {r["seed"]: r["accuracy"] for r in data["runs"] if r["accuracy"] is not None}
+        runs = data["runs"]
+        own = scores_of(runs, "seed", "accuracy")
         linear = linear or own
         both = sorted(set(own) & set(linear))
         gap = mean_difference([own[s] - linear[s] for s in both]) if both else None
-        shares = [r["quadratic_share"] for r in data["runs"] if r["quadratic_share"] is not None]
-        losses = [r["test_loss"] for r in data["runs"] if r["test_loss"] is not None]
-        largest = [r["largest_output"] for r in data["runs"] if r["largest_output"] is not None]
+        losses = [run["test_loss"] for run in runs if run["test_loss"] is not None]
+        largest = [run["largest_output"] for run in runs if run["largest_output"] is not None]
         yield {
             "arm": network.name, "neuron": network.arm.name, "activation": network.activation,
             "cure": network.cure, "params": data["cost"]["params"], "macs": data["cost"]["macs"],
-            "lr": data["runs"][0]["lr"], "seeds": len(data["runs"]),
-            "diverged": len(data["runs"]) - len(own),
-            "accuracy_mean": statistics.fmean(own.values()) if own else None,
-            "accuracy_std": statistics.stdev(own.values()) if len(own) > 1 else None,
+            "lr": runs[0]["lr"], "seeds": len(runs), "diverged": len(runs) - len(own),
+            **mean_and_std(own, "accuracy"),
             "difference": gap and gap.mean, "half_width": gap and gap.half_width,
             "is_clear": gap is not None and gap.is_clear,
             "test_loss_mean": statistics.fmean(losses) if losses else None,
             "largest_output": max(largest, default=None),
-            "quadratic_share": statistics.fmean(shares) if shares else None,
-            "seconds": statistics.fmean(r["seconds"] for r in data["runs"]),
-            "command": data["command"],
+            **share_and_seconds(runs), "command": data["command"],
         }  # fmt: skip
 
 
-def summarize(out: Path) -> str:
-    """The table of what is there; also writes summary.csv."""
-    found = list(rows(out))
-    write_csv(out / "summary.csv", found)
-    return table(found)
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """One row an arm."""
-    cells = []
-    for row in found:
-        accuracy = "diverged"
-        if row["accuracy_mean"] is not None:
-            accuracy = f"{100 * row['accuracy_mean']:.2f} ± {100 * (row['accuracy_std'] or 0):.2f}"
-        cells.append([
-            row["neuron"], row["activation"], row["cure"], f"{row['params']:,}", accuracy,
-            f"{row['test_loss_mean']:.3g}" if row["test_loss_mean"] is not None else "not finite",
-            f"{row['largest_output']:,.0f}" if row["largest_output"] is not None else "not finite",
-            f"{row['quadratic_share']:.2f}" if row["quadratic_share"] is not None else "",
-            f"{row['diverged']} of {row['seeds']}",
-        ])  # fmt: skip
-    header = [
-        "neuron", "after each layer", "cure", "parameters", "accuracy, %", "test loss",
-        "largest output", "quadratic share", "diverged",
-    ]  # fmt: skip
-    return markdown_table(header, cells, "lllrrrrrr")
+def summarize(out: Path) -> None:
+    """Writes summary.csv."""
+    write_csv(out / "summary.csv", list(rows(out)))
 
 
 def main() -> None:
-    """Runs the arms that are not there yet, or shows what is."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/polynomial"))
+    """Runs the arms that are not there yet, and sums up what is."""
+    parser = parser_of(__doc__, "results/polynomial")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--arms", nargs="*", help="such as shared-k4-norm; all by default")
-    parser.add_argument("--summary", action="store_true", help="show what is there, train nothing")
     given = parser.parse_args()
     for network in NETWORKS:
         if not given.summary and (not given.arms or network.name in given.arms):
             measure(given.out, network, given.epochs)
-    print(summarize(given.out))
+    summarize(given.out)
 
 
 if __name__ == "__main__":

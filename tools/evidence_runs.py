@@ -6,6 +6,7 @@ JSON file; a tool writes the pieces that are not there yet, so it goes on where 
 
 from __future__ import annotations
 
+import argparse
 import csv
 import functools
 import itertools
@@ -15,7 +16,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric import cost, models, quadratic_share
-from quadric.data.intervals import Difference
+from quadric.data.intervals import Difference, mean_difference
 from quadric.layers import QuadraticLayer
 from quadric.support import provenance
 from quadric.support.writing import whole_file
@@ -173,6 +174,91 @@ def best_trial(trials: Iterable[Trial], runs: Sequence[Mapping[str, Any]]) -> di
     return {"lr": lr, "factor": factor}
 
 
+def run_arm(
+    path: Path,
+    tuned: Path,
+    trials: Sequence[Trial],
+    tasks: Callable[[Sequence[Trial], bool], list[Task]],
+    facts: Callable[[list[Task]], Mapping[str, Any]],
+    *distributions: str,
+) -> None:
+    """Chooses one of the trials, trains an arm with it and measures it, unless the files are there.
+
+    `tasks` makes networks for trials, of tuning or not; `facts` is what a file says of them.
+    """
+    for file, tuning in ((tuned, True), (path, False)):
+        if file.exists():
+            continue
+        if not tuning:
+            trials = [chosen_trial(tuned)]
+        todo = tasks(trials, tuning)
+        runs = train_tasks(todo, f"{'tuning' if tuning else file.parent.name} {file.stem}")
+        more = {"chosen": best_trial(trials, runs)} if tuning else {}
+        write_piece(file, {**facts(todo), **more, "runs": runs}, *distributions)
+
+
+def chosen_trial(tuned: Path) -> Trial:
+    """The trial that tuning chose."""
+    chosen = read_piece(tuned)["chosen"]
+    return chosen["lr"], chosen["factor"]
+
+
+def scores_of(runs: Iterable[Mapping[str, Any]], by: str, score: str) -> dict[Any, float]:
+    """The score of each seed or split that did not diverge."""
+    return {run[by]: run[score] for run in runs if run[score] is not None}
+
+
+def summed_up(
+    runs: Sequence[Mapping[str, Any]],
+    by: str,
+    count: str,
+    score: str,
+    base: Mapping[Any, float],
+    test_share: float = 0.0,
+) -> dict[str, Any]:
+    """Columns of a summary: mean and deviation over seeds or splits, and the factor on a base.
+
+    The factor comes from the change of the logarithm: the same for easy and hard problems.
+    """
+    own = scores_of(runs, by, score)
+    logs = [math.log(own[key] / base[key]) for key in sorted(set(own) & set(base))]
+    gap = mean_difference(logs, test_share)
+    ratio, low, high = as_factor(gap)
+    return {
+        count: len(runs), "diverged": len(runs) - len(own), **mean_and_std(own, score),
+        "ratio": ratio, "ratio_low": low, "ratio_high": high, "is_clear": gap.is_clear,
+        **share_and_seconds(runs),
+    }  # fmt: skip
+
+
+def mean_and_std(scores: Mapping[Any, float], name: str) -> dict[str, Any]:
+    """Columns of a summary; a deviation needs two scores."""
+    values = list(scores.values())
+    return {
+        f"{name}_mean": statistics.fmean(values) if values else None,
+        f"{name}_std": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+def share_and_seconds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Columns of a summary: means over the runs that have a quadratic share, and over all."""
+    shares = [run["quadratic_share"] for run in runs if run["quadratic_share"] is not None]
+    return {
+        "quadratic_share": statistics.fmean(shares) if shares else None,
+        "seconds": statistics.fmean(run["seconds"] for run in runs),
+    }
+
+
+def parser_of(text: str | None, out: str) -> argparse.ArgumentParser:
+    """What the tools take: where the files are, and `--summary`."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--summary", action="store_true", help="sum up what is there alone")
+    return parser
+
+
 def write_piece(path: Path, facts: Mapping[str, Any], *distributions: str) -> None:
     """Writes a piece of evidence, with where it comes from."""
     origin = provenance.stamp(*distributions)
@@ -202,12 +288,23 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             writer.writerow({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file; none if there is no such file."""
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file, an empty cell as None; none if there is no such file."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return None if text == "" else text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
 
 
 def as_factor(change: Difference) -> tuple[float, float | None, float | None]:

@@ -1,7 +1,7 @@
 """Fit eight UCI tables on their published splits with several neurons, and write what came out.
 
     python tools/evidence_tables.py --data-dir UCI_Datasets   # goes on where it was
-    python tools/evidence_tables.py --summary                 # tables of what is there
+    python tools/evidence_tables.py --summary                 # sums up what is there
 
 - equal/TABLE-ARM.json: two hidden layers with no more parameters than a linear network of 48 and 48
   neurons, SiLU, Adam. A fifth of the training rows is held out: it lowers the learning rate to a
@@ -20,11 +20,8 @@ all arms; arms are paired by split.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
-import math
-import statistics
 import sys
 import time
 import warnings
@@ -39,23 +36,26 @@ from evidence_runs import (
     Shape,
     Task,
     Trial,
-    as_factor,
-    best_trial,
     fitted,
     make_network,
     make_rows,
+    parser_of,
     read_piece,
+    run_arm,
     scaled,
+    scores_of,
     shape,
-    train_tasks,
+    summed_up,
     write_csv,
     write_piece,
 )
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import Ridge
+from sklearn.neural_network import MLPRegressor
+from sklearn.svm import SVR
 
 from quadric.data import uci
-from quadric.data.intervals import mean_difference
 from quadric.data.tables import TableData
-from quadric.support.texttable import markdown_table
 from quadric.tables.jobs import Job, Settings
 from quadric.tables.losses import SQUARED
 from quadric.train.schedule import make_schedule
@@ -173,53 +173,38 @@ class Protocol:
 
     def run(self, out: Path, arm: Arm, table: str) -> None:
         """Tunes an arm on a table and measures it, unless the files are there."""
-        path = out / self.name / f"{table}-{arm.name}.json"
-        if path.exists():
-            return
-        tuned = out / "tuning" / f"{self.name}-{table}-{arm.name}.json"
-        if not tuned.exists():
-            trials = arm.trials(RATES[self.name], LINEAR_RATES[self.name])
-            tasks = [
-                self.task(arm, table, s, t, True) for t in trials for s in tuning_splits(table)
-            ]
-            runs = train_tasks(tasks, f"tuning {tuned.stem}")
-            self.write(tuned, arm, tasks[0], runs, chosen=best_trial(trials, runs))
-        chosen = read_piece(tuned)["chosen"]
-        trial = chosen["lr"], chosen["factor"]
-        splits = range(num_splits(table, self.directory))
-        tasks = [self.task(arm, table, split, trial, False) for split in splits]
-        self.write(path, arm, tasks[0], train_tasks(tasks, f"{self.name} {path.stem}"))
 
-    def write(
-        self, path: Path, arm: Arm, example: Task, runs: list[dict[str, Any]], **more: Any
-    ) -> None:
-        settings = {
-            "protocol": self.name, "activation": example.shape.options["activation"],
-            "optimizer": "adam", "batch_size": example.job.settings.batch_size,
-            "epochs": example.job.settings.max_iter, "rows": len(example.job.train.inputs),
-        }  # fmt: skip
-        facts = {"neuron": arm.neuron, "rank": arm.rank, "settings": settings}
-        cost = example.shape.cost()
-        write_piece(path, {**facts, **more, "cost": cost, "runs": runs}, "scikit-learn")
+        def tasks(trials: Sequence[Trial], tuning: bool) -> list[Task]:
+            splits = tuning_splits(table) if tuning else range(num_splits(table, self.directory))
+            return [self.task(arm, table, s, t, tuning) for t in trials for s in splits]
+
+        def facts(tasks: Sequence[Task]) -> dict[str, Any]:
+            shape, job = tasks[0].shape, tasks[0].job
+            settings = {
+                "protocol": self.name, "activation": shape.options["activation"],
+                "optimizer": "adam", "batch_size": job.settings.batch_size,
+                "epochs": job.settings.max_iter, "rows": len(job.train.inputs),
+            }  # fmt: skip
+            about = {"neuron": arm.neuron, "rank": arm.rank, "settings": settings}
+            return about | {"cost": shape.cost()}
+
+        name = f"{table}-{arm.name}.json"
+        trials = arm.trials(RATES[self.name], LINEAR_RATES[self.name])
+        tuned = out / "tuning" / f"{self.name}-{name}"
+        run_arm(out / self.name / name, tuned, trials, tasks, facts, "scikit-learn")
 
 
 def make_other(name: str, seed: int) -> Any:
-    """A model of scikit-learn or LightGBM with its defaults, behind standardized columns."""
+    """A model of scikit-learn or LightGBM with its defaults."""
     if name == "LightGBM":
         # Its threads would wait for each other on a busy machine.
         kind = importlib.import_module("lightgbm").LGBMRegressor
-        model = kind(random_state=seed, verbose=-1, n_jobs=1)
-    else:
-        where, kind, options = {
-            "HistGradientBoosting": (
-                "ensemble", "HistGradientBoostingRegressor", {"random_state": seed},
-            ),
-            "MLPRegressor": ("neural_network", "MLPRegressor", {"random_state": seed}),
-            "SVR": ("svm", "SVR", {}),
-            "ridge": ("linear_model", "Ridge", {}),
-        }[name]  # fmt: skip
-        model = getattr(importlib.import_module(f"sklearn.{where}"), kind)(**options)
-    return model
+        return kind(random_state=seed, verbose=-1, n_jobs=1)
+    if name == "HistGradientBoosting":
+        return HistGradientBoostingRegressor(random_state=seed)
+    if name == "MLPRegressor":
+        return MLPRegressor(random_state=seed)
+    return SVR() if name == "SVR" else Ridge()
 
 
 def run_other(out: Path, name: str, table: str, directory: Path) -> None:
@@ -260,10 +245,9 @@ def pieces(out: Path, part: str, table: str) -> dict[str, dict[str, Any]]:
     return {name: read_piece(path) for name, path in paths.items() if path.exists()}
 
 
-def summarize(out: Path) -> str:
-    """Tables of errors and of their ratios to linear; also writes summary.csv and tuning.csv."""
-    rows = [row for table in TABLES for row in table_rows(out, table)]
-    write_csv(out / "summary.csv", rows)
+def summarize(out: Path) -> None:
+    """Writes summary.csv and tuning.csv."""
+    write_csv(out / "summary.csv", [row for table in TABLES for row in table_rows(out, table)])
     trials = []
     for path in sorted((out / "tuning").glob("*.json")):
         data = read_piece(path)
@@ -271,7 +255,6 @@ def summarize(out: Path) -> str:
         head["arm"] = Arm(data["neuron"], data["rank"]).name
         trials += [{**head, **run} for run in data["runs"]]
     write_csv(out / "tuning.csv", trials)
-    return "\n\n".join(filter(None, (error_table(rows, part) for part in ("equal", "literature"))))
 
 
 def table_rows(out: Path, table: str) -> Iterator[dict[str, Any]]:
@@ -279,53 +262,27 @@ def table_rows(out: Path, table: str) -> Iterator[dict[str, Any]]:
     linear: Mapping[int, float] = {}
     for part in ("equal", "others", "literature"):
         for name, data in pieces(out, part, table).items():
-            own = {r["split"]: r["error"] for r in data["runs"] if r["error"] is not None}
+            own = scores_of(data["runs"], "split", "error")
             if name == "linear":
                 linear = own
             if not own or not linear:
                 continue
-            both = sorted(set(own) & set(linear))
-            # The training rows of splits overlap: a tenth of the rows is tested.
-            gap = mean_difference([math.log(own[s] / linear[s]) for s in both], test_share=1 / 9)
-            ratio, low, high = as_factor(gap)
-            shares = [r["quadratic_share"] for r in data["runs"] if r["quadratic_share"]]
             first, cost = data["runs"][0], data.get("cost", {})
             yield {
                 "table": table, "protocol": part, "arm": name, "params": cost.get("params"),
                 "macs": cost.get("macs"), "lr": first.get("lr"), "factor": first.get("factor"),
-                "splits": len(data["runs"]), "diverged": len(data["runs"]) - len(own),
-                "error_mean": statistics.fmean(own.values()),
-                "error_std": statistics.stdev(own.values()) if len(own) > 1 else None,
-                "ratio": ratio, "ratio_low": low, "ratio_high": high, "is_clear": gap.is_clear,
-                "quadratic_share": statistics.fmean(shares) if shares else None,
-                "seconds": statistics.fmean(run["seconds"] for run in data["runs"]),
+                # The training rows of splits overlap: a tenth of the rows is tested.
+                **summed_up(data["runs"], "split", "splits", "error", linear, test_share=1 / 9),
                 "command": data["command"],
             }  # fmt: skip
 
 
-def error_table(rows: Sequence[Mapping[str, Any]], part: str) -> str:
-    """One row a table: mean ± deviation of every arm of a part."""
-    parts = (part, "others") if part == "equal" else (part,)
-    found = {(row["table"], row["arm"]): row for row in rows if row["protocol"] in parts}
-    arms = list(dict.fromkeys(arm for _, arm in found))
-    cells = []
-    for table in dict.fromkeys(table for table, _ in found):
-        own = [found.get((table, arm)) for arm in arms]
-        texts = [f"{r['error_mean']:#.3g} ± {r['error_std'] or 0:#.2g}" if r else "" for r in own]
-        cells.append([table, *texts])
-    return markdown_table(["table", *arms], cells, "l" + "r" * len(arms)) if cells else ""
-
-
 def main() -> None:
-    """Runs the parts that are not there yet, or shows what is."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Runs the parts that are not there yet, and sums up what is."""
+    parser = parser_of(__doc__, "results/tables")
     parser.add_argument("--data-dir", type=Path, help="the tables with their splits")
-    parser.add_argument("--out", type=Path, default=Path("results/tables"))
     parser.add_argument("--steps", type=int, default=STEPS, help="of each network at most, about")
     parser.add_argument("--tables", nargs="*", default=TABLES)
-    parser.add_argument("--summary", action="store_true", help="show what is there, train nothing")
     given = parser.parse_args()
     if not given.summary:
         if given.data_dir is None:
@@ -340,7 +297,7 @@ def main() -> None:
             for name in OTHERS:
                 run_other(given.out, name, table, given.data_dir)
             load.cache_clear()
-    print(summarize(given.out))
+    summarize(given.out)
 
 
 if __name__ == "__main__":

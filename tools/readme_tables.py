@@ -11,8 +11,6 @@ in these tables is typed.
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import math
 import re
 import statistics
@@ -21,85 +19,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from claims_table import analyses, claims_table, smaller_transformers
-from result_tables import TABLES_OF_EVIDENCE
+from evidence_runs import read_piece
+from results_summary import MINUS, ROOT
+from tables_of_counts import COUNTED_TABLES
+from tables_of_evidence import TABLES_OF_EVIDENCE
 
-from quadric import cost, models
 from quadric.bench.cases import NEURONS, PATHS, RECOMPUTED
 from quadric.bench.onnx import latency_summary
 from quadric.bench.suite import summary
-from quadric.data.intervals import mean_difference
 from quadric.demo.table import demo_table
-from quadric.layers.table import neuron_table
-from quadric.models.transformer import FEEDFORWARD
 from quadric.support.texttable import markdown_table
 
-MINUS = "\N{MINUS SIGN}"
 RATIOS = "medians, in brackets the best,"
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def _demo(results: Path) -> str:
-    return demo_table(
-        json.loads((results / "demo.json").read_text(encoding="utf-8")), markdown=True
-    )
-
-
-def _neurons(_: Path) -> str:
-    return neuron_table(markdown=True)
-
-
-def _savings(_: Path) -> str:
-    """Eigen networks against deeper linear ones, as the paper compares them."""
-    rows = []
-    for ours, theirs in ((32, 44), (56, 110)):
-        with torch.device("meta"):
-            x = torch.zeros(1, 3, 32, 32)
-            eigen = cost(models.create(f"resnet{ours}", neuron="eigen", rank=9), x)
-            same = cost(models.create(f"resnet{ours}"), x)
-            deeper = cost(models.create(f"resnet{theirs}"), x)
-        base = ["", ""]
-        rows.append([f"linear ResNet-{theirs}", f"{deeper.params:,}", f"{deeper.macs:,}", *base])
-        for name, report in ((f"linear ResNet-{ours}", same), (f"eigen ResNet-{ours}", eigen)):
-            saved = report.compare(deeper)
-            fewer = [f"{1 - ratio:.1%}" for ratio in (saved["params_ratio"], saved["macs_ratio"])]
-            rows.append([name, f"{report.params:,}", f"{report.macs:,}", *fewer])
-    header = ["network", "parameters", "MACs", "fewer parameters", "fewer MACs"]
-    return markdown_table(header, rows, "lrrrr")
-
-
-def _transformers(_: Path) -> str:
-    """Transformers of the paper's size and small ones, and how the shrunk ones compare."""
-    rows = []
-    places: dict[str, dict[str, Any]] = {
-        "linear": {},
-        "eigen in the attention": {"neuron": "eigen"},
-        "eigen in the feed-forward layers": {"neuron": "eigen", "include": FEEDFORWARD},
-    }
-    for name, vocabulary in (("transformer", 37_000), ("transformer_tiny", 8_000)):
-        whole = 0
-        for preset in (name, f"{name}_shrunk"):
-            for place, options in places.items():
-                with torch.device("meta"):
-                    network = models.create(preset, vocabulary=vocabulary, **options)
-                    inputs = models.example_inputs(preset)
-                    report = cost(network, *inputs)
-                rest = report.params - network.get_parameter("embedding.weight").numel()
-                whole = whole or rest
-                less = "" if rest == whole else f" ({100 * (rest / whole - 1):+.1f} %)"
-                each = report.macs // inputs[0].numel()
-                numbers = [f"{report.params:,}", f"{rest:,}{less}", f"{each:,}"]
-                rows.append([f"`{preset}`, {place}", *numbers])
-    header = ["network", "parameters", "without embeddings", "MACs per token"]
-    return markdown_table(header, rows, "lrrr")
+    return demo_table(read_piece(results / "demo.json"), markdown=True)
 
 
 def _compared(results: Path) -> str:
     """What `quadric compare` found: networks of equal size, and the best of the other models."""
     rows = []
     for file in sorted((results / "compare").glob("*.json")):
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_piece(file)
         if ".csv" in data["command"]:  # in a table of their own
             continue
         regression = data["task"] == "regression"
@@ -136,7 +78,7 @@ def _examples(results: Path) -> Iterator[dict[str, Any]]:
     for name in EXAMPLES:
         file = results / "compare" / f"{name}.json"
         if file.is_file():
-            yield json.loads(file.read_text(encoding="utf-8"))
+            yield read_piece(file)
 
 
 def _compared_files(results: Path) -> str:
@@ -165,7 +107,7 @@ def _compared_verdicts(results: Path) -> str:
 
 def _table_fits(results: Path) -> str:
     """`quadric bench --tables`: fits against MLPRegressor, stacks against fits one by one."""
-    data = json.loads((results / "bench" / "tables.json").read_text(encoding="utf-8"))
+    data = read_piece(results / "bench" / "tables.json")
     rows = [["MLPRegressor", f"{data['seconds']['MLPRegressor']:.2f}", "1", "", ""]]
     rows += [
         [
@@ -184,7 +126,7 @@ def _table_fits(results: Path) -> str:
 
 def _calibration(results: Path) -> str:
     """How far the classifiers' probabilities are from shares that come true."""
-    data = json.loads((results / "calibration.json").read_text(encoding="utf-8"))
+    data = read_piece(results / "calibration.json")
     rows = []
     for row in data["rows"]:
         cells = [f"{row[k]:.3f} ± {row[f'{k}_std']:.3f}" for k in ("calibration_error", "log_loss")]
@@ -205,7 +147,7 @@ def _bench(
     """A table of `quadric bench`, with the machine it was made on."""
 
     def made(results: Path) -> str:
-        data = json.loads((results / "bench" / file).read_text(encoding="utf-8"))
+        data = read_piece(results / "bench" / file)
         machine = data["machine"]
         # Of short cases there are more than were asked for; older files do not say how many.
         counts = {r.get("training_runs") for r in data["rows"]} - {None, 0}
@@ -283,7 +225,7 @@ def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
 
 def _onnx(results: Path) -> str:
     """Latency in ONNX Runtime."""
-    data = json.loads((results / "bench" / "onnx.json").read_text(encoding="utf-8"))
+    data = read_piece(results / "bench" / "onnx.json")
     machine, threads = data["machine"], data["threads"]
     note = (
         f"{machine['cpu']}, {machine['cores']} cores, {threads} of them used, ONNX Runtime "
@@ -295,7 +237,7 @@ def _onnx(results: Path) -> str:
 
 def _families(results: Path) -> str:
     """What was tried with every family of networks, and what could not be."""
-    data = json.loads((results / "families.json").read_text(encoding="utf-8"))
+    data = read_piece(results / "families.json")
     columns = list(next(iter(data["families"].values())))
     rows = [[name, *row.values()] for name, row in data["families"].items()]
     rows += [[library, *["not run here"] * len(columns)] for library in ("torchvision", "timm")]
@@ -304,44 +246,11 @@ def _families(results: Path) -> str:
     return f"{table}\n\nWith {versions}: `python tools/family_results.py`."
 
 
-def _laws(results: Path) -> str:
-    """Every neuron on all physical laws, as factors on the linear network's error."""
-    with (results / "laws" / "summary.csv").open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    rows = []
-    for arm in dict.fromkeys(row["arm"] for row in found):
-        own = [row for row in found if row["arm"] == arm]
-        change = mean_difference([math.log(float(row["ratio"])) for row in own])
-        low, high = (math.exp(change.mean + side * (change.half_width or 0)) for side in (-1, 1))
-        clear = [float(row["ratio"]) for row in own if row["is_clear"] == "True"]
-        shares = [float(row["quadratic_share"]) for row in own if row["quadratic_share"]]
-        sizes = [int(row["params"]) for row in own]
-        rows.append(
-            [
-                f"`{arm}`",
-                f"{min(sizes):,}–{max(sizes):,}",
-                "1" if arm == "linear" else f"{math.exp(change.mean):.2f} ({low:.2f}–{high:.2f})",
-                f"{sum(ratio < 1 for ratio in clear)} of {len(own)}" if arm != "linear" else "",
-                f"{sum(ratio > 1 for ratio in clear)} of {len(own)}" if arm != "linear" else "",
-                f"{statistics.fmean(shares):.2f}" if shares else "",
-            ]
-        )
-    header = ["neuron", "parameters", "error, linear = 1", "clearly lower", "clearly higher"]
-    seeds, names = max(int(row["seeds"]) for row in found), len({row["law"] for row in found})
-    return (
-        markdown_table([*header, "quadratic share"], rows, "lrrrrr")
-        + f"\n\nGeometric mean over {names} laws, {seeds} seeds each, paired with linear; "
-        "in brackets its 95 % interval over the laws. *Clearly*: the 95 % interval of a law's own "
-        "seeds leaves 1 out. `-k4` is the rank. Made by `python "
-        "tools/evidence_laws.py`."
-    )
-
-
 def _defaults(part: str) -> Callable[[Path], str]:
     """Errors of the estimators with earlier and present defaults, beside scikit-learn's models."""
 
     def table(results: Path) -> str:
-        data = json.loads((results / "defaults.json").read_text(encoding="utf-8"))[part]
+        data = read_piece(results / "defaults.json")[part]
         models = ("before", "after", "MLP", "HistGradientBoosting")
         rows, ratios = [], []
         seconds = [0.0] * len(models)
@@ -368,10 +277,6 @@ def _defaults(part: str) -> Callable[[Path], str]:
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "demo": _demo,
-    "neurons": _neurons,
-    "savings": _savings,
-    "transformers": _transformers,
-    "laws": _laws,
     "compared": _compared,
     "compared-files": _compared_files,
     "compared-verdicts": _compared_verdicts,
@@ -388,28 +293,10 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "families": _families,
     "defaults-development": _defaults("development"),
     "defaults-uci": _defaults("uci"),
-    "claims": claims_table,
-    "analyses": analyses,
-    "translation-small": smaller_transformers,
+    **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
 }
-PAGES = (
-    ROOT / "README.md",
-    ROOT / "docs" / "compared.md",
-    ROOT / "docs" / "defaults.md",
-    ROOT / "docs" / "families.md",
-    ROOT / "docs" / "deployment.md",
-    ROOT / "docs" / "estimators.md",
-    ROOT / "docs" / "laws.md",
-    ROOT / "docs" / "when.md",
-    ROOT / "docs" / "neurons.md",
-    ROOT / "docs" / "evidence.md",
-    ROOT / "docs" / "reproduce.md",
-    ROOT / "docs" / "speed.md",
-    ROOT / "docs" / "tables.md",
-    ROOT / "docs" / "translation.md",
-    ROOT / "docs" / "verified.md",
-)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", flags=re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:table: \S+|/table) -->")
