@@ -36,11 +36,11 @@ from quadric.conversion.targets import (
     obstacle,
     run_examples,
 )
-from quadric.counting.cost import cost
+from quadric.counting.cost import cost, layer_rule
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer, get_neuron
 from quadric.ops import native
-from quadric.support.modules import check_model, count_parameters
+from quadric.support.modules import check_model, count_parameters, unwrapped
 
 
 def convert_(
@@ -107,11 +107,8 @@ def convert_(
     request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
     run = functools.partial(run_examples, model, example_inputs)
     swap, report = prepare_conversion(model, request, None if example_inputs is None else run)
-    macs_before, why = _macs(model, example_inputs)
     swap.do()
-    macs_after = None
-    if macs_before is not None:
-        macs_after, why = _macs(model, example_inputs)
+    macs_before, macs_after, why = _macs(model, example_inputs, swap)
     notes = [*report.notes, *([f"the MACs could not be counted: {why}"] if why else [])]
     offer = native.offer()
     if offer and any(_runs_on_kernels(new) for _, new in swap.built):
@@ -135,14 +132,21 @@ def _runs_on_kernels(layer: nn.Module) -> bool:
     )
 
 
-def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
-    """The MACs for the example inputs, or why they could not be counted."""
+def _macs(model: nn.Module, example_inputs: Any, swap: Swap) -> tuple[int | None, int | None, str]:
+    """The MACs for the example inputs before and after, or why they could not be counted."""
     if example_inputs is None:
-        return None, ""
+        return None, None, ""
     try:
-        return cost(model, example_inputs).macs, ""
+        report = cost(model, example_inputs)
     except Exception as error:  # counting runs the user's own forward pass, on other tensors
-        return None, f"{type(error).__name__}: {error}"
+        return None, None, f"{type(error).__name__}: {error}"
+    made = [m for _, new in swap.built for m in new.modules() if isinstance(m, QuadraticLayer)]
+    if any(layer_rule(layer) is None for layer in made):
+        return None, report.macs, "the neuron does not state its own, so those before are not known"
+    new = set(map(id, made))
+    names = {name for name, layer in unwrapped(model).named_modules() if id(layer) in new}
+    added = sum(layer.quadratic_macs for layer in report.layers if layer.name in names)
+    return report.macs - added, report.macs, ""
 
 
 def prepare_conversion(

@@ -17,13 +17,9 @@ _INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")
 
 @dataclass(frozen=True)
 class LayerDescription:
-    """One quadratic layer as plain values.
+    """One quadratic layer: its neuron and rank, and those of its options that are not the default.
 
-    Attributes:
-        neuron: the registry name of its neuron.
-        rank: its rank, None for a neuron without one.
-        attention: whether it is an attention, whose four projections are such layers.
-        options: the neuron's further options, those that are not the default.
+    An attention whose four projections are alike is one layer.
     """
 
     neuron: str
@@ -45,7 +41,7 @@ class LayerDescription:
         return (self.neuron, self.rank, own) == (other.neuron, other.rank, others)
 
     def plan(self) -> dict[str, Any]:
-        """The entry of a conversion plan that makes this layer out of a linear one."""
+        """What `make_layer` gets to make this layer out of a linear one."""
         start = "linear" if get_neuron(self.neuron).can_be_linear else "published"
         return {"neuron": self.neuron, "rank": self.rank, "init": start, **self.options}
 
@@ -55,21 +51,17 @@ class LayerDescription:
 
 
 def describe_layer(layer: QuadraticLayer) -> LayerDescription:
-    """Neuron, rank and further options of a layer."""
-    options, defaults = {}, layer.rule.defaults()
-    for name, value in layer.rule.options().items():
+    """A layer as plain values."""
+    defaults = layer.rule.defaults() | {"rank": layer.rank}
+    own = {k: v for k, v in layer.rule.options().items() if v != defaults[k]}
+    if callable(own.get("eigenvalue_init")):
         # A function cannot be written to a file, and only a fresh layer needs this one.
-        is_function = name == "eigenvalue_init" and callable(value)
-        if name != "rank" and value != defaults[name] and not is_function:
-            options[name] = value
-    return LayerDescription(layer.neuron, layer.rank, options=options)
+        del own["eigenvalue_init"]
+    return LayerDescription(layer.neuron, layer.rank, options=own)
 
 
 def describe_layers(model: nn.Module) -> Iterator[tuple[str, LayerDescription, int]]:
-    """Describes every place of every quadratic layer.
-
-    An attention whose projections are alike is one layer.
-    """
+    """Describes every place of every quadratic layer, with the id of its module."""
     if isinstance(model, QuadraticLayer):
         yield "", describe_layer(model), id(model)
     parts: set[int] = set()
