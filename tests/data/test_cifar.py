@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import io
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import torch
 from quadric.data import cifar
 from quadric.data.cifar import CIFAR10, CIFAR100, Source, Version
 from quadric.data.images import CropFlip
+from tests.data.conftest import Server
 
 SOURCES = [CIFAR10, CIFAR100]
 RECORDS = 3
@@ -232,38 +230,6 @@ def test_damage_is_named(
         cifar.load(ten.source, tmp_path)
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serves one directory on this machine and counts what is asked for."""
-
-    def __init__(self, root: Path) -> None:
-        self.requests: list[str] = []
-        server = self
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def __init__(self, *args) -> None:
-                super().__init__(*args, directory=str(root))
-
-            def log_message(self, *args) -> None:
-                server.requests.append(self.path)
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    root = tmp_path / "site"
-    root.mkdir()
-    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with Server(root) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
 def at(server: Server, source: Source) -> Source:
     return replace(source, python=replace(source.python, url=f"{server.url}/{source.python.file}"))
 
@@ -271,7 +237,7 @@ def at(server: Server, source: Source) -> Source:
 def test_download_once_with_a_progress_bar(
     ten: Written, server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive)
+    (server.root / ten.source.python.file).write_bytes(ten.python_archive)
     source = at(server, ten.source)
     ten.check(cifar.load(source))
     assert "100%" in capfd.readouterr().err
@@ -281,7 +247,7 @@ def test_download_once_with_a_progress_bar(
 
 
 def test_damaged_cache_is_fetched_again(ten: Written, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive)
+    (server.root / ten.source.python.file).write_bytes(ten.python_archive)
     source = at(server, ten.source)
     cifar.load(source, progress=False)
     cached = tmp_path / "cache" / ten.source.python.file
@@ -290,17 +256,19 @@ def test_damaged_cache_is_fetched_again(ten: Written, server: Server, tmp_path: 
     assert len(server.requests) == 2
 
 
-def test_download_of_another_file(ten: Written, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "site" / ten.source.python.file).write_bytes(ten.python_archive[:-1])
-    match = (
-        rf"the download of http.* is not the published file \(expected md5 {ten.source.python.md5}"
-    )
-    with pytest.raises(ValueError, match=match):
-        cifar.load(at(server, ten.source), progress=False)
-
-
-def test_download_that_fails(ten: Written, server: Server) -> None:
-    with pytest.raises(ValueError, match=r"cannot download http.*404.*fetch it by hand \(md5"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"another file", r"the download of http.* is not the published file \(expected md5 \w+\)"),
+        (None, r"cannot download http.*404.*fetch it by hand \(md5"),
+    ],
+)
+def test_download_that_fails(
+    ten: Written, server: Server, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (server.root / ten.source.python.file).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
         cifar.load(at(server, ten.source), progress=False)
 
 

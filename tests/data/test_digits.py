@@ -28,14 +28,6 @@ def test_split_and_pixels() -> None:
     assert ours == theirs
 
 
-def test_split_is_fixed() -> None:
-    assert digits.load().test_labels[:12].tolist() == digits.load().test_labels[:12].tolist()
-    torch.manual_seed(7)
-    first = digits.load()
-    torch.manual_seed(8)
-    assert torch.equal(digits.load().test_images, first.test_images)
-
-
 def test_training_pixels_are_normalized() -> None:
     data = digits.load()
     images = data.normalization(data.train_images)

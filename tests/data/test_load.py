@@ -8,7 +8,6 @@ import pytest
 
 from quadric import data
 from quadric.errors import MissingExtraError
-from quadric.support.extras import load_extra
 from tests.data import test_uci
 
 
@@ -96,14 +95,3 @@ def test_missing_extra_is_one_line(
     monkeypatch.setattr(sys, "meta_path", [Without(package), *sys.meta_path])
     with pytest.raises(MissingExtraError, match=rf"^{match}: pip install 'quadric\[train\]'$"):
         data.load(name, "." if name == "folders" else None)
-
-
-def test_a_broken_module_is_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_module_xyz.py").write_text("import another_missing_module_xyz")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'another_missing_module_xyz'"):
-        load_extra("broken_module_xyz", "this test")
-    with pytest.raises(MissingExtraError, match=r"this test needs the training extras: pip in"):
-        load_extra("no_such_xyz", "this test")

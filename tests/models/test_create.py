@@ -9,6 +9,7 @@ from torch import nn
 import quadric
 from quadric import models
 from quadric.layers import QuadraticLayer
+from tests.refusals import Check, refusals
 
 
 def count(model: nn.Module) -> int:
@@ -19,36 +20,23 @@ def quadratic(model: nn.Module) -> list[str]:
     return [name for name, m in model.named_modules() if isinstance(m, QuadraticLayer)]
 
 
-@pytest.mark.parametrize(
-    ("depth", "params"),
-    [(20, 270_330), (32, 465_158), (44, 659_986), (56, 854_814), (110, 1_731_540)],
-)
-def test_eigen_counts(depth: int, params: int) -> None:
+COUNTS = [  # the networks of the experiments, at the neurons' own ranks: eigen 9, shared 8
+    *(("eigen", f"resnet{depth}", {}, params) for depth, params in (
+        (20, 270_330), (32, 465_158), (44, 659_986), (56, 854_814), (110, 1_731_540))),
+    *(("eigen", f"resnet{depth}", {"channels": (24, 48, 96)}, params) for depth, params in (
+        (20, 605_947), (32, 1_043_347), (56, 1_918_147), (110, 3_886_447))),
+    *(("shared", f"resnet{depth}", {}, params) for depth, params in (
+        (20, 275_226), (32, 473_242), (44, 671_258), (56, 869_274), (110, 1_760_346))),
+    ("fan", "resnet32", {}, 1_386_618),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("neuron", "name", "options", "params"), COUNTS)
+def test_parameters(neuron: str, name: str, options: dict[str, object], params: int) -> None:
     with torch.device("meta"):
-        assert count(models.create(f"resnet{depth}", neuron="eigen", rank=9)) == params
-
-
-@pytest.mark.parametrize(
-    ("depth", "params"), [(20, 605_947), (32, 1_043_347), (56, 1_918_147), (110, 3_886_447)]
-)
-def test_widened_eigen_counts(depth: int, params: int) -> None:
-    with torch.device("meta"):
-        model = models.create(f"resnet{depth}", neuron="eigen", rank=9, channels=(24, 48, 96))
-    assert count(model) == params
-
-
-@pytest.mark.parametrize(
-    ("depth", "params"),
-    [(20, 275_226), (32, 473_242), (44, 671_258), (56, 869_274), (110, 1_760_346)],
-)
-def test_shared_counts(depth: int, params: int) -> None:
-    with torch.device("meta"):
-        assert count(models.create(f"resnet{depth}", neuron="shared", rank=8)) == params
-
-
-def test_fan_count() -> None:
-    with torch.device("meta"):
-        assert count(models.create("resnet32", neuron="fan")) == 1_386_618
+        assert count(models.create(name, neuron=neuron, **options)) == params
+        rank = {"eigen": 9, "shared": 8}.get(neuron)
+        assert count(models.create(name, neuron=neuron, rank=rank, **options)) == params
 
 
 def test_savings_of_the_paper() -> None:
@@ -58,12 +46,6 @@ def test_savings_of_the_paper() -> None:
         linear44, linear110 = count(models.build("resnet44")), count(models.build("resnet110"))
     assert 1 - eigen32 / linear44 == pytest.approx(0.294, abs=0.0005)
     assert 1 - eigen56 / linear110 == pytest.approx(0.5, abs=0.01)
-
-
-def test_default_ranks_are_the_neurons_own() -> None:
-    with torch.device("meta"):
-        assert count(models.create("resnet20", neuron="eigen")) == 270_330
-        assert count(models.create("resnet20", neuron="shared")) == 275_226
 
 
 def test_every_convolution_but_not_the_classifier() -> None:
@@ -165,17 +147,25 @@ def test_neuron_options_reach_the_layers() -> None:
     assert ray.diff(n=2, dim=0).abs().max() > 1e-3
 
 
-def test_unknown_neuron_lists_the_neurons() -> None:
-    with pytest.raises(ValueError, match=r"neuron must be one of .*eigen.*, got 'eigne'"):
-        models.create("resnet8", neuron="eigne")
+THREE = (models.build, models.create, models.input_shape)
 
 
-def test_unknown_option_lists_both_kinds() -> None:
-    match = r"unknown option 'widht' for model 'mlp': it has in_features, .*; neuron 'eigen' has "
-    with pytest.raises(ValueError, match=match):
-        models.create("mlp", neuron="eigen", widht=2)
-
-
-def test_rank_for_a_neuron_without_rank() -> None:
-    with pytest.raises(ValueError, match="rank"):
-        models.create("mlp", neuron="fan", rank=3)
+@refusals(
+    (lambda: models.create("resnet8", neuron="eigne"), ValueError,
+     r"must be one of .*eigen.*, got 'eigne'"),
+    (lambda: models.create("mlp", neuron="eigen", widht=2), ValueError,
+     r"unknown option 'widht' for model 'mlp': it has in_features, .*; neuron 'eigen' has "),
+    (lambda: models.create("mlp", neuron="fan", rank=3), ValueError, "rank"),
+    (lambda: models.create("resnet8", rank=9), ValueError,
+     "neuron 'linear' has no rank, got rank=9"),
+    *((lambda first=first: models.create("resnet8", "eigen", first=first), ValueError,
+       "first must be") for first in (0, -1)),
+    *((lambda call=call: call("resnet21"), ValueError,
+       r"unknown model 'resnet21': choose from .*resnet20.*mlp") for call in THREE),
+    *((lambda call=call: call("resnet20", widht=2), ValueError,
+       "unknown option 'widht' for model 'resnet20': it has num_classes, .*width")
+      for call in THREE),
+    (lambda: models.build("resnet20", depth=32), ValueError, "unknown option 'depth'"),
+)  # fmt: skip
+def test_refusals(check: Check) -> None:
+    check()

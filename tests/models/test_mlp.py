@@ -23,12 +23,6 @@ def test_no_hidden_layer_is_one_linear_map() -> None:
     assert [type(m).__name__ for m in mlp(3, 1, hidden=())] == ["Linear"]
 
 
-def test_without_activation_nothing_is_nonlinear() -> None:
-    model = mlp(3, 2, activation="none").double()
-    x, y = torch.randn(2, 4, 3, dtype=torch.float64)
-    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
-
-
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [

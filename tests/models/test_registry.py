@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from quadric import models
 
@@ -49,36 +50,46 @@ def test_linear_ignores_the_choice_of_layers() -> None:
     assert sum(p.numel() for p in model.parameters()) == 75_290
 
 
-def test_digits_network_is_linear_without_activation() -> None:
-    model = models.build("digits_cnn", activation=None).eval().double()
-    x, y = torch.randn(2, 3, 1, 8, 8, dtype=torch.float64)
-    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
+SMALL: dict[str, dict[str, object]] = {  # networks of each kind that are quick to run
+    "mlp": {"in_features": 3, "hidden": (5, 4)},
+    "digits_cnn": {"width": 0.25},
+    "resnet8": {"width": 0.25},
+    "resnet14": {"width": 0.25, "shortcut": "B"},
+    "resnet18": {"width": 0.0625},
+}
 
 
-@pytest.mark.parametrize("function", [models.build, models.create, models.input_shape])
-def test_unknown_name_lists_the_names(function) -> None:
-    with pytest.raises(ValueError, match=r"unknown model 'resnet21': choose from .*resnet20.*mlp"):
-        function("resnet21")
+def small(name: str, **options: object) -> tuple[nn.Module, Tensor]:
+    """A network in float64 and eight inputs for it."""
+    options = {**SMALL[name], **options}
+    channels, *size = models.input_shape(name, **options)
+    inputs = torch.randn(8, channels, *(min(side, 64) for side in size), dtype=torch.float64)
+    return models.build(name, **options).double(), inputs
 
 
-@pytest.mark.parametrize("function", [models.build, models.create, models.input_shape])
-def test_unknown_option_lists_the_options(function) -> None:
-    match = "unknown option 'widht' for model 'resnet20': it has num_classes, .*width"
-    with pytest.raises(ValueError, match=match):
-        function("resnet20", widht=2)
+@pytest.mark.parametrize("name", SMALL)
+@torch.no_grad()
+def test_nothing_is_nonlinear_without_activation(name: str) -> None:
+    def gap(activation: str | None) -> float:
+        network, inputs = small(name, activation=activation)
+        network.eval()
+        x, y = inputs.split(4)
+        mixed = network(0.3 * x + 0.7 * y) - 0.3 * network(x) - 0.7 * network(y)
+        return float(mixed.abs().max())
+
+    assert gap(None) < 1e-9
+    assert gap("none") < 1e-9
+    assert gap("silu") > 1e-4
 
 
-def test_depth_is_the_name_not_an_option() -> None:
-    with pytest.raises(ValueError, match="unknown option 'depth'"):
-        models.build("resnet20", depth=32)
-
-
-@pytest.mark.parametrize("first", [0, -1])
-def test_bad_first(first) -> None:
-    with pytest.raises(ValueError, match="first must be"):
-        models.create("resnet8", neuron="eigen", first=first)
-
-
-def test_linear_has_no_rank() -> None:
-    with pytest.raises(ValueError, match="neuron 'linear' has no rank, got rank=9"):
-        models.create("resnet8", rank=9)
+@pytest.mark.parametrize("name", SMALL)
+def test_every_parameter_learns_and_the_activation_is_everywhere(name: str) -> None:
+    network, inputs = small(name, activation="silu")
+    network(inputs).square().sum().backward()
+    gradients = {n: p.grad for n, p in network.named_parameters()}
+    assert not [n for n, grad in gradients.items() if grad is None or not grad.abs().sum() > 0]
+    kinds = [type(module) for module in network.modules()]
+    weights = [p for n, p in network.named_parameters() if p.dim() in (2, 4)]
+    shortcuts = [p for p in weights if p.dim() == 4 and p.shape[-1] == 1]
+    assert kinds.count(nn.SiLU) == len(weights) - len(shortcuts) - 1  # none behind the head
+    assert kinds.count(nn.ReLU) == 0

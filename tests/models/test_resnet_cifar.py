@@ -95,34 +95,6 @@ def test_odd_channels_run() -> None:
     assert CifarResNet(8, channels=(3, 4, 9)).eval()(torch.randn(2, 3, 16, 16)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("shortcut", ["A", "B"])
-@pytest.mark.parametrize("activation", [None, "none"])
-def test_without_activation_nothing_is_nonlinear(shortcut: str, activation: str | None) -> None:
-    model = CifarResNet(8, shortcut=shortcut, activation=activation).eval().double()
-    x, y = torch.randn(2, 2, 3, 32, 32, dtype=torch.float64)
-    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y))
-
-
-def test_with_activation_the_network_is_nonlinear() -> None:
-    model = CifarResNet(8).eval().double()
-    x, y = torch.randn(2, 2, 3, 32, 32, dtype=torch.float64)
-    assert (model(0.3 * x + 0.7 * y) - 0.3 * model(x) - 0.7 * model(y)).abs().max() > 1e-3
-
-
-def test_activation_by_name_is_everywhere() -> None:
-    with torch.device("meta"):
-        model = CifarResNet(8, activation="silu")
-    assert sum(isinstance(m, nn.SiLU) for m in model.modules()) == 7
-    assert not any(isinstance(m, nn.ReLU) for m in model.modules())
-
-
-def test_every_parameter_learns() -> None:
-    model = CifarResNet(8, shortcut="B")
-    F.cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.arange(4)).backward()
-    dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert dead == []
-
-
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import tarfile
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ import pytest
 from quadric import data
 from quadric.data.text import wmt14
 from quadric.data.text.lines import read_lines
+from tests.data.conftest import Server
 from tests.data.text.small import pair
 
 
@@ -30,37 +27,25 @@ def content(name: str, number: int) -> bytes:
     return b"\n".join(line.encode() for line in lines) + b" \xff"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None: ...
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    handler = functools.partial(Quiet, directory=str(folder))
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+@pytest.fixture(autouse=True)
+def archives(server: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts small archives on the server; returns the folder that they are in."""
     archives = []
     for number, archive in enumerate(wmt14.ARCHIVES):
-        path = folder / archive.url.rpartition("/")[2]
+        path = server.root / archive.url.rpartition("/")[2]
         with tarfile.open(path, "w:gz") as tar:
             for name in [name for names in archive.parts.values() for name in names]:
                 member = tarfile.TarInfo(name)
                 raw = content(name, number)
                 member.size = len(raw)
                 tar.addfile(member, io.BytesIO(raw))
-        url = f"http://127.0.0.1:{http.server_port}/{path.name}"
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        archives.append(replace(archive, url=url, sha256=sha256))
+        archives.append(replace(archive, url=f"{server.url}/{path.name}", sha256=sha256))
     monkeypatch.setattr(wmt14, "ARCHIVES", tuple(archives))
-    monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
-    yield folder
-    http.shutdown()
-    http.server_close()
+    return server.root
 
 
-def test_archives_become_a_data_set(server: Path) -> None:
+def test_archives_become_a_data_set(archives: Path) -> None:
     found = data.load("wmt14", vocabulary=500)
     assert "train: 300 pairs" in found.notes
     assert "val: 100 pairs" in found.notes
@@ -70,29 +55,31 @@ def test_archives_become_a_data_set(server: Path) -> None:
     lines = (wmt14.fetch() / "train.en").read_text(encoding="utf-8").splitlines()
     assert lines[0] == pair(0)[0]
     assert lines[99:101] == [f"{pair(99)[0]} \ufffd", pair(100)[0]]
-    for path in server.iterdir():  # from now on nothing is downloaded
+    for path in archives.iterdir():  # from now on nothing is downloaded
         path.unlink()
     assert len(data.load("wmt14", vocabulary=500).train) == 300
 
 
-def test_a_wrong_archive_is_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(wmt14.ARCHIVES[0], sha256="0" * 64)
-    monkeypatch.setattr(wmt14, "ARCHIVES", (wrong, *wmt14.ARCHIVES[1:]))
-    with pytest.raises(ValueError, match=r"not the published file \(expected sha256 0000"):
-        data.load("wmt14")
-
-
-def test_an_archive_without_its_files_is_refused(
-    server: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sha256": "0" * 64}, r"not the published file \(expected sha256 0000"),
+        (
+            {"parts": {"train": ("training/other.en", "training/other.de")}},
+            r"must hold training/other\.en, and does not",
+        ),
+    ],
+)
+def test_a_wrong_archive_is_refused(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, object], said: str
 ) -> None:
-    parts = {"train": ("training/other.en", "training/other.de")}
-    wrong = replace(wmt14.ARCHIVES[0], parts=parts)
+    wrong = replace(wmt14.ARCHIVES[0], **change)  # type: ignore[arg-type]
     monkeypatch.setattr(wmt14, "ARCHIVES", (wrong,))
-    with pytest.raises(ValueError, match=r"must hold training/other\.en, and does not"):
+    with pytest.raises(ValueError, match=said):
         data.load("wmt14")
 
 
-def test_another_process_may_be_faster(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = wmt14._unpack
 
     def meanwhile(archive: wmt14.Archive, path: Path, folder: Path) -> None:
