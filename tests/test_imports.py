@@ -251,7 +251,7 @@ ORDER: dict[str, list[str]] = {
         "drawing",
         "page",
     ],
-    "bench": ["memory", "cases", "run", "suite", "onnx", "plot", "command", "tables"],
+    "bench": ["cases", "memory", "comparison"],
     "demo": ["scenes", "table", "pictures"],
     "cli": [
         "options",

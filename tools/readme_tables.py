@@ -21,12 +21,11 @@ from typing import Any
 
 from evidence_runs import read_piece
 from results_summary import MINUS, ROOT
+from speed import RECOMPUTED, latency_summary, summary
 from tables_of_counts import COUNTED_TABLES
 from tables_of_evidence import TABLES_OF_EVIDENCE
 
-from quadric.bench.cases import NEURONS, PATHS, RECOMPUTED
-from quadric.bench.onnx import latency_summary
-from quadric.bench.suite import summary
+from quadric.bench.cases import NEURONS, PATHS
 from quadric.demo.table import demo_table
 from quadric.support.texttable import markdown_table
 
@@ -106,7 +105,7 @@ def _compared_verdicts(results: Path) -> str:
 
 
 def _table_fits(results: Path) -> str:
-    """`quadric bench --tables`: fits against MLPRegressor, stacks against fits one by one."""
+    """Fits against MLPRegressor, stacks against fits one by one."""
     data = read_piece(results / "bench" / "tables.json")
     rows = [["MLPRegressor", f"{data['seconds']['MLPRegressor']:.2f}", "1", "", ""]]
     rows += [
@@ -144,7 +143,7 @@ def _calibration(results: Path) -> str:
 def _bench(
     file: str, table: Callable[..., str], times: str = "times are the best"
 ) -> Callable[[Path], str]:
-    """A table of `quadric bench`, with the machine it was made on."""
+    """A table of times, with the machine it was made on."""
 
     def made(results: Path) -> str:
         data = read_piece(results / "bench" / file)
@@ -160,24 +159,24 @@ def _bench(
             f"{min(counts)} runs{more}{rounds}, interleaved: `{data['command']}`."
         )
         current = [row for row in data["rows"] if row["path"] in PATHS]  # older files have others
-        return f"{table(current, markdown=True)}\n\n{note}"
+        return f"{table(current)}\n\n{note}"
 
     return made
 
 
-def _networks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    return summary([r for r in rows if not r["group"].startswith("conv")], markdown)
+def _networks(rows: Sequence[dict[str, Any]]) -> str:
+    return summary([r for r in rows if not r["group"].startswith("conv")])
 
 
-def _short(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+def _short(rows: Sequence[dict[str, Any]]) -> str:
     """The rows of the README."""
     with_kernels = ("resnet20, ", "transformer, ", "perceptron, ")
     wanted = (("resnet20, ", "plain"), *((name, "kernels") for name in with_kernels))
     found = [r for r in rows if any(r["group"].startswith(g) and r["path"] == p for g, p in wanted)]
-    return summary([r for r in found if r["neuron"] in NEURONS], markdown)
+    return summary([r for r in found if r["neuron"] in NEURONS])
 
 
-def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+def _memory(rows: Sequence[dict[str, Any]]) -> str:
     """The peak memory of a training step of each network, in its best format and path."""
     known = [r for r in rows if r["peak_memory_bytes"] and not r["group"].startswith("conv")]
     known = [r for r in known if r["path"] != "compiled"]
@@ -193,7 +192,7 @@ def _memory(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return markdown_table(["network", "neuron", "peak, MiB", "of linear's"], lines, "llrr")
 
 
-def _ranks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+def _ranks(rows: Sequence[dict[str, Any]]) -> str:
     """Cost against rank, as ratios to the linear layer; times are medians within one turn."""
     lines = []
     for rank in dict.fromkeys(row["rank"] for row in rows if row["rank"] is not None):
@@ -207,7 +206,7 @@ def _ranks(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return markdown_table(header, lines, "r" * len(header))
 
 
-def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
+def _each_way(rows: Sequence[dict[str, Any]]) -> str:
     """A few cases: the best of many, and the medians of the ratios within a turn."""
     lines = []
     for row in rows:
@@ -219,8 +218,8 @@ def _each_way(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
     return markdown_table(header, lines, "llllrr")
 
 
-def _layers(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
-    return summary([r for r in rows if r["group"].startswith("conv")], markdown)
+def _layers(rows: Sequence[dict[str, Any]]) -> str:
+    return summary([r for r in rows if r["group"].startswith("conv")])
 
 
 def _onnx(results: Path) -> str:
@@ -232,7 +231,7 @@ def _onnx(results: Path) -> str:
         f"{data['versions']['onnxruntime']}; best of many runs in {data['rounds']} rounds, "
         f"interleaved, as ratios to linear, in brackets those of the rounds: `{data['command']}`."
     )
-    return f"{latency_summary(data['rows'], markdown=True)}\n\n{note}"
+    return f"{latency_summary(data['rows'])}\n\n{note}"
 
 
 def _families(results: Path) -> str:

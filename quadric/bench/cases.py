@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from quadric.conversion.convert import convert_
 from quadric.errors import InputError, explained
 from quadric.layers import make_layer
-from quadric.models.building import create
 from quadric.models.named import build_network, example_inputs, is_factory
 from quadric.ops import native as kernels
 from quadric.support.modules import tensors_in
@@ -27,9 +26,6 @@ PATHS = ("plain", "kernels", "compiled")
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 NEURONS = ("eigen", "shared")
-
-RECOMPUTED = ", recompute"
-"""The end of the name of a neuron that computes its linear map again in backward."""
 
 Build = Callable[..., nn.Module]
 """Makes a module from a neuron's name and its options."""
@@ -72,9 +68,9 @@ class Case:
         return " | ".join(part for part in parts if part)
 
     @property
-    def kind(self) -> tuple[bool, str]:
-        """Compiled or not, and the dtype: it is compared with a linear case of the same kind."""
-        return self.path == "compiled", self.dtype
+    def compared_as(self) -> tuple[str, bool, str]:
+        """Group, compiled or not, and dtype: as those of the linear case it is compared with."""
+        return self.group, self.path == "compiled", self.dtype
 
     def switch(self) -> None:
         """Puts the process on this case's path."""
@@ -135,7 +131,7 @@ def make_cases(
     cases = []
     for neuron in ["linear", *(n for n in neurons if n != "linear")]:
         chosen = dict(options or {}) if neuron != "linear" else {}
-        name = neuron + (RECOMPUTED if chosen.get("recompute") else "")
+        name = neuron + (", recompute" if chosen.get("recompute") else "")
         for path, layout, dtype in itertools.product(_paths(neuron, paths), formats, dtypes):
             torch.manual_seed(0)
             module, args = build(neuron, **chosen), inputs
@@ -178,21 +174,6 @@ def layer_cases(
         conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
         build = functools.partial(make_layer, conv)
         cases += make_cases(group, build, inputs, neurons, paths, formats, dtypes, options)
-    return cases
-
-
-def rank_cases(
-    ranks: Sequence[int] = (1, 3, 7, 15, 31, 63),
-    neurons: Sequence[str] = NEURONS,
-    path: str = "kernels",
-    shape: tuple[int, int, int] = (64, 16, 64),
-) -> list[Case]:
-    """One convolution at growing rank."""
-    cases = layer_cases((), (shape,), ("plain",), ("nchw",))
-    for neuron in neurons:
-        for rank in ranks:
-            made = layer_cases((neuron,), (shape,), (path,), ("nchw",), options={"rank": rank})
-            cases += made[1:]
     return cases
 
 
@@ -259,48 +240,15 @@ def _transformer() -> nn.Module:
         return nn.Transformer(512, 8, 3, 3, 1024)
 
 
-def _perceptron(inputs: int, hidden: tuple[int, ...], activation: str) -> Build:
-    return functools.partial(
-        create, "mlp", in_features=inputs, hidden=hidden, activation=activation
-    )
-
-
-def _adam_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(*inputs).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
-def _helmholtz_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
-    """A step with the loss of u_xx + u_yy + k^2 u, as in examples/04_helmholtz.py."""
-    (points,) = inputs
-
-    def step() -> None:
-        u = model(points)
-        residual = 4.0 * u
-        (slope,) = torch.autograd.grad(u.sum(), points, create_graph=True)
-        for i in range(points.shape[1]):
-            (second,) = torch.autograd.grad(slope[:, i].sum(), points, create_graph=True)
-            residual = residual + second[:, i : i + 1]
-        residual.square().mean().backward()
-
-    return step
-
-
-def small_cases(paths: Sequence[str] = ("plain", "kernels")) -> list[Case]:
-    """Small networks, where the number of calls counts: a perceptron, and an equation."""
-    rows = (torch.randn(256, 8),)
-    points = (torch.rand(1024, 2).requires_grad_(),)
-    table = _perceptron(8, (64, 64), "relu")
-    equation = _perceptron(2, (24, 24, 24), "tanh")
-    return [
-        *make_cases("perceptron, batch 256", table, rows, NEURONS, paths, step=_adam_step),
-        *make_cases(
-            "helmholtz, 1024 points", equation, points, NEURONS, paths, step=_helmholtz_step
-        ),
-    ]
+def usable_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
+    """The paths that this machine can take, and what to say about the kernels."""
+    if "compiled" in paths:
+        rule = "paths may hold compiled only where torch finds a C++ compiler"
+        with explained(rule, "install one, or leave compiled out", alone=True):
+            torch.compile(lambda x: x.sin() + 1)(torch.zeros(3))
+    if list(paths) == ["plain"]:
+        return list(paths), None
+    if kernels.use_kernels(True):
+        return list(paths), "fused kernels are on, for float32 on the CPU"
+    plain = dict.fromkeys(path.replace("kernels", "plain") for path in paths)
+    return list(plain), f"fused kernels are off: {kernels.reason()}"

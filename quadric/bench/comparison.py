@@ -1,4 +1,4 @@
-"""Running a comparison: times, ratios, memory, and the report that says them."""
+"""Times, ratios and memory of quadratic cases beside the linear ones, and the report of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch._dynamo
+import torch
 
 from quadric.bench.cases import Case
 from quadric.bench.memory import peak_bytes
@@ -24,9 +24,6 @@ AT_LEAST = 10.0
 """Seconds of timing of a group below which more runs follow than were asked for."""
 
 _FACTS = ("group", "neuron", "rank", "path", "format", "dtype")
-
-Rounds = list[dict[str, list[float]]]
-"""For each round the seconds of all runs, by case."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,50 @@ class BenchReport:
         return cells
 
 
-def run(
+def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases whose runs are interleaved: those of one group and path, with their linear ones.
+
+    The fewer there are, the closer in time are both sides of a ratio. A compiled one is alone with
+    its linear ones, because torch compiles only so many networks of one class.
+    """
+    quadratic: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        if case.neuron != "linear":
+            alone = case.name if case.path == "compiled" else ""
+            quadratic.setdefault((case.group, case.path, case.dtype, alone), []).append(case)
+    groups = [
+        [c for c in cases if c.neuron == "linear" and c.compared_as == own[0].compared_as] + own
+        for own in quadratic.values()
+    ]
+    return groups or [list(cases)]
+
+
+def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:
+    """How often `compare` calls its `tick`."""
+    return sum(map(len, timed_together(cases))) * ((INFERENCES + 1) * repeats + 2) * rounds
+
+
+def expected_seconds(cases: Sequence[Case], repeats: int, rounds: int) -> float:
+    """About how long `compare` takes, from one run of each case after one to warm up."""
+    before, compiling = kernels.active(), 0.0
+    seconds: dict[tuple[str, str], float] = {}
+    for case in (case for group in timed_together(cases) for case in group):
+        case.switch()
+        for kind, work in _works(case).items():
+            begin = time.perf_counter()
+            work()
+            start = time.perf_counter()
+            work()
+            once = (time.perf_counter() - start) * (_runs(kind, repeats) + 1)
+            compiling += start - begin if case.path == "compiled" else 0.0
+            seconds[case.group, kind] = seconds.get((case.group, kind), 0.0) + once
+    kernels.use_kernels(before)
+    # Short runs are repeated, but at most ten times as often.
+    timing = sum(max(once, min(AT_LEAST, 10 * once)) for once in seconds.values())
+    return rounds * (timing + compiling)
+
+
+def compare(
     cases: Sequence[Case],
     repeats: int = 20,
     memory: bool = True,
@@ -89,112 +129,64 @@ def run(
     rounds: int = 1,
     at_least: float = 0.0,
 ) -> BenchReport:
-    """Times all cases, group by group; those of one path are interleaved with the linear ones."""
-    rows: list[dict[str, Any]] = []
+    """Times all cases; those of one path are interleaved with the linear ones."""
     before = kernels.active()
-    # Networks of one class share a limit of compilations, beyond which torch runs them uncompiled.
-    limit = torch._dynamo.config.recompile_limit
-    torch._dynamo.config.recompile_limit = max(limit, 4 * len(cases))
+    groups = timed_together(cases)
+    rounds_of: list[dict[str, list[dict[str, list[float]]]]] = [{} for _ in groups]
     try:
-        for group in _groups(cases):
-            rows += _run_group(group, repeats, memory, tick, rounds, at_least)
+        for _ in range(rounds):
+            for group, times in zip(groups, rounds_of, strict=True):
+                beside = sum(len(each) for each in groups if each[0].group == group[0].group)
+                for kind in ("training", "inference"):
+                    if group[-1].path == "compiled":
+                        torch.compiler.reset()
+                    works = {case.name: _works(case)[kind] for case in group}
+                    switches = {case.name: case.switch for case in group}
+                    share = at_least * len(group) / beside
+                    runs = interleaved(works, _runs(kind, repeats), switches, tick, share)
+                    times.setdefault(kind, []).append(runs)
+        peaks = {case.name: _peak(case) for case in cases} if memory else {}
     finally:
         kernels.use_kernels(before)
-        torch._dynamo.config.recompile_limit = limit
-    return BenchReport(rows, repeats, rounds)
-
-
-def timed_together(cases: Sequence[Case]) -> list[list[Case]]:
-    """The cases of a group whose runs are interleaved: those of one path, with their linear ones.
-
-    The fewer there are, the closer in time are both sides of a ratio.
-    """
-    found: dict[tuple[Any, ...], list[Case]] = {}
-    for case in cases:
-        if case.neuron != "linear":
-            found.setdefault((case.kind, case.path), []).append(case)
-    return [_bases(own[0], cases) + own for own in found.values()] or [list(cases)]
-
-
-def timed_runs(cases: Sequence[Case], repeats: int, rounds: int) -> int:
-    """How often `run` calls its `tick`."""
-    timed = sum(len(some) for group in _groups(cases) for some in timed_together(group))
-    return timed * ((INFERENCES + 1) * repeats + 2) * rounds
-
-
-def expected_seconds(cases: Sequence[Case], repeats: int, rounds: int) -> float:
-    """About how long `run` takes, from one run of each case after one to warm up."""
-    total, before = 0.0, kernels.active()
-    for group in _groups(cases):
-        once = [0.0, 0.0]
-        for case in (case for some in timed_together(group) for case in some):
-            case.switch()
-            for i, work in enumerate((case.training_step, case.forward)):
-                work()
-                start = time.perf_counter()
-                work()
-                once[i] += time.perf_counter() - start
-        runs = (repeats + 1, INFERENCES * repeats + 1)
-        # Short runs are repeated, but at most ten times as often.
-        total += sum(max(n * t, min(AT_LEAST, 10 * n * t)) for n, t in zip(runs, once, strict=True))
-    kernels.use_kernels(before)
-    return total * rounds
-
-
-def _groups(cases: Sequence[Case]) -> list[list[Case]]:
-    names = dict.fromkeys(case.group for case in cases)
-    return [[case for case in cases if case.group == name] for name in names]
-
-
-def _bases(case: Case, cases: Sequence[Case]) -> list[Case]:
-    """The linear cases that a case is compared with: compiled with compiled."""
-    return [c for c in cases if c.neuron == "linear" and c.kind == case.kind]
-
-
-def _run_group(
-    cases: list[Case],
-    repeats: int,
-    memory: bool,
-    tick: Callable[[], object],
-    rounds: int,
-    at_least: float,
-) -> list[dict[str, Any]]:
-    prepare = {case.name: case.switch for case in cases}
-    together = timed_together(cases)
-    count = sum(map(len, together))
-    times: list[dict[str, Rounds]] = [{"training": [], "inference": []} for _ in together]
-    for _ in range(rounds):
-        for some, found in zip(together, times, strict=True):
-            share = at_least * len(some) / count
-            steps = {case.name: case.training_step for case in some}
-            found["training"].append(interleaved(steps, repeats, prepare, tick, share))
-            passes = {case.name: case.forward for case in some}
-            more = INFERENCES * repeats
-            found["inference"].append(interleaved(passes, more, prepare, tick, share))
-    peaks: dict[str, int] = {}
-    for case in cases if memory else ():
-        case.switch()
-        case.clear()  # what is released within would count against the peak
-        peaks[case.name] = peak_bytes(case.training_step)
     rows: dict[str, dict[str, Any]] = {}
-    for some, found in zip(together, times, strict=True):
-        for case in some:
-            # The linear ones are timed with those of several paths: of them the first counts.
-            if case.name in rows:
+    for group, times in zip(groups, rounds_of, strict=True):
+        bases = [case for case in group if case.neuron == "linear"]
+        for case in group:
+            if case.name in rows:  # a linear one, timed with those of another path too
                 continue
-            bases, peak = _bases(case, cases), peaks.get(case.name)
+            peak = peaks.get(case.name)
             least = [peaks[c.name] for c in bases if c.format == case.format and peaks]
             rows[case.name] = {
-                **{k: getattr(case, k) for k in _FACTS},
+                **{name: getattr(case, name) for name in _FACTS},
                 "peak_memory_bytes": peak,
                 "memory": peak / min(least) if peak and least else None,
             }
-            for kind, of_rounds in found.items():
+            for kind, of_rounds in times.items():
                 rows[case.name] |= _ratios(kind, of_rounds, case, bases)
-    return [rows[case.name] for case in cases]
+    return BenchReport([rows[case.name] for case in cases], repeats, rounds)
 
 
-def _ratios(kind: str, rounds: Rounds, case: Case, bases: Sequence[Case]) -> dict[str, Any]:
+def _works(case: Case) -> dict[str, Callable[[], object]]:
+    return {"training": case.training_step, "inference": case.forward}
+
+
+def _runs(kind: str, repeats: int) -> int:
+    return repeats if kind == "training" else INFERENCES * repeats
+
+
+def _peak(case: Case) -> int:
+    """The peak memory of a training step, without that of compiling it."""
+    case.switch()
+    if case.path == "compiled":
+        torch.compiler.reset()
+        case.training_step()
+    case.clear()  # what is released within would count against the peak
+    return peak_bytes(case.training_step)
+
+
+def _ratios(
+    kind: str, rounds: list[dict[str, list[float]]], case: Case, bases: Sequence[Case]
+) -> dict[str, Any]:
     """Times of a case and its ratios to the linear ones."""
     bests = [{name: min(runs) for name, runs in each.items()} for each in rounds]
     best = {name: min(each[name] for each in bests) for name in bests[0]}
