@@ -113,9 +113,9 @@ def _conv(spatial: int) -> Callable[..., Tensor]:
         *,
         rank: int,
     ) -> Tensor:
-        geometry = map(_as_tuple, (stride, padding, dilation))
+        steps, sides, gaps = map(_as_tuple, (stride, padding, dilation))
         kernel_size = tuple(weight.shape[2:])
-        linear_op = ConvOp(spatial, *geometry, groups, kernel_size=kernel_size)
+        linear_op = ConvOp(spatial, steps, sides, gaps, groups, kernel_size=kernel_size)
         return _eigen(linear_op, input, weight, eigenvalues, bias, rank)
 
     return _named(quadratic_conv, f"conv{spatial}d")
@@ -135,8 +135,8 @@ def _conv_transpose(spatial: int) -> Callable[..., Tensor]:
         *,
         rank: int,
     ) -> Tensor:
-        geometry = map(_as_tuple, (stride, padding, output_padding))
-        linear_op = TransposedConvOp(spatial, *geometry, groups, _as_tuple(dilation))
+        steps, sides, ends = map(_as_tuple, (stride, padding, output_padding))
+        linear_op = TransposedConvOp(spatial, steps, sides, ends, groups, _as_tuple(dilation))
         return _eigen(linear_op, input, weight, eigenvalues, bias, rank)
 
     return _named(quadratic_conv_transpose, f"conv_transpose{spatial}d")

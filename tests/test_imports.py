@@ -67,8 +67,10 @@ ORDER: dict[str, list[str]] = {
     ],
     "layers": [
         "tracing",
+        "parameters",
         "neuron",
         "layer",
+        "fused",
         "squares",
         "eigen",
         "shared",

@@ -23,7 +23,6 @@ from quadric.layers.conv import QuadraticConvTranspose2d as QuadraticConvTranspo
 from quadric.layers.conv import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.layers.layer import QuadraticLayer as QuadraticLayer
 from quadric.layers.layer import brings_activation as brings_activation
-from quadric.layers.layer import check_size as check_size
 from quadric.layers.linear import NeuronLinear as NeuronLinear
 from quadric.layers.linear import QuadraticLinear as QuadraticLinear
 from quadric.layers.make import layer_kind as layer_kind
@@ -33,6 +32,7 @@ from quadric.layers.neuron import get_neuron as get_neuron
 from quadric.layers.neuron import neurons as neurons
 from quadric.layers.neuron import register as register
 from quadric.layers.neuron import unregister as unregister
+from quadric.layers.parameters import check_size as check_size
 from quadric.layers.table import neuron_facts as neuron_facts
 from quadric.layers.table import neuron_table as neuron_table
 

@@ -109,11 +109,13 @@ def attend(
     scores = (q @ k.mT) * scale if q.dtype in _WIDE else (q * scale) @ k.mT
     scores = scores if mask is None else scores + mask
     # Where everything is masked torch gives NaN with weights and zeros without.
-    softmax = torch.softmax if need_weights else torch.ops.aten._safe_softmax
-    weights = softmax(scores, dim=-1)
-    if dropout > 0.0:
-        weights = F.dropout(weights, dropout)
-    return weights @ v, weights if need_weights else None
+    nothing = None if mask is None or need_weights else mask.isneginf().all(-1, keepdim=True)
+    if nothing is not None:
+        scores = scores.masked_fill(nothing, 0.0)
+    weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
+    if need_weights:
+        return weights @ v, weights
+    return weights @ v if nothing is None else (weights @ v).masked_fill(nothing, 0.0), None
 
 
 _WIDE = (torch.float32, torch.float64)

@@ -114,7 +114,7 @@ class NeuronConvTranspose(NeuronConv):
     def _padding_to(self, input: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         """The output padding that makes an output of this spatial size."""
         wanted = tuple(output_size)[-len(self.kernel_size) :]
-        geometry = (self.stride, self.padding, self.dilation, self.kernel_size)
+        geometry: Any = (self.stride, self.padding, self.dilation, self.kernel_size)
         smallest = [
             (size - 1) * step - 2 * pad + dilation * (kernel - 1) + 1
             for size, step, pad, dilation, kernel in zip(
@@ -133,8 +133,6 @@ class NeuronConvTranspose(NeuronConv):
 
 class _Resized:
     """A layer whose linear map makes an output of another size, for one call."""
-
-    fused = QuadraticLayer.fused
 
     def __init__(self, layer: NeuronConvTranspose, linear_op: LinearOp) -> None:
         self.layer, self.linear_op = layer, linear_op

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from quadric.functional import check_rank
+from quadric.layers.fused import fused
 from quadric.layers.layer import QuadraticLayer
-from quadric.layers.neuron import Neuron, draw_, register, widened
+from quadric.layers.neuron import Neuron, register, widened
+from quadric.layers.parameters import draw_
 from quadric.layers.squares import EigenvalueInit, Squares, check_eigenvalue_init
 from quadric.ops.blocks import Blocks, eigen_blocks
 
@@ -117,7 +119,7 @@ class Symmetric(Neuron):
 
     def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
         biases = [layer.bias, None]
-        linear, features = layer.fused(input, [layer.weight, layer.eigenvectors], biases)
+        linear, features = fused(layer.linear_op, input, [layer.weight, layer.eigenvectors], biases)
         dim = linear.dim() + layer.linear_op.channel_dim
         f, lam = widened(features.unflatten(dim, (-1, self.rank))), layer.eigenvalues
         lam = lam.reshape(*lam.shape, *(1,) * (linear.dim() - dim - 1)).to(f.dtype)

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.functional import check_rank
-from quadric.layers.layer import QuadraticLayer, uniform_start_
+from quadric.layers.fused import fused
+from quadric.layers.layer import QuadraticLayer
 from quadric.layers.neuron import Neuron, register, widened
+from quadric.layers.parameters import uniform_start_
 from quadric.ops.linear_ops import ConvOp
 
 
@@ -95,7 +97,7 @@ class Bilinear(Neuron):
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         biases = [layer.bias, layer.bias2]
-        factor, gate = layer.fused(input, [layer.weight, layer.weight2], biases)
+        factor, gate = fused(layer.linear_op, input, [layer.weight, layer.weight2], biases)
         a = widened(gate)
         if layer.bias2 is None:
             a = a + self.gate.offset
@@ -154,7 +156,9 @@ class GLU(Bilinear):
     def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
         """The tangent at an input of zero, and the rest."""
         weights = [layer.weight, layer.weight2]
-        factor, gate = (widened(part) for part in layer.fused(input, weights, [None, None]))
+        factor, gate = (
+            widened(part) for part in fused(layer.linear_op, input, weights, [None, None])
+        )
         b1, b2 = layer.bias2, layer.bias
         start = gate.new_tensor([self.gate.offset]) if b1 is None else b1.to(gate.dtype)
         value, slope = torch.func.jvp(self.gate.function, (start,), (torch.ones_like(start),))[:2]

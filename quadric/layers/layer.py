@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from quadric.errors import InputError, InputTypeError
 from quadric.layers.neuron import Neuron, get_neuron
+from quadric.layers.parameters import (
+    check_dtype,
+    check_plain_parameters,
+    check_size,
+    scaled,
+    uniform_start_,
+)
 from quadric.layers.tracing import as_node, is_proxy
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
@@ -26,9 +31,6 @@ Self = TypeVar("Self", bound="QuadraticLayer")
 
 DENSE_LIMIT = 2**30
 """Bytes above which `to_dense` refuses, unless another limit is given."""
-
-_CACHED = 1 << 23
-"""Numbers that one call for several maps may put out: in float32 32 MB, about a last cache."""
 
 
 class QuadraticLayer(nn.Module):
@@ -223,9 +225,9 @@ class QuadraticLayer(nn.Module):
     def _checked(self, input: Tensor) -> Tensor:
         """The input as the linear map takes it, once it is known to fit."""
         weight = self._parameters.get("weight")
-        if weight is None:  # a neuron without one, or a parametrization, which would run twice
-            weight = torch.empty(self.weight_shape(), device="meta")
-        self.linear_op.check(input, weight)
+        # None: a neuron without one, or a parametrization, which would run twice.
+        like = torch.empty(self.weight_shape(), device="meta") if weight is None else weight
+        self.linear_op.check(input, like)
         return self.linear_op.prepare(input)
 
     def responses(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -248,40 +250,6 @@ class QuadraticLayer(nn.Module):
     def with_bias(self, out: Tensor) -> Tensor:
         """`out` plus the bias, for neurons whose bias stands outside of the linear map."""
         return out if self.bias is None else out + self.along_channels(self.bias.to(out.dtype))
-
-    def fused(
-        self, input: Tensor, weights: list[Tensor], biases: list[Tensor | None]
-    ) -> list[Tensor]:
-        """The outputs of several linear maps of one input, by one call where that is faster."""
-        linear_op = self.linear_op
-        if self._too_large(input, weights):
-            each = zip(weights, biases, strict=True)
-            return [linear_op(input, weight, own) for weight, own in each]
-        bias = None
-        if any(b is not None for b in biases):
-            sizes = [linear_op.outputs(w) for w in weights]
-            pairs = zip(biases, weights, sizes, strict=True)
-            bias = linear_op.stack([b if b is not None else w.new_zeros(s) for b, w, s in pairs])
-        out = linear_op(input, linear_op.stack(weights), bias)
-        dim = out.dim() + linear_op.channel_dim
-        groups = linear_op.groups
-        sizes = [linear_op.outputs(w) // groups for w in weights]
-        if groups == 1:
-            return list(out.split(sizes, dim))
-        parts = out.unflatten(dim, (groups, -1)).split(sizes, dim + 1)
-        return [p.flatten(dim, dim + 1) for p in parts]
-
-    def _too_large(self, input: Tensor, weights: list[Tensor]) -> bool:
-        """Whether the outputs of one call would leave the processor's cache before they are used.
-
-        A compiled graph must not depend on the size of a batch.
-        """
-        if torch.compiler.is_compiling() or input.device.type != "cpu" or input.numel() == 0:
-            return False
-        outputs = sum(self.linear_op.outputs(weight) for weight in weights)
-        return input.numel() // input.shape[self.linear_op.channel_dim] * outputs > _CACHED
-
-    # -- To and from linear layers -------------------------------------------------------------
 
     @classmethod
     def taken_over(
@@ -347,13 +315,13 @@ class QuadraticLayer(nn.Module):
                 f"{self.neuron!r}, which has none: build a new torch layer"
             )
         check_plain_parameters(self)
-        new = self.linear_class(**self.geometry(), bias=self.bias is not None, device="meta")
+        bias = self.bias is not None
+        new: Any = self.linear_class(**self.geometry(), bias=bias, device="meta")
         new.weight = scaled(self.weight, 1 / self.rule.linear_scale)
         if self.bias is not None:
             new.bias = scaled(self.rule.linear_bias(self), 1 / self.rule.linear_scale)
-        return new.train(self.training)
-
-    # -- The dense form ------------------------------------------------------------------------
+        new.train(self.training)
+        return new  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def to_dense(self, max_bytes: int = DENSE_LIMIT) -> tuple[Tensor, Tensor, Tensor]:
@@ -400,8 +368,6 @@ class QuadraticLayer(nn.Module):
                 self.eigenvalues.copy_(self.effective_eigenvalues())
             self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})
         return self
-
-    # -- State dicts ---------------------------------------------------------------------------
 
     def _signature(self) -> dict[str, Any]:
         """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
@@ -470,59 +436,3 @@ class QuadraticLayer(nn.Module):
 def brings_activation(layer: nn.Module) -> bool:
     """Whether a layer has an activation of its own, so that a network puts none behind it."""
     return isinstance(layer, QuadraticLayer) and layer.rule.replaces_activation
-
-
-def scaled(parameter: nn.Parameter | None, scale: float) -> nn.Parameter | None:
-    """A parameter times a number: the same object for 1, else a new one."""
-    if parameter is None or scale == 1:
-        return parameter
-    return nn.Parameter(parameter.detach() * scale, requires_grad=parameter.requires_grad)
-
-
-def uniform_start_(weight: Tensor, bias: Tensor | None) -> None:
-    """Fills a weight and a bias as torch's own linear and convolution layers do."""
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-    fan_in = math.prod(weight.shape[1:])
-    if bias is not None and fan_in > 0:
-        bound = 1 / math.sqrt(fan_in)
-        nn.init.uniform_(bias, -bound, bound)
-
-
-def check_dtype(dtype: torch.dtype | None) -> None:
-    """Raises for a dtype in which a layer cannot compute."""
-    if dtype is None:
-        return
-    if not isinstance(dtype, torch.dtype):
-        raise InputTypeError(f"dtype must be a torch.dtype, got {dtype!r}: use torch.float32, say")
-    if not dtype.is_floating_point:
-        raise InputTypeError(
-            f"dtype must be a real floating-point type, got {dtype}: use torch.float32 or another "
-            "float"
-        )
-
-
-def check_size(name: str, value: int) -> None:
-    """Raises unless `value` is a whole number >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputTypeError(
-            f"{name} must be an integer >= 1, got {value!r} of type {type(value).__name__}: give "
-            "a whole number"
-        )
-    if value < 1:
-        raise InputError(f"{name} must be >= 1, got {value}: give a positive number")
-
-
-def check_plain_parameters(module: nn.Module) -> None:
-    """Raises for a layer whose weight is not there yet (lazy) or computed (a parametrization)."""
-    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
-        raise InputError(
-            f"the layer must have its parameters, got an uninitialized {type(module).__name__}: "
-            "run one forward pass first"
-        )
-    for name in ("weight", "bias"):
-        if getattr(module, name, None) is not None and name not in module._parameters:
-            raise InputError(
-                f"the {name} of the {type(module).__name__} must be a plain parameter, got a "
-                "computed one (a parametrization?): remove it with "
-                "torch.nn.utils.parametrize.remove_parametrizations first"
-            )

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
+from quadric.layers.parameters import draw_
 from quadric.ops.blocks import Blocks
 from quadric.ops.reference import accumulation_dtype
 
@@ -280,8 +281,3 @@ def get_neuron(name: str) -> type[Neuron]:
 def widened(tensor: Tensor) -> Tensor:
     """`tensor` in the dtype in which products are computed: float32 for the half precisions."""
     return tensor.to(accumulation_dtype(tensor.dtype))
-
-
-def draw_(weight: Tensor) -> None:
-    """Fills an extra weight as torch fills a linear layer's."""
-    nn.init.kaiming_uniform_(weight, a=5**0.5)

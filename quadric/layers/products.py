@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.functional import check_rank
+from quadric.layers.fused import fused
 from quadric.layers.layer import QuadraticLayer
-from quadric.layers.neuron import Neuron, draw_, register, widened
+from quadric.layers.neuron import Neuron, register, widened
+from quadric.layers.parameters import draw_
 
 
 @register(
@@ -44,7 +46,7 @@ class QRes(Neuron):
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         # The bias lies outside the product: the maps run without it.
-        first, second = layer.fused(input, [layer.weight, layer.weight2], [None] * 2)
+        first, second = fused(layer.linear_op, input, [layer.weight, layer.weight2], [None] * 2)
         a, b = widened(first), widened(second)
         return layer.with_bias(a * b + a).to(first.dtype)
 
@@ -78,7 +80,7 @@ class LowRank(Neuron):
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         weights = [layer.weight, layer.q1, layer.q2]
-        linear, first, second = layer.fused(input, weights, [layer.bias, None, None])
+        linear, first, second = fused(layer.linear_op, input, weights, [layer.bias, None, None])
         dim = linear.dim() + layer.linear_op.channel_dim
         product = widened(first) * widened(second)
         summed: Tensor = product.unflatten(dim, (-1, self.rank)).sum(dim + 1)
@@ -136,7 +138,7 @@ class Fan(Neuron):
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         biases = [layer.bias, layer.bias2]
-        first, second = layer.fused(input, [layer.weight, layer.weight2], biases)
+        first, second = fused(layer.linear_op, input, [layer.weight, layer.weight2], biases)
         # Squares of half precision may not fit it: that map then runs in float32.
         wide, c = widened(input), layer.bias3
         weight3, c = layer.weight3.to(wide.dtype), c if c is None else c.to(wide.dtype)
@@ -175,7 +177,7 @@ class QuadraLib(Neuron):
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         weights = [layer.weight, layer.weight1, layer.weight2]
-        linear, first, second = layer.fused(input, weights, [layer.bias, None, None])
+        linear, first, second = fused(layer.linear_op, input, weights, [layer.bias, None, None])
         product = widened(first) * widened(second)
         return (widened(linear) + product).to(linear.dtype)
 
