@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -73,6 +75,34 @@ def test_commands_exist(line: str) -> None:
     command = group.commands[words[0]]  # type: ignore[attr-defined]
     with command.make_context(words[0], words[1:], resilient_parsing=False) as context:
         assert context.params is not None
+
+
+# Of torchrun, srun, tensorboard and other programs.
+FOREIGN = {
+    "--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--logdir", "--nodes",
+    "--ntasks-per-node", "--gpus-per-node", "--requeue", "--backend-store-uri",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_options_in_the_text_are_options(page: Path) -> None:
+    commands: Any = get_command(app)
+    known = {o for c in commands.commands.values() for p in c.params for o in p.opts}
+    known |= {o for p in commands.params for o in p.opts} | FOREIGN | {"--help"}
+    prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    prose = re.sub(r"python tools/[^`]*", "", prose)
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose)) <= known
+
+
+def test_defaults_in_the_tables_are_those_of_the_estimator() -> None:
+    from quadric.sklearn import QuadraticRegressor
+
+    parameters = inspect.signature(QuadraticRegressor).parameters
+    text = (DOCS / "estimators.md").read_text("utf-8") + (DOCS / "tables.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(rows) >= 10
+    for name, written in rows:
+        assert eval(written) == parameters[name].default, name
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
