@@ -34,10 +34,12 @@ class Branches(nn.Module):
         return self.fc((self.main(x) + self.downsample(x)).mean(-1))
 
 
-def test_the_trace() -> None:
-    model = Branches()
-    targets = find_targets(model)
-    seen = trace(model, targets, lambda: model(torch.randn(1, 2, 5)))
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_trace(device: str) -> None:
+    with torch.device(device):
+        model = Branches()
+        targets = find_targets(model)
+        seen = trace(model, targets, lambda: model(torch.randn(1, 2, 5)))
     assert [target.name for target in seen.order] == ["main", "downsample", "fc", "never"]
     assert seen.uncalled == {id(model.never)}
     assert seen.makes_output == {id(model.fc)}
@@ -46,13 +48,6 @@ def test_the_trace() -> None:
     assert [head.name for head in find_heads(model, targets, seen)] == ["fc"]
     # Without an example the last linear layer is another, with a name that is no head's.
     assert find_heads(model, targets, None) == []
-
-
-def test_the_trace_on_meta() -> None:
-    with torch.device("meta"):
-        model = Branches()
-        seen = trace(model, find_targets(model), lambda: model(torch.randn(1, 2, 5)))
-    assert seen.makes_output == {id(model.fc)}
 
 
 def test_selectors() -> None:
@@ -74,13 +69,6 @@ def test_selectors() -> None:
     chosen = Selector("include", lambda name, module: called.append((name, module)))
     assert not chosen.matches(["a", "b"], layer)
     assert called == [("a", layer), ("b", layer)]
-
-
-def test_ranks_of_layers_with_several_names() -> None:
-    assert rank_of({"second": 3}, ["first", "second"]) == 3
-    assert rank_of({"third": 3}, ["first", "second"]) is None
-    assert rank_of(lambda name: len(name), ["first", "second"]) == 5
-    assert rank_of(7, ["first"]) == 7
 
 
 def test_include_and_exclude() -> None:
@@ -198,6 +186,7 @@ def test_ranks_by_number_mapping_and_callable() -> None:
     assert ranks(3) == [3, 3]
     assert ranks({"2": 4}) == [9, 4]
     assert ranks(lambda name: 2 if name == "0" else None) == [2, 9]
+    assert rank_of({"second": 3}, ["first", "second"]) == 3  # any name of a layer
 
 
 class Tied(nn.Module):

@@ -112,14 +112,6 @@ def test_scores_do_not_depend_on_units() -> None:
     got = quadric.sensitivity(rescaled, mse, batches, rank=4)
     assert got["2"] == pytest.approx(expected["2"], rel=1e-9)
     assert got["0"] == pytest.approx(expected["0"], rel=1e-9)
-    # The raw gradient is ten thousand times another.
-    raw = []
-    for one in (model, rescaled):
-        converted = copy.deepcopy(one)
-        quadric.convert_(converted, rank=4, include=["2"])
-        mse(converted, batches[0]).backward()
-        raw.append(float(converted[2].eigenvalues.grad.norm()))
-    assert raw[1] / raw[0] == pytest.approx(100, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -245,31 +237,27 @@ def test_features_that_do_not_vary_score_nothing() -> None:
     assert scores["0"] == 0
 
 
-@pytest.mark.parametrize(
-    ("loss", "batches", "options", "error", "match"),
-    [
-        (mse, [], {}, ValueError, r"batches must hold at least one batch, got none"),
-        (lambda m, b: m(b[0]), None, {}, ValueError, r"got \(10, 2\): return one number"),
-        (lambda m, b: 1.0, None, {}, ValueError, r"got float: return one number"),
-        (lambda m, b: torch.ones(()), None, {}, ValueError, r"one without a gradient"),
-        (
-            lambda m, b: m(b[0]).sum() * torch.nan,
-            None,
-            {},
-            ValueError,
-            r"finite loss .*, got nan in batch 1",
-        ),
-        ("mse", None, {}, TypeError, r"loss_fn must be a function of \(model, batch\), got str"),
-        (mse, None, {"neuron": "fan"}, ValueError, r"must be one of eigen, shared, square, got"),
-        (mse, None, {"include": ["nope"]}, ValueError, r"at least one layer must match"),
-    ],
-)
-def test_bad_input(
-    loss: Any, batches: Any, options: dict[str, Any], error: type[Exception], match: str
-) -> None:
+def nan(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch[0]).sum() * torch.nan
+
+
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (mse, {"batches": []}, "batches must hold at least one batch, got none"),
+    (lambda m, b: m(b[0]), {}, r"got \(10, 2\): return one number"),
+    (lambda m, b: 1.0, {}, "got float: return one number"),
+    (lambda m, b: torch.ones(()), {}, "one without a gradient"),
+    (nan, {}, "finite loss .*, got nan in batch 1"),
+    ("mse", {}, r"loss_fn must be a function of \(model, batch\), got str"),
+    (mse, {"neuron": "fan"}, "must be one of eigen, shared, square, got"),
+    (mse, {"include": ["nope"]}, "at least one layer must match"),
+]
+
+
+@pytest.mark.parametrize(("loss", "options", "words"), MISTAKES)
+def test_mistakes_leave_the_model_alone(loss: Any, options: dict[str, Any], words: str) -> None:
     model = net()
     before = snapshot(model)
-    with pytest.raises(error, match=match):
-        quadric.sensitivity(model, loss, data() if batches is None else batches, **options)
+    with pytest.raises((ValueError, TypeError), match=words):
+        quadric.sensitivity(model, loss, **{"batches": data(), **options})
     assert_untouched(model, before)
     assert not any(m._forward_hooks for m in model.modules())

@@ -83,15 +83,6 @@ def test_param_groups_in_a_run(tmp_path: Path) -> None:
         torch.testing.assert_close(value, other, msg=key)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_trainers_own_groups_decay_eigenvalues(tmp_path: Path) -> None:
-    """Why the optimizer is given: without it the eigenvalues are pulled to zero."""
-    model = converted()
-    made = trainer(model, tmp_path).create_optimizer()
-    layer = next(iter(quadratic_layers(model).values()))
-    assert group_of(made, layer.eigenvalues)["weight_decay"] == 0.1
-
-
 @pytest.mark.parametrize("name", ["BERT", "GPT-2"])
 def test_a_checkpoint_is_called_what_it_is(name: str, tmp_path: Path) -> None:
     model = converted(name)

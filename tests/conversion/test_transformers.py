@@ -5,7 +5,6 @@ One file, because the import of transformers takes seconds.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -76,30 +75,6 @@ def test_the_same_function_before_and_after(name: str) -> None:
         assert dead < (0.5 if name == "T5" else 1e-9), layer_name  # T5 has ReLU
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_saving_and_loading(name: str, tmp_path: Path) -> None:
-    model, inputs = build(name)
-    quadric.convert_(model, rank=4)
-    curve_(model).eval()
-    expected = model(**inputs).logits
-    quadric.save(model, tmp_path / "model.safetensors")
-    plain, _ = build(name)
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter.add_(0.1)
-    quadric.load_(plain, tmp_path / "model.safetensors")
-    torch.testing.assert_close(plain.eval()(**inputs).logits, expected)
-    twin = copy.deepcopy(plain)
-    twin.load_state_dict(model.state_dict())
-    torch.testing.assert_close(twin(**inputs).logits, expected)
-    # The adapter brings the squares to the weights that the plain model has.
-    quadric.save(model, tmp_path / "adapter.safetensors", only="quadratic")
-    onto, _ = build(name)
-    assert (onto.eval()(**inputs).logits - expected).abs().max() > 1e-3
-    quadric.load_(onto, tmp_path / "adapter.safetensors")
-    torch.testing.assert_close(onto(**inputs).logits, expected)
-
-
 def test_gpt2_reverts_to_its_own_layers() -> None:
     model, inputs = build("GPT-2")
     expected = run(model, inputs)
@@ -113,15 +88,6 @@ def test_gpt2_reverts_to_its_own_layers() -> None:
         assert torch.equal(value, state[key]), key
     for got, value in zip(run(model, inputs), expected, strict=True):
         torch.testing.assert_close(got, value)
-
-
-def test_frozen_transposed_weights_stay_frozen() -> None:
-    model, _ = build("GPT-2")
-    model.transformer.h[0].mlp.c_fc.weight.requires_grad_(False)
-    for change in (quadric.convert_, quadric.revert_):
-        change(model)
-        mlp = model.transformer.h[0].mlp
-        assert (mlp.c_fc.weight.requires_grad, mlp.c_proj.weight.requires_grad) == (False, True)
 
 
 def test_tied_embeddings_stay_tied_with_a_converted_head() -> None:

@@ -12,44 +12,6 @@ from torch import Tensor, nn
 import quadric
 
 
-class Counting(nn.Module):
-    """Replaces a buffer in its forward pass, and returns what has a field called values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 20), nn.Linear(20, 20)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, input: Tensor) -> object:
-        self.calls = self.calls + 1
-        return self.second(self.first(input)).topk(2)
-
-
-def test_an_example_run_leaves_replaced_buffers_and_reads_named_tuples() -> None:
-    model = Counting()
-    before = model.calls
-    report = quadric.convert_(model, example_inputs=torch.randn(3, 4))
-    assert report.names == ["first", "second"]
-    assert model.calls is before
-    assert float(model.calls) == 0
-
-
-def test_private_attributes_move_along() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 20), nn.Linear(20, 3)
-            self.a._scale = 3.0  # type: ignore[assignment]
-
-        def forward(self, input: Tensor) -> Tensor:
-            return self.b(self.a(input) * self.a._scale)
-
-    model, input = Scaled(), torch.randn(2, 4)
-    expected = model(input)
-    assert quadric.convert_(model).names == ["a", "b"]
-    torch.testing.assert_close(model(input), expected)
-
-
 def test_a_weight_that_changes_when_it_is_read_is_not_read() -> None:
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
     before = copy.deepcopy(model.state_dict())
