@@ -139,7 +139,7 @@ ORDER: dict[str, list[str]] = {
         "fitting",
         "__init__",
         "named",
-        "checkpoints",
+        "weight_files",
     ],
     "data": [
         "units",
@@ -165,7 +165,7 @@ ORDER: dict[str, list[str]] = {
         "lines",
         "tokenizer",
         "sentences",
-        "batches",
+        "token_batches",
         "corpus",
         "wmt14",
         "scores",

@@ -68,7 +68,7 @@ def export(
             return
         what = from_run(source, code or [], **options.place(data_dir))
     else:
-        from quadric.models.checkpoints import parse_options, saved_network
+        from quadric.models.weight_files import parse_options, saved_network
 
         what = saved_network(source, model, input, parse_options(set_ or []), code or [])
     result = deploy(

@@ -69,7 +69,7 @@ def convert(
 
     Example: quadric convert resnet18.pth --model resnet18 --rank 9 -o quadratic.safetensors
     """
-    from quadric.models.checkpoints import convert_checkpoint
+    from quadric.models.weight_files import convert_checkpoint
 
     report = convert_checkpoint(
         checkpoint, out, model, neuron, rank, include, exclude, first, head, input, set_

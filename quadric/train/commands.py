@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quadric.errors import FileError, InputError
-from quadric.models.checkpoints import parse_selection
+from quadric.models.weight_files import parse_selection
 from quadric.runs.groups import ENVIRONMENT_FIELDS, group
 from quadric.runs.reading import read_runs
 from quadric.runs.tables import bleu_table, final_report, group_table, to_json

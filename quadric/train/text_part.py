@@ -13,9 +13,9 @@ from quadric import data as datasets
 from quadric import models
 from quadric.data.batches import Batches, make_generator
 from quadric.data.text import TextData
-from quadric.data.text.batches import Pairs, TokenBatches
 from quadric.data.text.lines import inspect_pair, read_lines
 from quadric.data.text.sentences import from_lists
+from quadric.data.text.token_batches import Pairs, TokenBatches
 from quadric.errors import InputError
 from quadric.train.recipe import Recipe
 from quadric.train.training_data import LIMIT_SEED, TrainingData

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import quadric
 from quadric.cli.app import app
-from quadric.models.checkpoints import read_checkpoint
+from quadric.models.weight_files import read_checkpoint
 from tests.networks import quadratic_layers
 
 NETS = """
@@ -269,7 +269,7 @@ def test_the_outer_names_of_wrappers_are_taken_off_only_if_the_network_has_none(
 
 
 def test_a_checkpoint_that_stores_shared_weights_once() -> None:
-    from quadric.models.checkpoints import fill_
+    from quadric.models.weight_files import fill_
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight

@@ -23,9 +23,9 @@ import torch
 
 from quadric.data.batches import make_generator
 from quadric.data.files import cache_directory, directory
-from quadric.data.text.batches import Pairs
 from quadric.data.text.lines import TextFile, inspect_pair, read_pairs
 from quadric.data.text.sentences import SentenceWriter, open_sentences
+from quadric.data.text.token_batches import Pairs
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
 from quadric.errors import InputError
 from quadric.support.writing import DISK, naming, sync

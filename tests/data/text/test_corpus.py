@@ -159,7 +159,7 @@ GROWTH = """
 import re, sys
 from pathlib import Path
 from quadric.data.text import corpus
-from quadric.data.text.batches import TokenBatches
+from quadric.data.text.token_batches import TokenBatches
 corpus.SAMPLE = 2000
 found = corpus.load(Path(sys.argv[1]), vocabulary=400)
 assert sum(len(source) for (source, _), _ in TokenBatches(found.train, 4096, seed=0))

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from quadric.data.text.batches import Pairs, TokenBatches
 from quadric.data.text.sentences import SentenceWriter, from_lists, open_sentences
+from quadric.data.text.token_batches import Pairs, TokenBatches
 
 
 def pairs(count: int = 200) -> Pairs:
