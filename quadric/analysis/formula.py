@@ -114,12 +114,12 @@ def to_sympy(
     outputs = None
     if exact:
         _check_terms(linear, inputs)
-        outputs = _compose(sp, steps, symbols, scale, digits)
+        outputs = _expressions(sp, _compose(sp, steps, symbols, scale), digits)
     layers = {}
     for place, (name, layer) in enumerate(linear):
         count = int(layer.in_features)  # type: ignore[arg-type]
         own = symbols if place == 0 else sp.symbols(f"x0:{count}", real=True)
-        layers[name] = _layer(sp, layer, own, digits)
+        layers[name] = _expressions(sp, _compose(sp, [(name, layer)], own, None), digits)
     return Formula(symbols, outputs, layers)
 
 
@@ -176,63 +176,44 @@ def _check_terms(layers: Sequence[tuple[str, nn.Module]], inputs: int) -> None:
         )
 
 
-def _layer(
-    sp: Any, layer: nn.Module, inputs: Sequence[Any], digits: int | None
-) -> tuple[sympy.Expr, ...]:
-    """The outputs of one layer as polynomials of its inputs."""
-    found = []
-    for matrix, weight, bias in zip(*(t.tolist() for t in dense_form(layer)), strict=True):
-        terms = [(bias, sp.Integer(1)), *zip(weight, inputs, strict=True)]
-        for i, row in enumerate(matrix):
-            # Half of a product's factor stands above, half below the diagonal.
-            products = [
-                (2 * row[j], inputs[i] * inputs[j]) for j in range(i + 1, len(row)) if row[j]
-            ]
-            terms += [(row[i], inputs[i] ** 2), *products]
-        found.append(_sum(sp, terms, digits))
-    return tuple(found)
-
-
 def _compose(
     sp: Any,
     steps: Sequence[tuple[str, nn.Module]],
     symbols: Sequence[Any],
     scale: Standardization | None,
-    digits: int | None,
-) -> tuple[sympy.Expr, ...]:
+) -> list[Any]:
     """All layers one after another, multiplied out as polynomials."""
     values = [sp.Poly(symbol, *symbols, domain="RR") for symbol in symbols]
     if scale is not None:
         pairs = zip(values, scale.input_mean.tolist(), scale.input_std.tolist(), strict=True)
         values = [(x - mean) * (1 / deviation) for x, mean, deviation in pairs]
     for _, layer in steps:
-        if isinstance(layer, nn.BatchNorm1d):
-            values = _normalized(layer, values)
-            continue
-        matrices, weights, biases = dense_form(layer)
-        products = {}
-        for i, j in (matrices.abs().sum(0) > 0).nonzero().tolist():
-            if i <= j:
-                products[i, j] = values[i] * values[j]
-        found = []
-        for m, w, c in zip(matrices.tolist(), weights.tolist(), biases.tolist(), strict=True):
-            total = sp.Poly(c, *symbols, domain="RR")
-            for factor, value in zip(w, values, strict=True):
-                total += value * factor
-            for (i, j), product in products.items():
-                total += product * ((m[i][j] + m[j][i]) / (2 if i == j else 1))
-            found.append(total)
-        values = found
+        normal = isinstance(layer, nn.BatchNorm1d)
+        values = _normalized(layer, values) if normal else _outputs(sp, layer, values)  # type: ignore[arg-type]
     if scale is not None:
         mean, deviation = scale.target_mean.flatten(), scale.target_std.flatten()
         pairs = zip(values, mean.tolist(), deviation.tolist(), strict=True)
         values = [y * deviation + mean for y, mean, deviation in pairs]
+    return values
 
-    def monomial(powers: Sequence[int]) -> Any:
-        return sp.prod([x**p for x, p in zip(symbols, powers, strict=True)])
 
-    terms = [[(factor, monomial(powers)) for powers, factor in y.terms()] for y in values]
-    return tuple(_sum(sp, each, digits) for each in terms)
+def _outputs(sp: Any, layer: nn.Module, values: Sequence[Any]) -> list[Any]:
+    """The outputs of one layer, its inputs being polynomials."""
+    matrices, weights, biases = dense_form(layer)
+    products = {
+        (i, j): values[i] * values[j]
+        for i, j in (matrices.abs().sum(0) > 0).nonzero().tolist()
+        if i <= j
+    }
+    outputs = []
+    for m, w, c in zip(matrices.tolist(), weights.tolist(), biases.tolist(), strict=True):
+        total = sp.Poly(c, *values[0].gens, domain="RR")
+        for factor, value in zip(w, values, strict=True):
+            total += value * factor
+        for (i, j), product in products.items():
+            total += product * ((m[i][j] + m[j][i]) / (2 if i == j else 1))
+        outputs.append(total)
+    return outputs
 
 
 def _normalized(layer: nn.BatchNorm1d, values: Sequence[Any]) -> list[Any]:
@@ -251,10 +232,15 @@ def _normalized(layer: nn.BatchNorm1d, values: Sequence[Any]) -> list[Any]:
     return [value * a + b for value, a, b in rows]
 
 
-def _sum(sp: Any, terms: Sequence[tuple[float, Any]], digits: int | None) -> Any:
-    """The sum of factors and monomials; each factor rounded to so many significant digits."""
-    terms = [(float(factor), monomial) for factor, monomial in terms]
-    if digits is not None:
-        terms = [(float(f"{factor:.{digits}g}"), monomial) for factor, monomial in terms]
-    number = sp.Float if digits is None else lambda value: sp.Float(value, digits)
-    return sp.Add(*(number(factor) * monomial for factor, monomial in terms if factor))
+def _expressions(sp: Any, polynomials: Sequence[Any], digits: int | None) -> tuple[Any, ...]:
+    """Sums of factors and monomials; each factor rounded to so many significant digits."""
+
+    def term(powers: Sequence[int], factor: Any, symbols: Sequence[Any]) -> Any:
+        monomial = sp.prod([x**p for x, p in zip(symbols, powers, strict=True)])
+        number = float(factor) if digits is None else float(f"{float(factor):.{digits}g}")
+        return (sp.Float(number) if digits is None else sp.Float(number, digits)) * monomial
+
+    return tuple(
+        sp.Add(*(term(powers, factor, y.gens) for powers, factor in y.terms() if factor))
+        for y in polynomials
+    )

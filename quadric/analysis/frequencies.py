@@ -94,6 +94,16 @@ def _summary(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.fmean(values), "std": spread}
 
 
+VERDICTS = {
+    "yes": "The claim that quadratic responses hold low frequencies holds for this network",
+    "no": "The claim that quadratic responses hold low frequencies does not hold for this network",
+    "in part": "The claim that quadratic responses hold low frequencies holds only in part for "
+    "this network",
+    "unclear": "No clear difference was found between the frequencies of quadratic and linear "
+    "responses of this network",
+}
+
+
 def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
     """Whether the claim holds for a network, in numbers and in one sentence.
 
@@ -102,23 +112,22 @@ def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
     less on average. If nothing is clear, neither on average nor that it is more in a layer, no
     difference was found. Otherwise it holds in part.
     """
-    measured = {name: found for name, found in layers.items() if found.pairs}
+    measured = [each.pairs for each in layers.values() if each.pairs]
     if not measured:
-        reason = next((found.reason for found in layers.values()), "there is no such layer")
+        reason = next((each.reason for each in layers.values()), "there is no such layer")
         sentence = (
             "The claim that quadratic responses hold low frequencies was not measured: no "
             f"convolutional layer with both parts ({reason})."
         )
         return {"holds": None, "sentence": sentence}
-    found = {name: each.to_dict() for name, each in measured.items()}
-    clear = [d["difference"] for d in found.values() if d["difference"]["is_clear"]]
-    more, less = (sum(sign * d["mean"] > 0 for d in clear) for sign in (1, -1))
+    gaps = [mean_difference([b - a for a, b in pairs.values()]) for pairs in measured]
+    more, less = (sum(gap.is_clear and sign * gap.mean > 0 for gap in gaps) for sign in (1, -1))
     # Every picture counts once: its mean over the layers in which it has both parts.
-    gaps: dict[int, list[float]] = {}
-    for each in measured.values():
-        for i, (linear, quadratic) in each.pairs.items():
-            gaps.setdefault(i, []).append(quadratic - linear)
-    overall = mean_difference([statistics.fmean(values) for values in gaps.values()])
+    pictures: dict[int, list[float]] = {}
+    for pairs in measured:
+        for i, (linear, quadratic) in pairs.items():
+            pictures.setdefault(i, []).append(quadratic - linear)
+    overall = mean_difference([statistics.fmean(values) for values in pictures.values()])
     holds = "in part"
     if overall.is_clear and overall.mean < 0:
         holds = "no"
@@ -126,33 +135,25 @@ def verdict(layers: Mapping[str, Frequencies]) -> dict[str, Any]:
         holds = "yes"
     elif not overall.is_clear and not more:
         holds = "unclear"
-    words = {
-        "yes": "The claim that quadratic responses hold low frequencies holds for this network",
-        "no": "The claim that quadratic responses hold low frequencies does not hold for this "
-        "network",
-        "in part": "The claim that quadratic responses hold low frequencies holds only in part for "
-        "this network",
-        "unclear": "No clear difference was found between the frequencies of quadratic and linear "
-        "responses of this network",
-    }[holds]
-    means = [
-        statistics.fmean(d[part]["mean"] for d in found.values())
-        for part in ("linear", "quadratic")
-    ]
+    linear, quadratic = (
+        statistics.fmean(
+            statistics.fmean(pair[part] for pair in pairs.values()) for pairs in measured
+        )
+        for part in (0, 1)
+    )
     width = "" if overall.half_width is None else f" ± {overall.half_width:.3f}"
-    rest = len(measured) - more - less
     sentence = (
-        f"{words}: {means[1]:.3f} of the quadratic responses' energy is at low frequencies, "
-        f"{means[0]:.3f} of the linear ones' (difference {overall.mean:+.3f}{width}, 95 % "
-        f"interval over {len(gaps)} pictures); clearly more in {more} of {len(measured)} layers, "
-        f"clearly less in {less}, no clear difference in {rest}."
+        f"{VERDICTS[holds]}: {quadratic:.3f} of the quadratic responses' energy is at low "
+        f"frequencies, {linear:.3f} of the linear ones' (difference {overall.mean:+.3f}{width}, "
+        f"95 % interval over {len(pictures)} pictures); clearly more in {more} of {len(measured)} "
+        f"layers, clearly less in {less}, no clear difference in {len(measured) - more - less}."
     )
     return {
         "holds": holds,
         "layers": len(measured),
         "more": more,
         "less": less,
-        "pictures": len(gaps),
+        "pictures": len(pictures),
         "difference": overall.to_dict(),
         "sentence": sentence,
     }

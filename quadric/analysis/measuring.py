@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,31 +46,45 @@ def measure(
     quadratic = {n: m for n, m in named.items() if isinstance(m, QuadraticLayer)}
     maps = {n: m for n, m in quadratic.items() if isinstance(m, NeuronConv)}
     chosen = _chosen(maps, layers) if shown is not None else []
-    batches = -(-data.count // 64)
-    total = len(named) + batches + (data.columns is not None) + bool(chosen)
+    steps = -(-data.count // 64)
+    total = len(named) + steps + (data.columns is not None) + bool(chosen)
 
     def told(what: str, done: int = 1) -> None:
         if progress is not None:
             progress(done, what, total)
 
-    told("running the network", 0)
     frequencies = {name: Frequencies(cutoff) for name in maps}
-    order: dict[str, None] = {}
-    shares = _pass(model, data, named, maps, frequencies, order, told)
-    found: dict[str, Any] = {"version": ANALYSIS_VERSION, "samples": data.count, "layers": []}
-    for name in sorted(named, key=lambda n: list(order).index(n) if n in order else len(order)):
+    order: dict[str, int] = {}
+
+    def see(name: str, layer: Any, inputs: Any) -> None:
+        order.setdefault(name, len(order))
+        if name in maps:
+            frequencies[name].see(layer, *layer.responses(inputs)[:2])
+
+    def batches() -> Iterator[Any]:
+        for batch in data.batches():
+            yield batch
+            told("running the network")
+
+    told("running the network", 0)
+    shares = QuadraticShare({}, {})
+    if quadratic:
+        with watched(named, see):
+            shares = quadratic_share(model, batches())
+    measured = []
+    for name in sorted(named, key=lambda name: order.get(name, len(order))):
         told(f"parameters of {name}")
         layer = named[name]
         facts: dict[str, Any] = {"name": name, "neuron": getattr(layer, "neuron", "linear")}
         facts |= {"rank": getattr(layer, "rank", None), **parameters(layer)}
-        measured = shares.get(name)
-        facts["share"] = None if measured is None else measured.share
-        facts["correlation"] = None if measured is None else measured.correlation
+        share = shares.get(name)
+        facts |= {key: getattr(share, key, None) for key in ("share", "correlation")}
         if name in shares.unmeasured:
             facts["notes"].append(f"no quadratic share: {shares.unmeasured[name]}")
         if name in frequencies:
             facts["low_frequency"] = frequencies[name].to_dict()
-        found["layers"].append(facts)
+        measured.append(facts)
+    found: dict[str, Any] = {"version": ANALYSIS_VERSION, "samples": data.count, "layers": measured}
     if maps:
         found["low_frequency"] = {"cutoff": cutoff, **verdict(frequencies)}
     if data.columns is not None:
@@ -77,8 +92,25 @@ def measure(
         found["couplings"] = couplings(model, data)
     if chosen and shown is not None:
         told("responses")
-        found["responses"] = _responses(model, shown, maps, chosen, shares, data)
+        found["responses"] = _responses(model, shown, {n: maps[n] for n in chosen}, shares, data)
     return found
+
+
+@contextmanager
+def watched(
+    layers: Mapping[str, nn.Module], see: Callable[[str, Any, Any], None]
+) -> Iterator[None]:
+    """Tells of each call of some layers: the name, the layer and its input."""
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda layer, args, output: see(name, layer, args[0])
+
+    hooks = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -99,88 +131,31 @@ def _chosen(maps: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> list
     return list(wanted)
 
 
-def _pass(
-    model: nn.Module,
-    data: Samples,
-    named: Mapping[str, nn.Module],
-    maps: Mapping[str, nn.Module],
-    frequencies: Mapping[str, Frequencies],
-    order: dict[str, None],
-    told: Callable[[str], None],
-) -> QuadraticShare:
-    """Runs all batches once; hooks see what they need."""
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(layer: Any, args: Any) -> None:
-            order.setdefault(name)
-
-        return hook
-
-    def see(name: str) -> Callable[..., None]:
-        def hook(layer: Any, args: Any, output: Any) -> None:
-            linear, quadratic, _ = layer.responses(args[0])
-            frequencies[name].see(layer, linear, quadratic)
-
-        return hook
-
-    def batches() -> Iterator[Any]:
-        for batch in data.batches():
-            yield batch
-            told("running the network")
-
-    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in named.items()]
-    hooks += [layer.register_forward_hook(see(name)) for name, layer in maps.items()]
-    try:
-        if any(isinstance(layer, QuadraticLayer) for layer in named.values()):
-            return quadratic_share(model, batches())
-        for name in named:
-            order.setdefault(name)
-        return QuadraticShare({}, {})
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _responses(
     model: nn.Module,
     shown: Tensor,
-    maps: Mapping[str, nn.Module],
-    chosen: Sequence[str],
+    layers: Mapping[str, nn.Module],
     shares: QuadraticShare,
     data: Samples,
 ) -> dict[str, Any]:
-    """The responses of the chosen layers to some pictures, as small pictures of bytes."""
-    parts: dict[str, tuple[Tensor, Tensor]] = {}
+    """The responses of some layers to some pictures, as small pictures of bytes."""
+    parts: dict[str, tuple[Tensor, ...]] = {}
 
-    def see(name: str) -> Callable[..., None]:
-        def hook(layer: Any, args: Any, output: Any) -> None:
-            linear, quadratic, _ = layer.responses(args[0])
-            parts[name] = (linear.float(), quadratic.float())
+    def see(name: str, layer: Any, inputs: Tensor) -> None:
+        parts[name] = tuple(part.float() for part in layer.responses(inputs)[:2])
 
-        return hook
-
-    hooks = [maps[name].register_forward_hook(see(name)) for name in chosen]
-    try:
-        with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with watched(layers, see):
             model(shown.to(next(model.parameters()).device))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    layers = []
-    for name in chosen:
+    kept = []
+    for name in layers:
         # A layer may not be called; of sounds and volumes there is no picture.
-        if name not in parts or parts[name][0].dim() != 4:
-            continue
-        neuron = _most_quadratic(shares, name)
-        layers.append(
-            {
-                "name": name,
-                "neuron": neuron,
-                "linear": [_picture(picture[neuron]) for picture in parts[name][0]],
-                "quadratic": [_picture(picture[neuron]) for picture in parts[name][1]],
-            }
-        )
-    return {"pictures": [_input_picture(p, data) for p in shown.float()], "layers": layers}
+        if name in parts and parts[name][0].dim() == 4:
+            neuron = _most_quadratic(shares, name)
+            linear, quadratic = ([_picture(p[neuron]) for p in part] for part in parts[name])
+            about = {"name": name, "neuron": neuron}
+            kept.append(about | {"linear": linear, "quadratic": quadratic})
+    return {"pictures": [_input_picture(p, data) for p in shown.float()], "layers": kept}
 
 
 def _most_quadratic(shares: QuadraticShare, name: str) -> int:
@@ -213,18 +188,14 @@ def _input_picture(picture: Tensor, data: Samples) -> dict[str, Any]:
     """An input as it looked before it was normalized, as far as that is known."""
     picture = picture.cpu()
     if data.normalization is not None:
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in _statistics(data))
+        known = data.normalization
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (known.mean, known.std))
         picture = (picture * std + mean).clamp(0, 1)
     else:
         low, high = float(picture.min()), float(picture.max())
         picture = (picture - low) / ((high - low) or 1.0)
     small = _shrunk(picture)
     return _bytes((small[:3] if len(small) >= 3 else small[:1]) * 255)
-
-
-def _statistics(data: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    assert data.normalization is not None
-    return data.normalization.mean, data.normalization.std
 
 
 def _bytes(levels: Tensor) -> dict[str, Any]:

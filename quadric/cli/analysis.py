@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from typer import Argument, Option
@@ -62,7 +61,8 @@ def analyze(
             )
         one.save(run / "analysis.json")
         (finished,), _ = read_runs(run / "result.json")
-        files, _ = draw([replace(finished, analysis=one)], list(OF_ANALYSES), run / "analysis")
+        finished.analysis = one
+        files, _ = draw([finished], list(OF_ANALYSES), run / "analysis")
         written = "\n".join(str(file) for file in (run / "analysis.json", *files))
         texts.append(f"{run}\n\n{one}\n\n{written}")
         analyses.append(dict(one))

@@ -138,9 +138,10 @@ def group(runs: Sequence[RunResult]) -> list[RunGroup]:
                 )
     made = []
     for key, by_seed in groups.items():
-        alike = tuple(by_seed[seed] for seed in sorted(by_seed))
-        settings = {k: v for k, v in alike[0].settings.items() if k not in left_out[key]}
-        made.append(RunGroup(alike, settings))
+        sorted_runs = tuple(by_seed[seed] for seed in sorted(by_seed))
+        settings = sorted_runs[0].settings
+        kept = {name: value for name, value in settings.items() if name not in left_out[key]}
+        made.append(RunGroup(sorted_runs, kept))
     return made
 
 

@@ -10,7 +10,6 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,39 +26,38 @@ _NEEDED = ("recipe", "neuron", "seed", "status", "settings")
 _TEXTS = ("recipe", "neuron", "status", "dataset", "model", "command")
 
 
-@dataclass(frozen=True, eq=False)
 class RunResult:
     """One finished run.
 
     Attributes:
         name: of its directory or file.
-        values: all that result.json holds.
+        values: all that result.json holds; what every table shows is an attribute, too.
         metric: what it is judged by.
         path: its run directory, or a result file of another name; None for given values.
         analysis: the content of analysis.json, or None.
     """
 
-    name: str
-    values: dict[str, Any] = field(repr=False)
-    metric: Metric
-    path: Path | None = None
-    analysis: dict[str, Any] | None = field(default=None, repr=False)
-
-    recipe: str = field(init=False)
-    dataset: str = field(init=False)
-    model: str = field(init=False)
-    neuron: str = field(init=False)
-    rank: int | None = field(init=False)
-    seed: int = field(init=False)
-    params: float | None = field(init=False)
-    macs: float | None = field(init=False)
-    settings: dict[str, Any] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for key in ("recipe", "neuron", "seed", "rank", "params", "macs", "settings"):
-            object.__setattr__(self, key, self.values.get(key))
-        for key in ("dataset", "model"):
-            object.__setattr__(self, key, self.values.get(key) or "?")
+    def __init__(
+        self,
+        name: str,
+        values: dict[str, Any],
+        path: Path | None = None,
+        analysis: Mapping[str, Any] | None = None,
+    ) -> None:
+        metric = metric_of(values)
+        assert metric is not None  # `read_runs` looks
+        self.name, self.values, self.path, self.analysis = name, values, path, analysis
+        self.metric = metric
+        self.recipe: str = values["recipe"]
+        self.dataset: str = values.get("dataset") or "?"
+        self.model: str = values.get("model") or "?"
+        self.neuron: str = values["neuron"]
+        self.rank: int | None = values.get("rank")
+        self.seed: int = values["seed"]
+        self.params: float | None = values.get("params")
+        self.macs: float | None = values.get("macs")
+        self.settings: dict[str, Any] = values["settings"]
+        self.epochs: list[dict[str, Any]] = values.get("epochs") or []
 
     @property
     def label(self) -> str:
@@ -93,11 +91,6 @@ class RunResult:
         by_layer = share.values() if isinstance(share, Mapping) else [share]
         known = [value for value in by_layer if value is not None]
         return statistics.fmean(known) if known else None
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """One record per epoch."""
-        return self.values.get("epochs") or []
 
     def curve(self, part: str, what: str) -> list[tuple[float, float | None]]:
         """A number of each epoch, `what` being score or loss: (epoch, value or None)."""
@@ -183,19 +176,19 @@ def _read_file(file: Path, runs: list[RunResult], notes: list[str]) -> None:
     own = file.name == "result.json"
     # In a folder of result files, NAME.analysis.json stands beside NAME.json.
     beside = file.with_name("analysis.json" if own else f"{file.stem}.analysis.json")
-    name = file.absolute().parent.name if own else file.stem
+    values = _content(file, notes)
+    if values is not None:
+        analysis = _content(beside, notes) if beside.is_file() else None
+        name = file.absolute().parent.name if own else file.stem
+        _add(runs, notes, name, values, analysis, file)
+
+
+def _content(file: Path, notes: list[str]) -> dict[str, Any] | None:
     try:
-        values = read_json(file)
+        return read_json(file)
     except InputError as error:
         notes.append(f"{error}: it was left out")
-        return
-    analysis = None
-    if beside.is_file():
-        try:
-            analysis = read_json(beside)
-        except InputError as error:
-            notes.append(f"{error}: it was left out")
-    _add(runs, notes, name, values, analysis, file)
+        return None
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -221,21 +214,24 @@ def _add(
 ) -> None:
     values = finite({key: value for key, value in result.items() if key != "analysis"})
     where = name if file is None else str(file)
-    metric = metric_of(values)
     fault = _missing(values) or wrong_field(values)
-    if fault is not None or metric is None:
+    if fault is not None:
         notes.append(f"{where} is not the result of a run, {fault}: it was left out")
         return
-    if analysis is not None:
+    if analysis is not None and not _is_known(analysis):
         version = analysis.get("version") if isinstance(analysis, Mapping) else None
-        if version != ANALYSIS_VERSION or not isinstance(analysis.get("layers"), list):
-            notes.append(
-                f"the analysis of {where} is of version {version!r}, it was left out: make it "
-                "again with quadric analyze"
-            )
-            analysis = None
+        notes.append(
+            f"the analysis of {where} is of version {version!r}, it was left out: make it again "
+            "with quadric analyze"
+        )
+        analysis = None
     path = file.parent if file is not None and file.name == "result.json" else file
-    runs.append(RunResult(name, values, metric, path, analysis))
+    runs.append(RunResult(name, values, path, analysis))
+
+
+def _is_known(analysis: Any) -> bool:
+    known = isinstance(analysis, Mapping) and analysis.get("version") == ANALYSIS_VERSION
+    return known and isinstance(analysis.get("layers"), list)
 
 
 def _missing(values: Mapping[str, Any]) -> str | None:
