@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quadric.train.evaluation import evaluate as evaluate
-    from quadric.train.interface import Result as Result
-    from quadric.train.interface import load as load
-    from quadric.train.interface import results as results
-    from quadric.train.interface import run as run
-    from quadric.train.interface import sweep as sweep
+    from quadric.train.api import Result as Result
+    from quadric.train.api import load as load
+    from quadric.train.api import results as results
+    from quadric.train.api import run as run
+    from quadric.train.api import sweep as sweep
     from quadric.train.translating import translator as translator
 else:
-    _HOMES = {name: "interface" for name in ("Result", "load", "results", "run", "sweep")}
+    _HOMES = {name: "api" for name in ("Result", "load", "results", "run", "sweep")}
     _HOMES |= {"evaluate": "evaluation", "translator": "translating"}
     __all__ = sorted(_HOMES)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quadric.errors import InputError
 from quadric.saving import load_, save
 from quadric.train.directory import RunDirectory
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.recipe import Recipe
 
 

@@ -22,7 +22,7 @@ from quadric.support.writing import whole_file
 from quadric.train.averaging import LastWeights
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_numbers, log_settings
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.recipe import Recipe
 from quadric.train.tasks import Task
 

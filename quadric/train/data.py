@@ -27,8 +27,8 @@ from quadric.errors import InputError
 from quadric.train.recipe import Recipe
 from quadric.train.run_code import function_of
 from quadric.train.tasks import Classification, Loss, Regression
-from quadric.train.text_part import TextPart
-from quadric.train.training_data import TrainingData as TrainingData
+from quadric.train.text_run_data import TextRunData
+from quadric.train.run_data import RunData as RunData
 from quadric.train.translation import Vocabulary
 
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
@@ -38,7 +38,7 @@ TABLE_BATCH = 4096
 GIVEN = "given:"
 
 
-class PicturePart(TrainingData):
+class PictureRunData(RunData):
     """Pictures with labels, from memory or from folders."""
 
     def __init__(self, recipe: Recipe, data: ImageData | FolderData) -> None:
@@ -77,7 +77,7 @@ class FlatBatches:
             yield pictures.flatten(1), labels
 
 
-class TablePart(TrainingData):
+class TableRunData(RunData):
     """Rows of numbers with a number to predict, standardized by the training rows."""
 
     def __init__(self, recipe: Recipe, data: TableData) -> None:
@@ -95,7 +95,7 @@ class TablePart(TrainingData):
         return {"in_features": self.data.num_inputs, "out_features": 1}
 
 
-class OwnPart(TrainingData):
+class UserRunData(RunData):
     """Samples of a user's own: classes, or numbers as they are."""
 
     def __init__(self, recipe: Recipe, data: UserDataset) -> None:
@@ -123,11 +123,11 @@ class OwnPart(TrainingData):
         return FlatBatches(batches) if self.flat else batches
 
 
-def kept_data(recipe: Recipe, folder: Path) -> TrainingData | None:
+def kept_data(recipe: Recipe, folder: Path) -> RunData | None:
     """The data of a trained run as far as the run directory has it; None if it has none."""
     if recipe.dataset not in datasets.TEXTS:
         return None
-    return TextPart(recipe, None, Vocabulary.read(folder))
+    return TextRunData(recipe, None, Vocabulary.read(folder))
 
 
 def takes_rows(recipe: Recipe) -> bool:
@@ -156,16 +156,16 @@ def own_loss(recipe: Recipe) -> Loss | None:
 
 
 # What is trained on each kind of data.
-_KINDS: dict[type, Callable[[Recipe, Any], TrainingData]] = {
-    ImageData: PicturePart,
-    FolderData: PicturePart,
-    TableData: TablePart,
-    UserDataset: OwnPart,
-    TextData: TextPart,
+_KINDS: dict[type, Callable[[Recipe, Any], RunData]] = {
+    ImageData: PictureRunData,
+    FolderData: PictureRunData,
+    TableData: TableRunData,
+    UserDataset: UserRunData,
+    TextData: TextRunData,
 }
 
 
-def load_data(recipe: Recipe, data: DataSet | None = None) -> TrainingData:
+def load_data(recipe: Recipe, data: DataSet | None = None) -> RunData:
     """Loads the data of a recipe."""
     if data is None and recipe.dataset.startswith(GIVEN):
         raise InputError(

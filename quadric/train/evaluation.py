@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from quadric.counting.cost import cost
 from quadric.data.batches import Batches
-from quadric.train.data import TrainingData
+from quadric.train.data import RunData
 from quadric.train.monitors import LargestActivation
 from quadric.train.network import device_of, load_run, memory_format
 from quadric.train.tasks import Task
@@ -66,7 +66,7 @@ def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return moved(inputs), targets.to(device)
 
 
-def count(network: nn.Module, data: TrainingData) -> dict[str, int]:
+def count(network: nn.Module, data: RunData) -> dict[str, int]:
     """Parameters, and multiply-accumulates for one input."""
     report = cost(network, *data.example_inputs())
     found = {"params": report.params, "macs": report.macs}

@@ -17,11 +17,11 @@ from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.exporting.step_files import export_steps
 from quadric.support.writing import whole_file
-from quadric.train.data import PicturePart, TablePart, TrainingData
+from quadric.train.data import PictureRunData, TableRunData, RunData
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
-from quadric.train.text_part import TextPart
+from quadric.train.text_run_data import TextRunData
 
 _SCALE = dataclasses.fields(Standardization)
 
@@ -37,7 +37,7 @@ def from_run(path: str | Path, code: Sequence[str] = (), **place: Any) -> Deploy
     if recipe.neuron != "linear":
         linear = build_network(recipe.with_overrides({"neuron": "linear"}).resolved(), data)
     (example,), tolerance = data.example_inputs(), None
-    if isinstance(data, TablePart):
+    if isinstance(data, TableRunData):
         network = InUnits(network, data.scale)
         linear = None if linear is None else InUnits(linear, data.scale)
         example = data.data.train_inputs[:ROWS]
@@ -47,7 +47,7 @@ def from_run(path: str | Path, code: Sequence[str] = (), **place: Any) -> Deploy
     def calibration(count: int) -> list[Tensor]:
         batches: list[Tensor] = []
         for inputs, _ in data.train(0, 1):
-            if isinstance(data, TablePart):
+            if isinstance(data, TableRunData):
                 inputs = data.scale.restore_inputs(inputs)
             batches.append(inputs[: count - sum(map(len, batches))])
             if sum(map(len, batches)) >= count:
@@ -75,7 +75,7 @@ def export_translation(
     if out.suffix != ".onnx":
         raise InputError(f"a translation run is written as .onnx, got {str(out)!r}")
     run = load_run(path, code)
-    assert isinstance(run.data, TextPart)
+    assert isinstance(run.data, TextRunData)
     files = export_steps(run.network, out, opset)
     tokenizer = out.with_name(f"{out.stem}-tokenizer.model")
     with whole_file(tokenizer) as file:
@@ -115,13 +115,13 @@ class InUnits(nn.Module):
         return out
 
 
-def _units(data: TrainingData) -> dict[str, Any]:
+def _units(data: RunData) -> dict[str, Any]:
     """What an exported network takes and gives."""
-    if isinstance(data, TablePart):
+    if isinstance(data, TableRunData):
         columns, target = list(data.data.input_names), data.data.target_name
         text = f"in own units: takes {', '.join(columns)}; gives {target}"
         return {"text": text, "inputs": columns, "output": target}
-    if isinstance(data, PicturePart):
+    if isinstance(data, PictureRunData):
         how = data.data.normalization
         mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (how.mean, how.std))
         text = f"takes (pixel / {how.scale:g} - mean) / std, with mean {mean} and std {std}"

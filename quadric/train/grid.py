@@ -27,7 +27,7 @@ from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.lifeline import die_with_parent
 from quadric.train.processes import InterruptedTraining
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 
 # Of a process of a sweep: it was told to stop.
 _stopped = False

@@ -15,7 +15,7 @@ from quadric import models
 from quadric.errors import InputError, InputTypeError
 from quadric.models.building import drawing, make_quadratic_
 from quadric.saving import load_
-from quadric.train.data import TrainingData, check_call, kept_data, load_data
+from quadric.train.data import RunData, check_call, kept_data, load_data
 from quadric.train.directory import RunDirectory, continued
 from quadric.train.recipe import Recipe
 from quadric.train.run_code import function_of, load_code
@@ -25,7 +25,7 @@ MODEL_FIELDS = ("width", "channels", "hidden", "shortcut", "activation")
 CONVERSION_FIELDS = ("rank", "include", "exclude", "first", "init", "head")
 
 
-def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:
+def build_network(recipe: Recipe, data: RunData) -> nn.Module:
     """Builds the network of a recipe, with the weights that its seed gives."""
     chosen = {field: getattr(recipe, field) for field in MODEL_FIELDS}
     chosen = {k: v for k, v in chosen.items() if v is not None} | recipe.model_options
@@ -47,7 +47,7 @@ def build_network(recipe: Recipe, data: TrainingData) -> nn.Module:
     return network
 
 
-def _call(recipe: Recipe, data: TrainingData, options: dict[str, Any]) -> nn.Module:
+def _call(recipe: Recipe, data: RunData, options: dict[str, Any]) -> nn.Module:
     """The network that a user's own function gives.
 
     What it wants to know of the data, and the recipe does not say, it is told.
@@ -82,7 +82,7 @@ class TrainedRun:
 
     directory: RunDirectory
     recipe: Recipe
-    data: TrainingData
+    data: RunData
     network: nn.Module
 
 

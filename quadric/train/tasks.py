@@ -5,7 +5,7 @@ batches, and of processes, add up; metrics are computed from them once, at the e
 waits for the device inside an epoch.
 
 A new kind of task is a subclass of `Task`, a line in the `METRICS` of `quadric.runs`, and a
-subclass of `TrainingData` in `data.py` that makes it. No other file asks which task it has.
+subclass of `RunData` in `data.py` that makes it. No other file asks which task it has.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from quadric.data.text.lines import decode_lines, inspect
 from quadric.errors import InputError
 from quadric.support.process import keep_freed_memory
 from quadric.train.network import device_of, load_run
-from quadric.train.text_part import TextPart
+from quadric.train.text_run_data import TextRunData
 from quadric.train.translation import Translator, Warn, warn_on_screen
 
 CHUNK = 512
@@ -34,7 +34,7 @@ def translator(path: str | Path, warn: Warn | None = None, **place: Any) -> Tran
         InputError: if the run is not finished, is for other data, or lacks a file.
     """
     run = load_run(path, **place)
-    if not isinstance(run.data, TextPart):
+    if not isinstance(run.data, TextRunData):
         raise InputError(
             f"{path} must be a translation run, got one of the data set {run.recipe.dataset!r}: "
             "name another run"

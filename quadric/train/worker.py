@@ -13,7 +13,7 @@ from quadric.train.run_code import code_words, load_code
 
 def main(arguments: list[str]) -> int:
     """Trains the run of a directory, or goes on with it."""
-    from quadric.train.fitting import fit
+    from quadric.train.loop import fit
     from quadric.train.processes import INTERRUPTED, InterruptedTraining, is_first_process
 
     die_with_parent()

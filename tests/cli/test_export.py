@@ -22,7 +22,7 @@ from quadric.train import exported_run
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
-from quadric.train.training import find_run, train
+from quadric.train.runner import find_run, train
 from tests.command_line import assert_mistake
 from tests.command_line import quadric as run_command
 from tests.exporting.networks import small_cnn

@@ -11,7 +11,7 @@ import torch
 
 from quadric.data.images import CropFlip, ImageData
 from quadric.train.directory import RunDirectory
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 
 LAW = {"samples": 256, "batch_size": 64, "epochs": 3}
 # Starts a program that listens to Ctrl-C, as a terminal does. One that a script starts with & does

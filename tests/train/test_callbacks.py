@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate, measure
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.network import build_network
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 from tests.train.small import curve, law_result, law_run, pictures
 
 # A rate that is too large: the first epochs are the best.

@@ -21,7 +21,7 @@ import torch
 from quadric.train import checkpoints
 from quadric.train.checkpoint_plugin import Checkpoints
 from quadric.train.directory import RunDirectory
-from quadric.train.training import Run, train
+from quadric.train.runner import Run, train
 from tests.command_line import assert_mistake, quadric
 from tests.train.small import curve, law_result, law_run
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quadric.cli.app import app
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from tests.command_line import assert_mistake
 from tests.small_disk import small_disk
 
@@ -360,7 +360,7 @@ def test_ctrl_c_before_the_run_begins_repeats_what_was_given(
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quadric.train.training.load_data", interrupted)
+    monkeypatch.setattr("quadric.train.runner.load_data", interrupted)
     told = quadric(line)
     assert told.exit_code == 130
     found = re.search("start it again with `(.*)`", told.output)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quadric.train import catalog
-from quadric.train.data import PicturePart, TablePart, load_data
+from quadric.train.data import PictureRunData, TableRunData, load_data
 from quadric.train.network import build_network
 from quadric.train.recipe import Recipe
 from tests.train.small import pictures
@@ -68,7 +68,7 @@ def test_the_network_gets_the_datas_channels_and_classes() -> None:
 def test_laws_are_standardized_by_their_training_rows() -> None:
     law = recipe("law-lorentz", samples=400)
     data = load_data(law)
-    assert isinstance(data, TablePart)
+    assert isinstance(data, TableRunData)
     inputs = rows(data.train(0, 1))
     torch.testing.assert_close(inputs.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
     torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(5), atol=1e-4, rtol=0)
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused(name: str, overrides: dict[str, Any], mess
 def test_the_seed_decides_the_weights_and_nothing_else_does() -> None:
     small = recipe(neuron="eigen")
     data = load_data(small)
-    assert isinstance(data, PicturePart)
+    assert isinstance(data, PictureRunData)
     torch.manual_seed(123)
     first = build_network(small, data).state_dict()
     after = torch.rand(1)

@@ -17,9 +17,9 @@ from torch import Tensor
 import quadric.train
 from quadric.train.data import load_data
 from quadric.train.evaluation import move
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, device_of
-from quadric.train.training import find_run
+from quadric.train.runner import find_run
 from tests.train.small import LAW, pictures
 
 META = torch.device("meta")

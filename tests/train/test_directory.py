@@ -21,7 +21,7 @@ from quadric.train.directory import (
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.training import bytes_of, find_run, train
+from quadric.train.runner import bytes_of, find_run, train
 from tests.small_disk import small_disk
 from tests.train.small import law_run
 

@@ -13,7 +13,7 @@ from quadric import models
 from quadric.data import laws
 from quadric.data.tables import TableData
 from quadric.train import catalog
-from quadric.train.training import find_run, train
+from quadric.train.runner import find_run, train
 from tests.data.text.small import corpus
 from tests.train.small import pictures
 

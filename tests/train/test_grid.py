@@ -16,7 +16,7 @@ import pytest
 
 from quadric.train import directory
 from quadric.train.grid import plan, seeds_of, split_assignment, split_values, sweep
-from quadric.train.training import train
+from quadric.train.runner import train
 from tests.train.small import LISTENING
 
 FIXED: dict[str, Any] = {"samples": 128, "batch_size": 64, "epochs": 2}

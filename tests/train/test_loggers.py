@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from quadric.errors import MissingExtraError
-from quadric.train.training import train
+from quadric.train.runner import train
 from tests.train.small import law_result, law_run
 
 

@@ -7,7 +7,7 @@ import torch
 
 from quadric.train.data import load_data
 from quadric.train.network import build_network
-from quadric.train.training import find_run
+from quadric.train.runner import find_run
 from tests.train.small import pictures
 
 

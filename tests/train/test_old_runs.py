@@ -12,7 +12,7 @@ from quadric.runs.groups import group
 from quadric.runs.reading import read_runs
 from quadric.runs.tables import group_table
 from quadric.train.evaluation import evaluate
-from quadric.train.training import find_run, train
+from quadric.train.runner import find_run, train
 
 OLD = Path(__file__).parent.parent / "data_files" / "old_runs"
 

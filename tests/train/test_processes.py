@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate
-from quadric.train.training import find_run, train
+from quadric.train.runner import find_run, train
 from tests.train.small import LISTENING, curve, law_result, law_run, metrics
 
 QUADRIC = [str(Path(sys.executable).parent / "quadric"), "train"]

@@ -13,7 +13,7 @@ import pytest
 from quadric.cli.train import train
 from quadric.train import catalog
 from quadric.train.recipe import FIELDS, OPTIONS, Recipe, option_words
-from quadric.train.training import find_run
+from quadric.train.runner import find_run
 
 BASE = catalog.load("cifar10-resnet20")
 

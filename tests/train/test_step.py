@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, memory_format
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 from tests.train.small import law_run, pictures
 
 DATA = pictures((3, 8, 8), 4, train=48, test=8)

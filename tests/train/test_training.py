@@ -19,10 +19,10 @@ from quadric.data.batches import TensorBatches
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 from tests.train.small import curve, law_result, law_run, metrics, pictures
 
 FIELDS = """recipe dataset model neuron rank seed status params macs test_loss quadratic_share
@@ -258,7 +258,7 @@ def test_overwriting_removes_nothing_before_all_is_checked(
     def missing(*args: Any) -> None:
         raise ValueError("no such data")
 
-    monkeypatch.setattr("quadric.train.training.load_data", missing)
+    monkeypatch.setattr("quadric.train.runner.load_data", missing)
     with pytest.raises(ValueError, match="no such data"):
         train(run, overwrite=True)
     assert run.directory.is_finished

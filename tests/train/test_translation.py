@@ -19,9 +19,9 @@ from quadric.runs.tables import bleu_table, facts, to_json
 from quadric.train import catalog, translation
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
-from quadric.train.module import TrainingModule
+from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, load_run
-from quadric.train.training import Run, find_run, train
+from quadric.train.runner import Run, find_run, train
 from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
 

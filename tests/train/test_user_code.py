@@ -20,10 +20,10 @@ import quadric
 from quadric.errors import InputError
 from quadric.layers import neurons, unregister
 from quadric.train import evaluate, load, run
-from quadric.train.data import OwnPart, TablePart, load_data
+from quadric.train.data import UserRunData, TableRunData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
-from quadric.train.training import find_run
+from quadric.train.runner import find_run
 from tests.command_line import assert_mistake, output
 from tests.command_line import quadric as command
 from tests.train.small import curve
@@ -318,7 +318,7 @@ def test_reading_a_dataset_disturbs_no_other_random_number(here: Path) -> None:
 def test_tensors_of_one_number_a_row_are_a_table(here: Path) -> None:
     recipe = find_run("law-lorentz", {"dataset": "my_parts:product", "samples": 10}).recipe
     data = load_data(recipe)
-    assert isinstance(data, TablePart)
+    assert isinstance(data, TableRunData)
     inputs, _ = next(iter(data.train(0, 1)))
     assert inputs.shape == (64, 2)
     assert build_network(recipe, data)(inputs).shape == (64, 1)
@@ -333,7 +333,7 @@ def test_pictures_of_ones_own_reach_networks_of_ours(here: Path) -> None:
     )
     recipe = find_run("cifar10-resnet20", {"dataset": "elsewhere:pictures"}).recipe
     data = load_data(recipe)
-    assert isinstance(data, OwnPart)
+    assert isinstance(data, UserRunData)
     assert build_network(recipe, data)(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
     flat = find_run("law-lorentz", {"dataset": "elsewhere:pictures"}).recipe
     rows = load_data(flat)

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from quadric.data.batches import Batches, make_generator
 from quadric.optim import param_groups
-from quadric.train.data import TrainingData
+from quadric.train.data import RunData
 from quadric.train.monitors import LargestActivation, first_not_finite
 from quadric.train.network import memory_format
 from quadric.train.recipe import Recipe
@@ -56,7 +56,7 @@ class DivergedError(Exception):
 class TrainingModule(LightningModule):
     """A network in training."""
 
-    def __init__(self, network: nn.Module, data: TrainingData, recipe: Recipe) -> None:
+    def __init__(self, network: nn.Module, data: RunData, recipe: Recipe) -> None:
         super().__init__()
         self.network = network
         self.data = data

@@ -138,7 +138,7 @@ def train(
     if not is_first_process():
         # The first process keeps the directory; this one follows it.
         if not directory.is_finished or overwrite:
-            from quadric.train.fitting import fit
+            from quadric.train.loop import fit
 
             _load_code(run)
             fit(recipe, directory, again=overwrite, profile=profile)
@@ -184,7 +184,7 @@ def train(
                 resume_command=run.resume_command,
             )
         else:
-            from quadric.train.fitting import fit
+            from quadric.train.loop import fit
 
             fit(recipe, directory, data=prepared, screen=screen, profile=profile)
         return directory.result()

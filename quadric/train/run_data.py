@@ -17,7 +17,7 @@ from quadric.train.tasks import Task
 LIMIT_SEED = 0
 
 
-class TrainingData:
+class RunData:
     """The data of a run: what all kinds of data have in common.
 
     A subclass makes the task, says what the network must be told, and has a place in `_KINDS` of

@@ -18,11 +18,11 @@ from quadric.data.text.sentences import from_lists
 from quadric.data.text.token_batches import Pairs, TokenBatches
 from quadric.errors import InputError
 from quadric.train.recipe import Recipe
-from quadric.train.training_data import LIMIT_SEED, TrainingData
+from quadric.train.run_data import LIMIT_SEED, RunData
 from quadric.train.translation import LONGEST, Translation, Vocabulary
 
 
-class TextPart(TrainingData):
+class TextRunData(RunData):
     """Sentence pairs."""
 
     def __init__(

@@ -28,10 +28,10 @@ from quadric.train import checkpoints, loggers
 from quadric.train.averaging import load_average_
 from quadric.train.callbacks import EpochRecords, make_callbacks
 from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
-from quadric.train.data import TrainingData, load_data
+from quadric.train.data import RunData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import count, measure
-from quadric.train.module import DivergedError, TrainingModule
+from quadric.train.step import DivergedError, TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
@@ -46,7 +46,7 @@ def fit(
     recipe: Recipe,
     directory: RunDirectory,
     *,
-    data: TrainingData | None = None,
+    data: RunData | None = None,
     screen: TextIO | None = None,
     again: bool = False,
     profile: bool = False,
@@ -173,7 +173,7 @@ def _result(
     recipe: Recipe,
     directory: RunDirectory,
     trainer: Trainer,
-    data: TrainingData,
+    data: RunData,
     network: nn.Module,
     records: EpochRecords,
     diverged: DivergedError | None,
