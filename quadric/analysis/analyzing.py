@@ -48,7 +48,7 @@ def analyze(
     names: Sequence[str] | None = None,
     cutoff: float = CUTOFF,
     progress: Progress | None = None,
-    **place: Any,
+    **environment: Any,
 ) -> Analysis:
     """Measures what the neurons of a trained network learned.
 
@@ -65,7 +65,7 @@ def analyze(
         names: the names of a table's columns, if the data does not know them.
         cutoff: the limit below which frequencies are low, in cycles per pixel.
         progress: a function that is told of the steps done, the next one, and all steps.
-        **place: `data_dir`, if a run's data is not where it was when it was trained; `code`
+        **environment: `data_dir`, if a run's data is not where it was when it was trained; `code`
             for a run with code of your own, as in `quadric.train.load`.
 
     Returns:
@@ -91,7 +91,7 @@ def analyze(
         model = run_or_model
         inputs = samples(data, count, names=names)
     elif isinstance(run_or_model, (str, os.PathLike)):
-        model, inputs, about = _open(Path(run_or_model), data, count, names, place)
+        model, inputs, about = _open(Path(run_or_model), data, count, names, environment)
     else:
         raise InputTypeError(
             f"analyze takes a run directory or a model, got {type(run_or_model).__name__}: give "
@@ -106,13 +106,13 @@ def analyze(
 
 
 def _open(
-    path: Path, data: Any, count: int, names: Any, place: dict[str, Any]
+    path: Path, data: Any, count: int, names: Any, environment: dict[str, Any]
 ) -> tuple[nn.Module, Samples, dict[str, Any]]:
     """A run's network, the inputs to analyze it on, and what is known of the run."""
     # The only place here that opens a run.
     from quadric.train.network import load_run
 
-    run = load_run(path, **place)
+    run = load_run(path, **environment)
     recipe = run.recipe
     flat = False
     if data is None:

@@ -57,7 +57,7 @@ def analyze(
                 cutoff=cutoff,
                 progress=told,
                 code=code or [],
-                **options.place(data_dir),
+                **options.environment(data_dir),
             )
         one.save(run / "analysis.json")
         (finished,), _ = read_runs(run / "result.json")

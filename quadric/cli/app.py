@@ -32,7 +32,7 @@ from quadric.cli.demo import demo
 from quadric.cli.export import export
 from quadric.cli.neurons import convert, cost, neurons
 from quadric.cli.tables import compare
-from quadric.cli.train import evaluate, recipes, results, sweep, train
+from quadric.cli.train import evaluate, recipe_fields, recipes, results, sweep, train, with_fields
 from quadric.cli.translate import translate
 from quadric.errors import QuadricError
 from quadric.support.writing import DISK
@@ -55,6 +55,7 @@ COMMANDS = (
     compare,
     export,
 )
+SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells count."""
 
@@ -132,6 +133,17 @@ class Commands(TyperGroup):
             formatter.write(f"  {name:<10} {summary}\n  {'':<10} $ {example}\n")
         formatter.write("\nquadric COMMAND --help explains a command; quadric --version.\n")
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds a command to be run; that of training gets the options of its recipe only now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name == train.__name__:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(name, cls=Command, context_settings=SETTINGS)(
+                with_fields(train, recipe_fields())
+            )
+            command = typer.main.get_command(alone)
+        return name, command, rest
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command, and exits with its code unless `standalone_mode` is False."""
         standalone = kwargs.get("standalone_mode", True)
@@ -160,10 +172,10 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    context_settings=SETTINGS,
 )
 for _command in COMMANDS:
-    app.command(cls=Command)(_command)
+    app.command(cls=Command)(with_fields(_command, {}) if _command is train else _command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -66,7 +66,7 @@ def export(
             text = "\n".join(["written, and compared with the network:", *found["files"]])
             options.show(text, found, json_file)
             return
-        what = from_run(source, code or [], **options.place(data_dir))
+        what = from_run(source, code or [], **options.environment(data_dir))
     else:
         from quadric.models.weight_files import parse_options, saved_network
 

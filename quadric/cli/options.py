@@ -56,9 +56,16 @@ DataDir = Annotated[Path | None, Option(help="Where the data set is.")]
 Quick = Annotated[bool, Option("--quick", help="Take minutes, not the paper's settings.")]
 
 
-def place(data_dir: Path | None) -> dict[str, str]:
+def environment(data_dir: Path | None) -> dict[str, str]:
     """The field of a recipe that `--data-dir` changes."""
     return {} if data_dir is None else {"data_dir": str(data_dir)}
+
+
+def selection(entries: list[str]) -> Any:
+    """The layers that `--include` or `--exclude` names, as a recipe keeps them."""
+    from quadric.models.checkpoints import parse_selection
+
+    return parse_selection(entries)
 
 
 def given(context: typer.Context) -> dict[str, Any]:

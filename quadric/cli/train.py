@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,12 @@ import typer
 from typer import Argument, Option
 
 from quadric.cli import options
+from quadric.errors import InputError
 from quadric.support.extras import require
+
+FAILED = 1
+"""The exit code of a run that diverged, and of a sweep in which runs failed."""
+INTERRUPTED = 130
 
 
 def recipes(
@@ -24,61 +33,18 @@ def recipes(
     Example: quadric recipes
     """
     require("train", "quadric recipes")
-    from quadric.train import listing
+    from quadric.train import catalog
 
-    text = listing.table() if name is None else listing.text(name)
-    options.show(text, listing.facts(name), json_file)
-
-
-# The parameters of `train` that are not fields of a recipe.
-_NOT_FIELDS = {
-    *("recipe", "quick", "set_", "run_dir", "resume", "overwrite", "quiet", "json_file"),
-    *("code", "profile"),
-}
+    text = catalog.table() if name is None else catalog.text(name).rstrip()
+    options.show(text, catalog.facts(name), json_file)
 
 
 def train(
-    context: typer.Context,
     recipe: str = Argument(help="A recipe, a .yaml file, or with --resume a run directory."),
-    neuron: str | None = Option(None, help="A neuron, see quadric neurons."),
-    rank: options.Rank = None,
     quick: options.Quick = False,
-    epochs: int | None = Option(None, help="Passes over the training data."),
-    batch_size: int | None = Option(
-        None, help="Samples per step and process: 2 devices see twice as many."
-    ),
-    lr: float | None = Option(None, help="Learning rate."),
-    quadratic_lr: float | None = Option(None, help="Learning rate of the quadratic parameters."),
-    quadratic_weight_decay: float | None = Option(None, help="Their weight decay."),
-    weight_decay: float | None = Option(None, help="Weight decay of the others."),
-    schedule: str | None = Option(None, help="constant, step, cosine, onecycle or inverse_sqrt."),
-    include: options.Include = None,
-    exclude: options.Exclude = None,
-    first: options.First = None,
-    width: float | None = Option(None, help="Multiplies the channels."),
-    activation: str | None = Option(None, help="Such as silu, or none."),
-    resize: int | None = Option(None, help="Pixels on each side of a picture."),
-    validation: float | None = Option(None, help="Share to hold out; the best epoch on it counts."),
-    limit: int | None = Option(None, help="The most samples for training, and for the test."),
-    seed: int | None = Option(None, help="Of the weights and the data's order."),
-    model: str | None = Option(None, help="A network, or module:function of your own."),
-    dataset: str | None = Option(None, help="A data set, csv:FILE, or your own module:function."),
-    loss: str | None = Option(None, help="A loss of your own, module:function."),
-    ema: float | None = Option(None, help="Average the weights, such as 0.999; it is tested."),
-    patience: int | None = Option(None, help="Stop after this many epochs without a better one."),
-    keep_every: int | None = Option(None, help="Keep the checkpoint of every n-th epoch."),
-    logger: str | None = Option(None, help="tensorboard, csv, mlflow or wandb."),
     set_: list[str] | None = Option(
         None, "--set", metavar="FIELD=VALUE", help="Any field of the recipe (repeatable)."
     ),
-    data_dir: options.DataDir = None,
-    workers: int | None = Option(None, help="Processes that decode pictures."),
-    devices: int | None = Option(None, help="Processes on this machine."),
-    strategy: str | None = Option(None, help="auto, ddp or fsdp: what several processes share."),
-    accelerator: str | None = Option(None, help="cpu, gpu, mps or auto."),
-    precision: str | None = Option(None, help="32-true, 16-mixed, bf16-mixed, bf16-true, 64-true."),
-    memory_format: str | None = Option(None, help="auto, contiguous or channels_last."),
-    compile: bool = Option(False, "--compile", help="Use torch.compile."),
     run_dir: Path | None = Option(None, help="By default runs/<recipe>-<neuron>...-s<seed>."),
     resume: bool = Option(False, "--resume", help="Continue from the last checkpoint."),
     overwrite: bool = Option(False, "--overwrite", help="Train again in the same directory."),
@@ -86,6 +52,7 @@ def train(
     profile: bool = Option(False, "--profile", help="Write what the operators of a step cost."),
     quiet: bool = Option(False, "--quiet", help="No line for each epoch."),
     json_file: options.JsonFile = None,
+    **fields: Any,
 ) -> None:
     """Train a network by a recipe, in a run directory that holds everything about it.
 
@@ -96,29 +63,92 @@ def train(
     Example: quadric train digits --neuron eigen
     """
     require("train", "quadric train")
-    from quadric.train import commands
+    from quadric.runs.tables import final_report
+    from quadric.support.process import keep_freed_memory
+    from quadric.train import api, catalog
+    from quadric.train.processes import InterruptedTraining
 
-    given = options.given(context)
-    fields = {name: given[name] for name in given if name not in _NOT_FIELDS}
-    result, text, status = commands.train(
-        recipe,
-        commands.overrides(fields, set_ or []),
-        quick=quick,
-        run_dir=run_dir,
-        resume=resume,
-        overwrite=overwrite,
-        quiet=quiet or json_file == "-",
-        code=code or [],
-        profile=profile,
-        given=[
-            *(["--profile"] if profile else []),
-            *(["--quiet"] if quiet else []),
-            *(["--json", json_file] if json_file else []),
-        ],
+    changes = {name: value for name, value in fields.items() if value not in (None, [])}
+    for name in {"include", "exclude"} & set(changes):
+        changes[name] = options.selection(changes[name])
+    for name, value in catalog.parse_assignments(set_ or []).items():
+        if name in changes:
+            raise InputError(
+                f"{name} is given twice, as an option and with --set: leave one of them out"
+            )
+        changes[name] = value
+    planned = api.plan(recipe, changes, quick, run_dir, Path("runs"), resume, overwrite, code or [])
+    path, is_known = planned.directory.path, planned.directory.is_finished and not overwrite
+    keep_freed_memory()
+    try:
+        progress = not (quiet or json_file == "-")
+        result = api.train(planned, resume, overwrite, progress, profile)
+    except InterruptedTraining as error:
+        options.show(str(error), None, json_file)
+        raise typer.Exit(INTERRUPTED) from None
+    if not result.values:  # not the first of several processes
+        return
+    text = final_report(path, result.values, planned.command)
+    if is_known:
+        # Its numbers are those of the place where it was trained.
+        moved = "" if planned.moved is None else f" (now {planned.moved})"
+        text = f"already finished{moved}; --overwrite trains it again\n{text}"
+    elif (path / "profile.txt").is_file():
+        text += f"\nwhere the time goes: {path / 'profile.txt'}"
+    options.show(text, result.values, json_file)
+    raise typer.Exit(0 if result.is_ok else FAILED)
+
+
+def recipe_fields() -> dict[str, Any]:
+    """The fields of a recipe that are options of `quadric train`; to load them takes a second."""
+    require("train", "quadric train")
+    from quadric.train.recipe import OPTIONS
+
+    return OPTIONS
+
+
+def with_fields(command: Callable[..., None], fields: Mapping[str, Any]) -> Callable[..., None]:
+    """A command with an option for each field, instead of its parameter `**fields`."""
+
+    @functools.wraps(command)
+    def filled(**values: Any) -> None:
+        command(**values)
+
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    for name, field in fields.items():
+        kind, choices = _kind(field.annotation)
+        told = field.description
+        if choices:
+            told = f"{told.removesuffix('.')}: {', '.join(choices)}."
+        option = Option(None, f"--{name.replace('_', '-')}", help=told)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=option, annotation=kind))
+    filled.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
     )
-    if text:  # only the first of several processes has something to say
-        options.show(text, result, json_file)
-    raise typer.Exit(status)
+    filled.__annotations__ = {one.name: one.annotation for one in parameters}
+    return filled
+
+
+def _kind(annotation: Any) -> tuple[Any, list[str]]:
+    """What an option of a field takes, and the values to choose from."""
+    branches: list[Any] = [annotation]
+    kinds: list[type] = []
+    choices: list[str] = []
+    for branch in branches:
+        origin = typing.get_origin(branch) or branch
+        if origin is typing.Annotated:
+            branches.append(typing.get_args(branch)[0])
+        elif origin is typing.Literal:
+            choices += typing.get_args(branch)
+        elif origin in (bool, int, float, str, list):
+            kinds.append(origin)
+        else:
+            branches += typing.get_args(branch)
+    if list in kinds:
+        return list[str] | None, []
+    return (kinds or [str])[0] | None, choices
 
 
 def evaluate(
@@ -139,15 +169,15 @@ def evaluate(
     from quadric.support.texttable import text_table
     from quadric.train.evaluation import evaluate
 
-    place: dict[str, Any] = {"code": code or [], **options.place(data_dir)}
-    if test is not None:
-        place["test"] = test
-    found = []
+    measured = []
     for run in runs:
         with options.progress_bar(None, f"testing {run}, batches") as advance:
-            found.append(evaluate(run, progress=advance, **place))
-    text = "\n\n".join(text_table(["", str(one["run"])], facts(one)) for one in found)
-    options.show(text, found if len(found) > 1 else found[0], json_file)
+            environment = options.environment(data_dir)
+            measured.append(
+                evaluate(run, test=test, code=code or [], progress=advance, **environment)
+            )
+    text = "\n\n".join(text_table(["", str(one["run"])], facts(one)) for one in measured)
+    options.show(text, measured if len(measured) > 1 else measured[0], json_file)
 
 
 def results(
@@ -163,12 +193,20 @@ def results(
     Example: quadric results runs/digits-*
     """
     require("train", "quadric results")
-    from quadric.train.commands import results
+    _tabulate(runs, json_file, markdown)
 
-    data, text, notes = results(runs, markdown)
+
+def _tabulate(runs: list[Path], json_file: str | None, markdown: bool = False) -> None:
+    from quadric.runs.groups import group
+    from quadric.runs.reading import read_runs
+    from quadric.runs.tables import bleu_table, group_table, to_json
+
+    finished, notes = read_runs(runs)
     for note in notes:
         print(note, file=sys.stderr)
-    options.show(text, data, json_file)
+    groups = group(finished)
+    tables = [bleu_table(groups, markdown), group_table(groups, markdown)]
+    options.show("\n\n".join(filter(None, tables)), to_json(groups), json_file)
 
 
 def sweep(
@@ -194,17 +232,18 @@ def sweep(
     Example: quadric sweep digits --neuron linear,eigen --seeds 3 --set quadratic_lr=1e-3,1e-2
     """
     require("train", "quadric sweep")
-    from quadric.train import commands, interface
-    from quadric.train.grid import seeds_of
+    from quadric.support.process import keep_freed_memory
+    from quadric.train import api, grid
+    from quadric.train.processes import InterruptedTraining
 
-    values = commands.grid({"neuron": neuron, "rank": rank}, set_ or [])
-    runs = interface.plan_sweep(
+    values = grid.grid_values({"neuron": neuron, "rank": rank}, set_ or [])
+    runs = api.plan_sweep(
         recipe,
-        seeds=seeds_of(seeds),
+        seeds=grid.seeds_of(seeds),
         quick=quick,
         runs=runs_dir,
         code=code or [],
-        fields=values | options.place(data_dir),
+        fields=values | options.environment(data_dir),
     )
     if dry_run:
         paths = [str(run.directory.path) for run in runs]
@@ -212,6 +251,16 @@ def sweep(
         options.show("\n".join(lines), {"runs": paths}, json_file)
         return
     print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
-    data, text, status = commands.sweep(runs, jobs)
-    options.show(text, data, json_file)
-    raise typer.Exit(status)
+    keep_freed_memory()
+    try:
+        failed = api.train_all(runs, jobs)
+    except (KeyboardInterrupt, InterruptedTraining):
+        told = "interrupted: the same command goes on where the sweep was"
+        options.show(told, None, json_file)
+        raise typer.Exit(INTERRUPTED) from None
+    finished = [run.directory.path for run in runs if run.directory.is_finished]
+    if finished:
+        _tabulate(finished, json_file)
+    else:
+        options.show("no run was finished", None, json_file)
+    raise typer.Exit(FAILED if failed or not finished else 0)

@@ -7,10 +7,9 @@
     model = quadric.train.load(result.path)
     frame = quadric.train.results("runs")
 
-These functions are in `interface`; the commands of the command line call them. `recipe` and
-`catalog` say what a run is, `directory` where it is kept, `training` trains it, `evaluation`
-measures it once more, `grid` makes many, and `quadric.runs` reads and tabulates results. Only
-`module`, `averaging`, `callbacks`, `loggers`, `checkpoint_plugin`, `profiling` and `fitting` import
+These functions are in `api`; the commands of the command line call them. `recipe` and `catalog` say
+what a run is, `directory` where it is kept, `runner` trains one, `grid` many, `evaluation` tests
+one. Only `step`, `callbacks`, `loggers`, `checkpoint_plugin`, `profiling` and `loop` import
 lightning, which takes seconds: reading a recipe or a result does not.
 """
 
@@ -20,12 +19,12 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quadric.train.evaluation import evaluate as evaluate
     from quadric.train.api import Result as Result
     from quadric.train.api import load as load
     from quadric.train.api import results as results
     from quadric.train.api import run as run
     from quadric.train.api import sweep as sweep
+    from quadric.train.evaluation import evaluate as evaluate
     from quadric.train.translating import translator as translator
 else:
     _HOMES = {name: "api" for name in ("Result", "load", "results", "run", "sweep")}

@@ -21,7 +21,7 @@ from quadric.runs.tables import facts, run_rows
 from quadric.support.extras import load_extra
 from quadric.support.progress import duration
 from quadric.support.texttable import text_table
-from quadric.train import grid, training
+from quadric.train import grid, runner
 from quadric.train.directory import RUNS, RunDirectory, is_run_directory
 from quadric.train.network import load_run
 from quadric.train.recipe import Recipe
@@ -135,8 +135,8 @@ def run(
         >>> quadric.train.run("digits", neuron="eigen", epochs=3).metrics  # doctest: +SKIP
         {'accuracy': 0.95, 'loss': 0.17, 'top5': 1.0}
     """
-    found = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, code)
-    return finish(found, resume, overwrite, progress, profile)
+    planned = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, code)
+    return train(planned, resume, overwrite, progress, profile)
 
 
 def plan(
@@ -148,36 +148,32 @@ def plan(
     resume: bool = False,
     overwrite: bool = False,
     code: str | Sequence[str] = (),
-) -> training.Run:
+) -> runner.PlannedRun:
     """What `run` would train; its arguments are those of `run`."""
     if resume and overwrite:
         raise InputError("--resume and --overwrite exclude each other: leave one of them out")
     name = os.fspath(recipe)
     if is_run_directory(name) and not (resume or overwrite or RunDirectory(Path(name)).is_finished):
         raise InputError(f"{name} is a run directory: continue it with --resume")
-    return training.find_run(
-        name,
-        plain(fields),
-        quick=quick,
-        run_dir=None if run_dir is None else Path(run_dir),
-        runs=runs,
-        code=listed(code),
+    place = None if run_dir is None else Path(run_dir)
+    return runner.plan_run(
+        name, plain(fields), quick=quick, run_dir=place, runs=runs, code=listed(code)
     )
 
 
-def finish(
-    found: training.Run,
+def train(
+    planned: runner.PlannedRun,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
     profile: bool = False,
 ) -> Result:
     """Trains what `plan` found; the arguments are those of `run`."""
-    screen = training.progress_stream(not progress)
-    values = training.train(
-        found, resume=resume, overwrite=overwrite, screen=screen, profile=profile
+    screen = runner.progress_stream(not progress)
+    values = runner.train(
+        planned, resume=resume, overwrite=overwrite, screen=screen, profile=profile
     )
-    return Result(found.directory.path, values or {}, found.code)
+    return Result(planned.directory.path, values or {}, planned.code)
 
 
 def sweep(
@@ -213,16 +209,18 @@ def sweep(
         FailedRunsError: if runs failed, after all others have ended.
     """
     found = plan_sweep(recipes, seeds=seeds, quick=quick, runs=runs, code=code, fields=fields)
-    failed = finish_all(found, jobs, progress)
+    failed = train_all(found, jobs, progress)
     if failed:
         raise grid.FailedRunsError(f"{len(failed)} of {len(found)} runs failed: {failed[0]}")
     return [Result(run.directory.path, code=run.code) for run in found]
 
 
-def finish_all(found: Sequence[training.Run], jobs: int = 1, progress: bool = True) -> list[str]:
+def train_all(
+    found: Sequence[runner.PlannedRun], jobs: int = 1, progress: bool = True
+) -> list[str]:
     """Trains what `plan_sweep` found, and prints how each run ended."""
     failed = []
-    screen = training.progress_stream(not progress)
+    screen = runner.progress_stream(not progress)
     started, trained = time.monotonic(), 0
     for i, outcome in enumerate(grid.sweep(found, jobs, screen), start=1):
         line = f"{outcome.run.directory.path.name}: {outcome.text}"
@@ -246,7 +244,7 @@ def plan_sweep(
     runs: str | os.PathLike[str] = RUNS,
     code: str | Sequence[str] = (),
     fields: Mapping[str, Any],
-) -> list[training.Run]:
+) -> list[runner.PlannedRun]:
     """The runs that `sweep` would train; its arguments are those of `sweep`."""
     swept = {name: values for name, values in fields.items() if isinstance(values, list)}
     return grid.plan(
@@ -264,14 +262,14 @@ def load(
     run: str | os.PathLike[str] | Result,
     *,
     code: str | Sequence[str] = (),
-    **place: Any,
+    **environment: Any,
 ) -> nn.Module:
     """The trained network of a run, in eval mode.
 
     Args:
         run: a run directory, or a result.
         code: the files or modules of your own that the run uses.
-        **place: `data_dir`, if another one than when it was trained.
+        **environment: `data_dir`, if another one than when it was trained.
 
     Returns:
         The network.
@@ -280,7 +278,7 @@ def load(
         InputError: if the run is not finished, or uses code that this call does not name.
     """
     path = run.path if isinstance(run, Result) else Path(run)
-    return load_run(path, listed(code), **place).network.eval()
+    return load_run(path, listed(code), **environment).network.eval()
 
 
 def results(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.saving import load_, save
 from quadric.train.directory import RunDirectory
-from quadric.train.step import TrainingModule
 from quadric.train.recipe import Recipe
 
 
@@ -20,22 +18,11 @@ def weights_file(directory: RunDirectory, epoch: int) -> Path:
     return directory.checkpoints / f"weights-{epoch:04d}.safetensors"
 
 
-class LastWeights(Callback):
-    """Keeps the weights of the last epochs."""
-
-    def __init__(self, directory: RunDirectory, count: int) -> None:
-        self.directory = directory
-        self.count = count
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Writes the weights, and removes those that are not needed any more."""
-        assert isinstance(pl_module, TrainingModule)
-        if not trainer.is_global_zero:
-            return
-        epoch = trainer.current_epoch + 1
-        save(pl_module.evaluated, weights_file(self.directory, epoch))
-        # One more than needed: an epoch may be lost by a kill, and trained again.
-        weights_file(self.directory, epoch - self.count - 1).unlink(missing_ok=True)
+def keep_weights(network: nn.Module, directory: RunDirectory, epoch: int, count: int) -> None:
+    """Writes the weights of an epoch, and removes those that are not needed any more."""
+    save(network, weights_file(directory, epoch))
+    # One more than needed: an epoch may be lost by a kill, and trained again.
+    weights_file(directory, epoch - count - 1).unlink(missing_ok=True)
 
 
 def load_average_(network: nn.Module, directory: RunDirectory, recipe: Recipe) -> None:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import Logger
 
 from quadric.data import FolderBatches
 from quadric.layers import QuadraticLayer
 from quadric.runs.metrics import METRICS
 from quadric.share import quadratic_share
-from quadric.support.process import in_notebook
 from quadric.support.progress import duration
 from quadric.support.writing import whole_file
-from quadric.train.averaging import LastWeights
+from quadric.train.averaging import keep_weights
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_numbers, log_settings
-from quadric.train.step import TrainingModule
 from quadric.train.recipe import Recipe
+from quadric.train.step import TrainingModule
 from quadric.train.tasks import Task
 
 TRIAL, BETWEEN = 5.0, 60.0
@@ -46,15 +46,19 @@ class EpochRecords(Callback):
         self.batches, self.since = 0, 0.0
         self.told = False
         self.next_line = 0.0
+        # Of the records, the one whose epoch is the best on the validation part.
+        self.best = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"records": self.records, "broken": sorted(self.broken or ())}
+        broken = sorted(self.broken or ())
+        return {"records": self.records, "broken": broken, "best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes back what a checkpoint kept."""
         self.records = list(state_dict["records"])
-        self.broken = set(state_dict.get("broken", ())) or None
+        self.broken = set(state_dict["broken"]) or None
+        self.best = state_dict["best"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Tells the loggers what is trained."""
@@ -107,8 +111,6 @@ class EpochRecords(Callback):
             self.broken = (self.broken or set()) | broken
         with pl_module.whole_network():
             share = shares(pl_module) if trainer.is_global_zero else None
-        if not trainer.is_global_zero:
-            return
         evaluated = pl_module.task.metrics(pl_module.eval_sums)
         part = pl_module.data.evaluated_part
         record: dict[str, Any] = {"epoch": trainer.current_epoch + 1}
@@ -123,9 +125,39 @@ class EpochRecords(Callback):
         if pl_module.task.samples == "tokens":
             record["tokens_per_second"] = float(sums[0]) / record["seconds"]
         self.records.append(record)
-        write_metrics(self.directory.metrics_file, self.records)
-        self._log(trainer.loggers, record, pl_module.recipe, f"{part}_{pl_module.task.metric}")
-        self._print(trainer, epoch_line(record, pl_module.recipe.epochs, pl_module.task))
+        judged = f"{part}_{pl_module.task.metric}"
+        if _is_better(record[judged], self.records[self.best][judged], pl_module.task):
+            self.best = len(self.records) - 1
+        if trainer.is_global_zero:
+            write_metrics(self.directory.metrics_file, self.records)
+            self._log(trainer.loggers, record, pl_module.recipe, judged)
+            self._print(trainer, epoch_line(record, pl_module.recipe.epochs, pl_module.task))
+        self._save(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops at once a run that had stopped, and was killed before its result was written."""
+        assert isinstance(pl_module, TrainingModule)
+        self._stop_if_none_is_better(trainer, pl_module.recipe)
+
+    def _stop_if_none_is_better(self, trainer: Trainer, recipe: Recipe) -> None:
+        waited = len(self.records) - 1 - self.best
+        if recipe.patience is not None and waited >= recipe.patience:
+            trainer.should_stop = True
+
+    def _save(self, trainer: Trainer, module: TrainingModule) -> None:
+        """Writes the checkpoints of an epoch; all processes take part.
+
+        `last` after the others, so that whoever finds it finds what else belongs to that epoch.
+        """
+        recipe, directory, epoch = module.recipe, self.directory, len(self.records)
+        if recipe.average is not None and trainer.is_global_zero:
+            keep_weights(module.evaluated, directory, epoch, recipe.average)
+        if recipe.keep_every is not None and epoch % recipe.keep_every == 0:
+            trainer.save_checkpoint(directory.checkpoints / f"epoch-{epoch:04d}.ckpt")
+        if recipe.validation and self.best == epoch - 1:
+            trainer.save_checkpoint(directory.best_checkpoint)
+        trainer.save_checkpoint(directory.last_checkpoint)
+        self._stop_if_none_is_better(trainer, recipe)
 
     def _print(self, trainer: Trainer, line: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -181,42 +213,6 @@ class RateBar(TQDMProgressBar):
         return shown
 
 
-class MovableCheckpoint(ModelCheckpoint):
-    """Remembers the best epoch even if the run directory was moved before it is continued."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes back what a checkpoint kept, with paths in today's directory."""
-
-        def here(path: str) -> str:
-            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
-
-        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
-        moved: dict[str, Any] = {name: here(state_dict[name]) for name in paths}
-        moved["best_k_models"] = {here(k): v for k, v in state_dict["best_k_models"].items()}
-        super().load_state_dict(state_dict | moved | {"dirpath": self.dirpath})
-
-
-class KeptCheckpoint(MovableCheckpoint):
-    """Keeps the checkpoint of every n-th epoch, under the epoch's number counted from 1."""
-
-    def format_checkpoint_name(self, metrics: dict[str, Any], *args: Any, **options: Any) -> str:
-        """The path of a checkpoint."""
-        counted = metrics | {"epoch": metrics["epoch"] + 1}
-        return super().format_checkpoint_name(counted, *args, **options)
-
-
-class Patience(EarlyStopping):
-    """Stops once the validation part is not predicted better for some epochs.
-
-    A run that had stopped, and was killed before its result was written, does not go on.
-    """
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops at once if it had stopped."""
-        if self.wait_count >= self.patience:
-            trainer.should_stop = True
-
-
 def shares(module: TrainingModule) -> dict[str, float] | None:
     """The quadratic share of each layer on a part of an evaluation batch; None without layers."""
     network = module.evaluated
@@ -225,6 +221,13 @@ def shares(module: TrainingModule) -> dict[str, float] | None:
     with module.trainer.precision_plugin.forward_context():
         report = quadratic_share(network, [(module.sample,)])
     return {name: layer.share for name, layer in report.items()}
+
+
+def _is_better(value: float, best: float, task: Task) -> bool:
+    """Whether a metric is better than the best so far; one that is not finite never is."""
+    if not math.isfinite(value):
+        return False
+    return not math.isfinite(best) or (value > best if task.higher_is_better else value < best)
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -258,39 +261,3 @@ def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:
     if "tokens_per_second" in record:
         words.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     return "  ".join(words)
-
-
-def make_callbacks(
-    directory: RunDirectory, task: Task, recipe: Recipe, screen: TextIO | None
-) -> tuple[EpochRecords, list[Callback]]:
-    """The callbacks of a run, the records apart."""
-    records = EpochRecords(directory, screen)
-
-    def checkpoint(kind: type[MovableCheckpoint], name: str, **options: Any) -> MovableCheckpoint:
-        return kind(
-            directory.checkpoints,
-            filename=name,
-            enable_version_counter=False,
-            save_on_train_epoch_end=True,
-            **options,
-        )
-
-    callbacks: list[Callback] = [records]
-    if recipe.average is not None:
-        callbacks.append(LastWeights(directory, recipe.average))
-    judged = {"monitor": f"val_{task.metric}", "mode": "max" if task.higher_is_better else "min"}
-    if recipe.patience is not None:
-        # A value that is not finite is no better one, and no reason to stop at once.
-        callbacks.append(Patience(patience=recipe.patience, check_finite=False, **judged))  # type: ignore[arg-type]
-    if recipe.keep_every is not None:
-        every: dict[str, Any] = {"every_n_epochs": recipe.keep_every, "save_top_k": -1}
-        every["auto_insert_metric_name"] = False
-        callbacks.append(checkpoint(KeptCheckpoint, "epoch-{epoch:04d}", **every))
-    if recipe.validation:
-        callbacks.append(checkpoint(MovableCheckpoint, "best", save_top_k=1, **judged))
-    # The same file each time: `Checkpoints` writes beside it and renames, so one is always whole.
-    # After the others, so that whoever finds `last` finds what else belongs to that epoch.
-    callbacks.append(checkpoint(MovableCheckpoint, "last", save_top_k=1, monitor=None))
-    if screen is not None and (screen.isatty() or in_notebook()):
-        callbacks.append(RateBar(records))
-    return records, callbacks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any
 import yaml
 
 from quadric.errors import InputError
+from quadric.support.assignments import split_assignment
+from quadric.support.texttable import text_table
 from quadric.train.recipe import Recipe, make_recipe
 
 QUICK = "-quick"
@@ -57,12 +59,10 @@ def read(path: Path) -> str:
         raise InputError(f"{path} is not a text in UTF-8: restore it, or write it anew") from None
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Reads `field=value`, the value as in a recipe."""
-    field, equals, value = text.partition("=")
-    if not equals or not field:
-        raise InputError(f"--set must be field=value, got {text!r}: such as --set lr=0.05")
-    return field.strip(), parse(value, f"the value of {field.strip()!r}")
+def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Fields as `field=value`, the value as in a recipe."""
+    pairs = [split_assignment(text, "lr=0.05") for text in texts]
+    return {field: parse(value, f"the value of {field!r}") for field, value in pairs}
 
 
 def names() -> list[str]:
@@ -75,11 +75,6 @@ def names() -> list[str]:
         else:
             found.append(name)
     return found
-
-
-def has_quick(name: str) -> bool:
-    """Whether a recipe has a quick variant."""
-    return bool(_values(name).get("quick"))
 
 
 def load(name: str, quick: bool = False) -> Recipe:
@@ -102,6 +97,32 @@ def load(name: str, quick: bool = False) -> Recipe:
     return recipe.with_overrides(fast)
 
 
+def facts(name: str | None = None) -> Any:
+    """What is known of a recipe, or of all of them."""
+    if name is not None:
+        return load(name).model_dump()
+    return [
+        {
+            "name": name,
+            "title": recipe.title,
+            "reproduces": recipe.reproduces,
+            "quick": bool(_values(name).get("quick")),
+            "command": _first_line(name),
+        }
+        for name, recipe in ((name, load(name)) for name in names())
+    ]
+
+
+def table() -> str:
+    """The recipes as a table, one line for each."""
+    rows = [[recipe["name"], recipe["title"], recipe["reproduces"] or "-"] for recipe in facts()]
+    closing = (
+        "quadric recipes NAME shows a recipe, quadric train NAME trains it; --quick takes its "
+        "variant of a few minutes, which is not the paper's."
+    )
+    return text_table(["recipe", "what it trains", "reproduces"], rows) + "\n\n" + closing
+
+
 def text(name: str) -> str:
     """A recipe's file as it is, or the resolved quick variant or member of a family."""
     if is_path(name):
@@ -112,7 +133,7 @@ def text(name: str) -> str:
     return recipe.to_yaml(f"quadric train {name}")
 
 
-def first_line(name: str) -> str:
+def _first_line(name: str) -> str:
     """The command in the first line of a recipe's file."""
     if name not in _files():
         return f"quadric train {name}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +21,6 @@ from quadric.train.directory import RunDirectory
 
 _MARK = b"quadric-sha256:"
 _COMMENT = len(_MARK) + 64
-_END_OF_ZIP = b"PK\x05\x06"
 
 
 class CheckpointError(InputError):
@@ -76,28 +74,19 @@ def _damage(file: BinaryIO) -> str | None:
     file.seek(max(0, size - _COMMENT))
     comment = file.read()
     file.seek(0)
-    if comment.startswith(_MARK):
-        found, left = hashlib.sha256(), size - _COMMENT
-        while left > 0:
-            block = file.read(min(left, 1 << 20))
-            found.update(block)
-            left -= len(block)
-        same = found.hexdigest().encode() == comment[len(_MARK) :]
-        return None if same else "its checksum is wrong"
-    # Older versions wrote no comment: torch's own sums are all there is.
-    if comment[-22:-18] != _END_OF_ZIP or comment[-2:] != b"\0\0":
-        return "it is empty" if not size else "its end is missing"
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return None if archive.testzip() is None else "its checksum is wrong"
-    except OSError:
-        raise
-    except Exception:  # anything: its structure is not one
-        return "its structure is broken"
+    if not comment.startswith(_MARK):
+        return "its end is missing" if size else "it is empty"
+    digest, left = hashlib.sha256(), size - _COMMENT
+    while left > 0:
+        block = file.read(min(left, 1 << 20))
+        digest.update(block)
+        left -= len(block)
+    same = digest.hexdigest().encode() == comment[len(_MARK) :]
+    return None if same else "its checksum is wrong"
 
 
 @dataclass(frozen=True)
-class Found:
+class WholeCheckpoint:
     """The newest checkpoint of a run that is whole.
 
     Attributes:
@@ -116,7 +105,7 @@ class Found:
         return "done" if self.damage is None else f"in {self.path}, as {self.damage}"
 
 
-def find(directory: RunDirectory) -> Found | None:
+def find(directory: RunDirectory) -> WholeCheckpoint | None:
     """The checkpoint from which a run goes on; None if it has none."""
     damage: list[str] = []
     for path in (directory.last_checkpoint, directory.previous_checkpoint):
@@ -127,7 +116,7 @@ def find(directory: RunDirectory) -> Found | None:
                 told = isinstance(error, CheckpointError)
                 damage.append(str(error) if told else f"{path} is not a checkpoint of a run")
             else:
-                return Found(path, epochs, damage[0] if damage else None)
+                return WholeCheckpoint(path, epochs, damage[0] if damage else None)
     if damage:
         raise CheckpointError(
             f"{'; '.join(damage)}, and no other checkpoint is left: start again with --overwrite"
@@ -135,7 +124,7 @@ def find(directory: RunDirectory) -> Found | None:
     return None
 
 
-def take(directory: RunDirectory, found: Found) -> None:
+def take(directory: RunDirectory, checkpoint: WholeCheckpoint) -> None:
     """Makes a checkpoint the last one of its run."""
-    if found.path != directory.last_checkpoint:
-        found.path.replace(directory.last_checkpoint)
+    if checkpoint.path != directory.last_checkpoint:
+        checkpoint.path.replace(directory.last_checkpoint)

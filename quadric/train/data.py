@@ -26,9 +26,9 @@ from quadric.data.user_dataset import UserDataset, make_data
 from quadric.errors import InputError
 from quadric.train.recipe import Recipe
 from quadric.train.run_code import function_of
+from quadric.train.run_data import RunData as RunData
 from quadric.train.tasks import Classification, Loss, Regression
 from quadric.train.text_run_data import TextRunData
-from quadric.train.run_data import RunData as RunData
 from quadric.train.translation import Vocabulary
 
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.

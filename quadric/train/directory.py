@@ -122,7 +122,7 @@ class RunDirectory:
                 )
             return
         theirs = self.recipe()
-        field = recipe.first_difference(theirs, place=not named)
+        field = recipe.first_difference(theirs, environment=not named)
         if field is None:
             return
         remedy = "choose another --run-dir"
@@ -234,13 +234,13 @@ def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
     return make_recipe(values | overrides, f"recipe {recipe.name}")
 
 
-def command_at(command: str, place: Mapping[str, Any]) -> str:
-    """A command with other values of fields of place."""
+def command_in_environment(command: str, changed: Mapping[str, Any]) -> str:
+    """A command with other values of fields of the environment."""
     try:
         words = shlex.split(command)
     except ValueError:  # somebody edited that line
         return command
-    for field, value in place.items():
+    for field, value in changed.items():
         ours = option_words(field, value)
         for i in range(len(words) - 1):
             option, text = words[i : i + 2]

@@ -79,7 +79,7 @@ def evaluate(
     test: tuple[Path, Path] | None = None,
     code: str | Sequence[str] = (),
     progress: Callable[..., None] = lambda *args, **kwargs: None,
-    **place: Any,
+    **environment: Any,
 ) -> dict[str, Any]:
     """Tests the weights of a run on its test data.
 
@@ -88,7 +88,7 @@ def evaluate(
         test: for a translation run, a source file and its translation to be tested on instead.
         code: the files or modules of your own that the run uses.
         progress: a bar of `quadric.support.progress.progress_bar`, which is told of each batch.
-        **place: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
+        **environment: `data_dir`, `workers` or `accelerator`, if others than when it was trained.
 
     Returns:
         Recipe, neuron, seed, cost and the metrics of the test data.
@@ -96,7 +96,7 @@ def evaluate(
     Raises:
         InputError: if the run is not finished, or its recipe or data cannot be read.
     """
-    run = load_run(path, code, **place)
+    run = load_run(path, code, **environment)
     recipe, data, network = run.recipe, run.data, run.network
     if test is not None:
         data.set_test_files(*test)

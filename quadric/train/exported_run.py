@@ -17,7 +17,7 @@ from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.exporting.step_files import export_steps
 from quadric.support.writing import whole_file
-from quadric.train.data import PictureRunData, TableRunData, RunData
+from quadric.train.data import PictureRunData, RunData, TableRunData
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
@@ -29,9 +29,9 @@ ROWS = 16
 """Of a table's training rows, on which a file is compared with the network."""
 
 
-def from_run(path: str | Path, code: Sequence[str] = (), **place: Any) -> Deployable:
+def from_run(path: str | Path, code: Sequence[str] = (), **environment: Any) -> Deployable:
     """The network of a finished run, with its data."""
-    run = load_run(path, code, **place)
+    run = load_run(path, code, **environment)
     recipe, data, network = run.recipe, run.data, run.network
     linear = None
     if recipe.neuron != "linear":

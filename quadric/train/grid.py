@@ -22,12 +22,12 @@ from quadric import user_code
 from quadric.errors import InputError, QuadricError
 from quadric.layers import neurons
 from quadric.runs.metrics import METRICS
+from quadric.support.assignments import split_assignment
 from quadric.support.process import keep_freed_memory
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
-from quadric.train.lifeline import die_with_parent
-from quadric.train.processes import InterruptedTraining
-from quadric.train.runner import Run, find_run, train
+from quadric.train.processes import InterruptedTraining, die_with_parent
+from quadric.train.runner import PlannedRun, plan_run, train
 
 # Of a process of a sweep: it was told to stop.
 _stopped = False
@@ -38,7 +38,7 @@ class FailedRunsError(QuadricError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How one run of a sweep ended.
 
     Attributes:
@@ -47,7 +47,7 @@ class Outcome:
         text: the result in a few words, or the error.
     """
 
-    run: Run
+    run: PlannedRun
     kind: str
     text: str
 
@@ -64,12 +64,18 @@ def split_values(text: str) -> list[Any]:
     return [catalog.parse(part, f"the value {part!r}") for part in parts]
 
 
-def split_assignment(text: str) -> tuple[str, list[Any]]:
-    """Reads `field=value,value`."""
-    name, equals, values = text.partition("=")
-    if not equals or not name or not values:
-        raise InputError(f"--set must be field=value,value, got {text!r}: such as --set lr=0.1,0.2")
-    return name.strip(), split_values(values)
+def grid_values(
+    named: Mapping[str, str | None], assignments: Sequence[str]
+) -> dict[str, list[Any]]:
+    """The values that a sweep combines, of options and of `field=value,value`."""
+    grid = {field: split_values(text) for field, text in named.items() if text is not None}
+    for assignment in assignments:
+        field, text = split_assignment(assignment, "lr=0.1,0.2")
+        if field in grid or field == "seed":
+            option = "--seeds" if field == "seed" else f"--{field}"
+            raise InputError(f"{field} is swept by {option}: leave --set {field} out")
+        grid[field] = split_values(text)
+    return grid
 
 
 def seeds_of(text: str) -> list[int]:
@@ -93,7 +99,7 @@ def plan(
     quick: bool = False,
     runs: str | os.PathLike[str] = RUNS,
     code: Sequence[str] = (),
-) -> list[Run]:
+) -> list[PlannedRun]:
     """The runs of a grid, seed by seed, each once.
 
     Combinations that compute the same are one run: a linear network has no quadratic_lr, and a
@@ -101,7 +107,7 @@ def plan(
     """
     for name in code:  # the neurons that they register are looked for below
         user_code.load(name)
-    found: dict[Path, Run] = {}
+    found: dict[Path, PlannedRun] = {}
     for seed in seeds:
         for name in recipes:
             for values in itertools.product(*grid.values()):
@@ -112,7 +118,7 @@ def plan(
                     neuron = catalog.load(name, quick).neuron
                 if "rank" in grid and neuron in neurons() and not neurons()[neuron].has_rank:
                     overrides.pop("rank", None)
-                run = find_run(name, overrides, quick=quick, runs=runs, code=code)
+                run = plan_run(name, overrides, quick=quick, runs=runs, code=code)
                 twin = found.setdefault(run.directory.path, run)
                 field = run.recipe.first_difference(twin.recipe)
                 if field is not None:
@@ -125,7 +131,9 @@ def plan(
     return list(found.values())
 
 
-def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> Iterator[Outcome]:
+def sweep(
+    runs: Sequence[PlannedRun], jobs: int = 1, screen: TextIO | None = None
+) -> Iterator[RunOutcome]:
     """Trains runs and yields how each ended, in the order in which they end."""
     if jobs < 1:
         raise InputError(f"jobs must be >= 1, got {jobs}")
@@ -134,7 +142,7 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
         # Before anything is trained: a directory that belongs to something else.
         run.directory.check_owner(run.recipe, named=run.named)
         if run.directory.is_finished:
-            yield Outcome(run, "skipped", words(run.directory.result()))
+            yield RunOutcome(run, "skipped", words(run.directory.result()))
         else:
             waiting.append(run)
     if jobs == 1:
@@ -148,7 +156,9 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
     with ProcessPoolExecutor(
         min(jobs, len(waiting)), get_context("spawn"), _start, (os.getpid(),)
     ) as pool:
-        futures: dict[Future[str], Run] = {pool.submit(_words_in_pool, run): run for run in waiting}
+        futures: dict[Future[str], PlannedRun] = {
+            pool.submit(_words_in_pool, run): run for run in waiting
+        }
         try:
             for future in as_completed(futures):
                 yield _attempt(futures[future], lambda run, done=future: done.result())  # type: ignore[misc]
@@ -160,19 +170,21 @@ def sweep(runs: Sequence[Run], jobs: int = 1, screen: TextIO | None = None) -> I
             raise
 
 
-def _attempt(run: Run, work: Callable[[Run], str]) -> Outcome:
+def _attempt(run: PlannedRun, work: Callable[[PlannedRun], str]) -> RunOutcome:
     """One run that fails does not end the others."""
     try:
-        return Outcome(run, "done", work(run))
+        return RunOutcome(run, "done", work(run))
     except BusyError as error:
-        return Outcome(run, "busy", str(error))
+        return RunOutcome(run, "busy", str(error))
     except InterruptedTraining:
         raise
     except BrokenProcessPool:
         reason = "a process of the sweep was killed, perhaps for want of memory"
-        return Outcome(run, "failed", f"{reason}: start it again with fewer --jobs, and it goes on")
+        return RunOutcome(
+            run, "failed", f"{reason}: start it again with fewer --jobs, and it goes on"
+        )
     except Exception as error:
-        return Outcome(run, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
+        return RunOutcome(run, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
 
 
 def _start(parent: int) -> None:
@@ -190,11 +202,11 @@ def _start(parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def _words_of(run: Run, screen: TextIO | None = None) -> str:
+def _words_of(run: PlannedRun, screen: TextIO | None = None) -> str:
     return words(train(run, resume=True, screen=screen) or {})
 
 
-def _words_in_pool(run: Run) -> str:
+def _words_in_pool(run: PlannedRun) -> str:
     """Trains a run in a process of the pool.
 
     Once the process was told to stop, it starts no further run, not even one that the pool has

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import signal
 import threading
 import warnings
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
@@ -22,20 +21,20 @@ from torch import nn
 from quadric.ops.native import active, reason, use_kernels
 from quadric.saving import save
 from quadric.support import provenance
-from quadric.support.process import one_thread
+from quadric.support.process import in_notebook, one_thread
 from quadric.support.writing import DISK
 from quadric.train import checkpoints, loggers
 from quadric.train.averaging import load_average_
-from quadric.train.callbacks import EpochRecords, make_callbacks
+from quadric.train.callbacks import EpochRecords, RateBar
 from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
-from quadric.train.data import RunData, load_data
+from quadric.train.data import RunData
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import count, measure
-from quadric.train.step import DivergedError, TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
+from quadric.train.step import DivergedError, TrainingModule
 
 # A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
 # fast, and does not wait for another one on a busy machine.
@@ -45,24 +44,25 @@ SMALL_STEP = 50_000_000
 def fit(
     recipe: Recipe,
     directory: RunDirectory,
+    data: RunData,
+    network: nn.Module,
     *,
-    data: RunData | None = None,
     screen: TextIO | None = None,
     again: bool = False,
     profile: bool = False,
 ) -> None:
-    """Trains a recipe in its directory, from its last checkpoint if there is one."""
-    prepared = data or load_data(recipe)
-    network = build_network(recipe, prepared)
-    counts = count(network, prepared)
+    """Trains a network in its directory, from its last checkpoint if there is one."""
+    counts = count(network, data)
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
     with _quiet_lightning(), _kernels(recipe, screen), one_thread(small):
-        module = TrainingModule(network, prepared, recipe)
-        records, callbacks = make_callbacks(directory, module.task, recipe, screen)
-        steps = len(prepared.train(0, recipe.devices * recipe.nodes)) // prepared.accumulate
+        module = TrainingModule(network, data, recipe)
+        records = EpochRecords(directory, screen)
+        callbacks: list[Callback] = [records]
+        if screen is not None and (screen.isatty() or in_notebook()):
+            callbacks.append(RateBar(records))
         if profile:
             callbacks.append(Profile(directory))
-        trainer = _trainer(recipe, directory, callbacks, steps, prepared.accumulate)
+        trainer = _trainer(recipe, directory, callbacks, module)
         diverged: DivergedError | None = None
         try:
             # The first process has seen to it that it is the last one.
@@ -77,7 +77,7 @@ def fit(
         best = bool(recipe.validation) and diverged is None
         if recipe.strategy == "fsdp":
             # This process holds a piece of the trained network; checkpoints hold all of it.
-            network = build_network(recipe, prepared)
+            network = build_network(recipe, data)
         else:
             network = module.evaluated
         if best or recipe.strategy == "fsdp":
@@ -85,7 +85,7 @@ def fit(
             _load(network, checkpoint, "network." if recipe.ema is None else "average.")
         if recipe.average is not None and diverged is None:
             load_average_(network, directory, recipe)
-        result = _result(recipe, directory, trainer, prepared, network, records, diverged, counts)
+        result = _result(recipe, directory, trainer, data, network, records, diverged, counts)
         save(network, directory.weights_file)
         # Last of all: a run with a result is finished.
         provenance.write_json(directory.result_file, result)
@@ -112,8 +112,10 @@ def _strategy(recipe: Recipe) -> str | ShardedNetwork:
 
 
 def _trainer(
-    recipe: Recipe, directory: RunDirectory, callbacks: list[Any], steps: int, accumulate: int
+    recipe: Recipe, directory: RunDirectory, callbacks: list[Callback], module: TrainingModule
 ) -> Trainer:
+    accumulate = module.data.accumulate
+    steps = len(module.data.train(0, recipe.devices * recipe.nodes)) // accumulate
     plugins: list[Any] = [Checkpoints()]
     if SLURMEnvironment.detect():
         # Its requeueing would save and continue in the middle of an epoch; --resume does not.
@@ -135,6 +137,7 @@ def _trainer(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         enable_model_summary=False,
+        enable_checkpointing=False,  # the records do, epoch by epoch
         enable_progress_bar=any(isinstance(c, ProgressBar) for c in callbacks),
         # Algorithms on a CPU are deterministic; on a GPU those that can be.
         deterministic="warn" if torch.cuda.is_available() else None,
@@ -198,7 +201,7 @@ def _result(
         metrics = measure(network, data.test(0, 1), task, device, recipe.precision)
         network.cpu()
         if recipe.validation:
-            last = _best(epochs, f"val_{task.metric}", task.higher_is_better)
+            last = epochs[records.best]
             extra["best_epoch"] = last["epoch"]
         if len(epochs) < recipe.epochs:
             extra["stopped_early"] = True
@@ -231,13 +234,6 @@ def _result(
     }
     found: dict[str, Any] = provenance.finite(result)
     return found
-
-
-def _best(epochs: list[dict[str, Any]], metric: str, higher: bool) -> dict[str, Any]:
-    """The record of the best epoch; one that is not finite is the worst."""
-    sign = -1 if higher else 1
-    values = [sign * float(record[metric]) for record in epochs]
-    return epochs[min(range(len(epochs)), key=lambda i: (not math.isfinite(values[i]), values[i]))]
 
 
 @contextlib.contextmanager

@@ -86,10 +86,10 @@ class TrainedRun:
     network: nn.Module
 
 
-def load_run(path: str | Path, code: str | Sequence[str] = (), **place: Any) -> TrainedRun:
+def load_run(path: str | Path, code: str | Sequence[str] = (), **environment: Any) -> TrainedRun:
     """Loads the network of a finished run and its data."""
     directory = RunDirectory(Path(path))
-    recipe = continued(directory.recipe(), place)
+    recipe = continued(directory.recipe(), environment)
     if not directory.weights_file.is_file():
         raise InputError(
             f"{directory.path} has no weights.safetensors, the run is not finished: continue it "

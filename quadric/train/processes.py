@@ -1,23 +1,38 @@
 """The processes of a run: one, several on this machine, or those that torchrun or SLURM started.
 
-A run on several devices of one machine is started by torch's own launcher, which gives every
-process the run directory: the directory holds the recipe, so nothing else has to be handed over.
+A run on several devices of one machine is started by torch's elastic launcher. Each process is
+handed the planned run, and the first one does what the only one would do: it checks, keeps the
+directory and writes. All of them die with the one that started them, however that one dies: they
+would go on unseen, and hold the lock of the run directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import os
 import signal
-import subprocess
 import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from quadric.errors import QuadricError
-from quadric.train.directory import RunDirectory
-from quadric.train.lifeline import name_parent
+from quadric.errors import InputError, QuadricError
 
-# The exit code of a process that Ctrl-C ended, as shells count.
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from quadric.train.runner import PlannedRun
+
+# The exit code of a process that Ctrl-C ended, as shells count; and that of a user's mistake.
+INTERRUPTED, MISTAKE = 130, 2
+# Tells a started program who started it.
+PARENT = "QUADRIC_PARENT"
+# Seconds between two looks for the parent, where the kernel does not help.
+INTERVAL = 0.5
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class InterruptedTraining(Exception):
@@ -55,43 +70,112 @@ def launched() -> Launched | None:
 
 def is_first_process() -> bool:
     """Whether this process writes files and prints."""
-    found = launched()
-    return found is None or found.rank == 0
+    here = launched()
+    return here is None or here.rank == 0
 
 
-def launch(
-    directory: RunDirectory,
-    devices: int,
-    lock: int | None,
-    progress: bool,
-    profile: bool = False,
-    resume_command: str | None = None,
-) -> None:
+def launch(run: PlannedRun, resume: bool, overwrite: bool, quiet: bool, profile: bool) -> None:
     """Trains a run in several processes on this machine and waits for them."""
-    command = [sys.executable, "-m", "quadric.train.launcher", str(devices), str(directory.path)]
-    command += [] if progress else ["--quiet"]
-    command += ["--profile"] if profile else []
-    env = dict(os.environ)
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
-    name_parent(env)
-    # What was imported here must be found there, whatever the directory.
-    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    process = subprocess.Popen(command, env=env, pass_fds=() if lock is None else (lock,))
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    handed = {
+        "recipe": run.recipe.model_dump(),
+        "directory": str(run.directory.path),
+        "command": run.command,
+        "named": run.named,
+        "code": run.code,
+        "options": {"resume": resume, "overwrite": overwrite, "profile": profile},
+        "quiet": quiet,
+    }
+    config = LaunchConfig(
+        1,
+        1,
+        run.recipe.devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    variables = {
+        PARENT: str(os.getpid()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")
+        or str(max(1, (os.cpu_count() or 1) // run.recipe.devices)),
+        # What was imported here must be found there, whatever the directory.
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = ["-m", "quadric.train.worker", json.dumps(handed)]
     try:
-        code = process.wait()
-    except BaseException:
-        # Ctrl-C reaches the whole group by itself, a signal to this process alone does not.
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-    if code and not directory.is_finished:
-        if code == INTERRUPTED:
-            raise InterruptedTraining
+        with _environment(variables), _handlers():
+            elastic_launch(config, sys.executable)(*command)
+    except SignalException:
+        raise InterruptedTraining from None
+    except ChildFailedError as error:
+        failure = error.get_first_failure()[1]
+        if failure.exitcode == INTERRUPTED:
+            raise InterruptedTraining from None
+        if failure.exitcode == MISTAKE:
+            raise InputError(failure.message) from None
         raise QuadricError(
-            f"the processes of {directory.path} ended with code {code}, their messages are above: "
-            f"continue with `{resume_command or directory.resume_command}`"
-        )
+            f"the processes of {run.directory.path} ended with code {failure.exitcode}, their "
+            f"messages are above: continue with `{run.resume_command}`"
+        ) from None
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Other variables for the processes that are started within it."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _handlers() -> Iterator[None]:
+    """Takes back the handlers of signals that torch's launcher sets."""
+    names = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
+    before = {name: signal.getsignal(name) for name in names}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for name, handler in before.items():
+                signal.signal(name, handler)
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Ends this process as soon as the one that started it is gone.
+
+    On Linux the kernel does; elsewhere a thread looks whether the parent is still there.
+    """
+    if parent is None:
+        parent = int(os.environ.get(PARENT) or os.getppid())
+    if not _kernel_ends_us():
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        _die()
+
+
+def _kernel_ends_us() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
+    except (OSError, AttributeError):  # a C library without prctl
+        return False
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(INTERVAL)
+    _die()
+
+
+def _die() -> None:
+    os._exit(1)  # nothing is left to be told, and a checkpoint is always whole

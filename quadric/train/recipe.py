@@ -12,8 +12,8 @@ import difflib
 import hashlib
 import json
 import os
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
@@ -40,12 +40,6 @@ SPELLED = ("name", "neuron", "rank", "seed")
 # Neurons whose quadratic parameters are whole weights that start at random: their authors train
 # them with the rate of all other weights.
 ONE_RATE = tuple("general pure qres lowrank quadralib symmetric bilinear glu cross".split())
-# What a command says by an option of its own; all other fields by --set.
-OPTIONS = (
-    "rank epochs batch_size lr quadratic_lr quadratic_weight_decay weight_decay schedule first "
-    "width activation resize validation limit seed data_dir workers devices strategy accelerator "
-    "precision memory_format model dataset loss patience ema keep_every logger"
-).split()
 # What may stand before the colon of a data set's name; all other names are functions of a user's.
 KINDS = ("law", "uci", "csv", "given")
 # Options of a neuron: they do not outlive a change of the neuron.
@@ -62,47 +56,65 @@ class Recipe(BaseModel):
     reproduces: str = ""
 
     # Data
-    dataset: str
+    dataset: str = Field(description="A data set, csv:FILE, or your own module:function.")
     dataset_options: dict[str, Any] = {}
-    data_dir: Annotated[str, AfterValidator(os.path.normpath)] | None = None
-    resize: Positive | None = None
+    data_dir: Annotated[str, AfterValidator(os.path.normpath)] | None = Field(
+        None, description="Where the data set is."
+    )
+    resize: Positive | None = Field(None, description="Pixels on each side of a picture.")
     augment: bool = True
     shuffle: bool = True
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    limit: Positive | None = None
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share to hold out; the best epoch on it counts."
+    )
+    limit: Positive | None = Field(
+        None, description="The most samples for training, and for the test."
+    )
     split: Annotated[int, Field(ge=0)] = 0
     samples: Positive = 10_000
     data_seed: int = 0
     source: str | None = None
     target: str | None = None
     on_broken: Literal["skip", "refuse"] = "skip"
-    workers: Annotated[int, Field(ge=0)] | None = None
+    workers: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Processes that decode pictures."
+    )
 
     # Network
-    model: str
+    model: str = Field(description="A network, or module:function of your own.")
     model_options: dict[str, Any] = {}
-    width: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    width: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Multiplies the channels."
+    )
     channels: list[Positive] | None = None
     hidden: list[Positive] | None = None
     shortcut: Literal["A", "B"] | None = None
-    activation: str | None = None
-    neuron: str = "linear"
-    rank: Positive | None = None
+    activation: str | None = Field(None, description="Such as silu, or none.")
+    neuron: str = Field("linear", description="A neuron, see quadric neurons.")
+    rank: Positive | None = Field(None, description="Its rank; by default its own.")
     neuron_options: dict[str, Any] = {}
     init: Literal["published", "linear", "random"] = "published"
-    include: Selection = None
-    exclude: Selection = None
-    first: Positive | None = None
+    include: Selection = Field(
+        None, description="Convert only these layers: a name, a suffix or re:REGEX (repeatable)."
+    )
+    exclude: Selection = Field(
+        None, description="Leave these layers linear: a name, a suffix or re:REGEX (repeatable)."
+    )
+    first: Positive | None = Field(
+        None, description="Convert only this many layers, the first ones."
+    )
     head: bool = False
 
     # Training
-    epochs: Positive
-    batch_size: Positive
+    epochs: Positive = Field(description="Passes over the training data.")
+    batch_size: Positive = Field(
+        description="Samples per step and process: 2 devices see twice as many."
+    )
     pass_tokens: Positive = 4096
     epoch_steps: Positive | None = None
     drop_last: bool = False
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: NotNegative
+    lr: NotNegative = Field(description="Learning rate.")
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     betas: Annotated[
@@ -112,91 +124,117 @@ class Recipe(BaseModel):
         0.999,
     ]
     eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: NotNegative = 0.0
+    weight_decay: NotNegative = Field(0.0, description="Weight decay of all that is not quadratic.")
     decay_bias_and_norm: bool = True
-    quadratic_lr: NotNegative | dict[str, NotNegative] | None = None
-    quadratic_weight_decay: NotNegative = 0.0
+    quadratic_lr: NotNegative | dict[str, NotNegative] | None = Field(
+        None, description="Learning rate of the quadratic parameters."
+    )
+    quadratic_weight_decay: NotNegative = Field(0.0, description="Their weight decay.")
     quadratic_schedule: Literal["same", "constant"] = "same"
-    schedule: Literal["constant", "step", "cosine", "onecycle", "inverse_sqrt"] = "constant"
+    schedule: Literal["constant", "step", "cosine", "onecycle", "inverse_sqrt"] = Field(
+        "constant", description="Of the learning rates."
+    )
     milestones: list[Positive] = []
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     warmup: NotNegative = 0.0
     warmup_steps: Positive = 4000
-    loss: str | None = None
+    loss: str | None = Field(None, description="A loss of your own, module:function.")
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = None
-    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Average the weights, such as 0.999; it is tested."
+    )
     average: Positive | None = None
-    patience: Positive | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    patience: Positive | None = Field(
+        None, description="Stop after this many epochs without a better one."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="Of the weights and the data's order."
+    )
 
     # Code of the user's own: files or modules to import, and the checksum of each by its name.
     code: list[str] = []
     checksums: dict[str, str] = {}
 
     # Computation
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
-    accelerator: str = "auto"
-    devices: Positive = 1
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true"] = Field(
+        "32-true", description="Of numbers."
+    )
+    accelerator: str = Field("auto", description="cpu, gpu, mps or auto.")
+    devices: Positive = Field(1, description="Processes on this machine.")
     nodes: Positive = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    compile: bool = False
+    strategy: Literal["auto", "ddp", "fsdp"] = Field(
+        "auto", description="What several processes share."
+    )
+    compile: bool = Field(False, description="Use torch.compile.")
     kernels: bool = True
-    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
+        "auto", description="The layout of pictures and convolutions."
+    )
 
     # What is kept
-    keep_every: Positive | None = None
-    logger: Literal["tensorboard", "csv", "mlflow", "wandb"] = "tensorboard"
+    keep_every: Positive | None = Field(
+        None, description="Keep the checkpoint of every n-th epoch."
+    )
+    logger: Literal["tensorboard", "csv", "mlflow", "wandb"] = Field(
+        "tensorboard", description="Where curves go besides metrics.csv."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.milestones != sorted(set(self.milestones)):
-            raise InputError(f"milestones must be ascending, got {self.milestones}: sort them")
-        if self.schedule == "step" and not self.milestones:
-            raise InputError(
-                "schedule 'step' needs milestones, got none: give the epochs of the decays, such "
-                "as milestones=[90,135]"
-            )
-        if self.width is not None and self.channels is not None:
-            raise InputError(
-                f"width and channels exclude each other, got {self.width} and {self.channels}: "
-                "give one of them"
-            )
-        if self.patience is not None and not self.validation:
-            raise InputError(
-                f"patience needs a part to validate on, got patience={self.patience} without one: "
-                "hold one out, such as with validation=0.1"
-            )
-        if self.average is not None and self.validation:
-            raise InputError(
-                f"average takes the last epochs and validation the best one, got average="
-                f"{self.average} with validation={self.validation}: leave one of them out"
-            )
-        if self.ema is not None and self.precision == "bf16-true":
-            raise InputError(
-                "ema does not work with precision 'bf16-true', whose numbers are too coarse to be "
-                "averaged: choose 'bf16-mixed'"
-            )
-        if self.loss is not None and self.label_smoothing:
-            raise InputError(
-                f"label_smoothing belongs to cross-entropy, got {self.label_smoothing} with loss "
-                f"{self.loss!r}: leave one of them out"
-            )
-        if self.strategy == "fsdp":
-            refused = {
-                f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),
-                "compile": self.compile,
-                "ema": self.ema is not None,
-                "average": self.average is not None,
-                "memory_format 'channels_last'": self.memory_format == "channels_last",
-            }
-            found = [what for what, is_given in refused.items() if is_given]
-            if found:
-                raise InputError(
-                    f"strategy 'fsdp' does not work with {found[0]}: choose another value, or "
-                    "strategy 'ddp'"
-                )
+        for wrong, message in self._rules():
+            if wrong:
+                raise InputError(message)
         return self
+
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        """What fields must not be together, and what to do about it."""
+        yield (
+            self.milestones != sorted(set(self.milestones)),
+            f"milestones must be ascending, got {self.milestones}: sort them",
+        )
+        yield (
+            self.schedule == "step" and not self.milestones,
+            "schedule 'step' needs milestones, got none: give the epochs of the decays, such as "
+            "milestones=[90,135]",
+        )
+        yield (
+            self.width is not None and self.channels is not None,
+            f"width and channels exclude each other, got {self.width} and {self.channels}: give "
+            "one of them",
+        )
+        yield (
+            self.patience is not None and not self.validation,
+            f"patience needs a part to validate on, got patience={self.patience} without one: "
+            "hold one out, such as with validation=0.1",
+        )
+        yield (
+            self.average is not None and bool(self.validation),
+            "average takes the last epochs and validation the best one, got "
+            f"average={self.average} with validation={self.validation}: leave one of them out",
+        )
+        yield (
+            self.ema is not None and self.precision == "bf16-true",
+            "ema does not work with precision 'bf16-true', whose numbers are too coarse to be "
+            "averaged: choose 'bf16-mixed'",
+        )
+        yield (
+            self.loss is not None and bool(self.label_smoothing),
+            f"label_smoothing belongs to cross-entropy, got {self.label_smoothing} with loss "
+            f"{self.loss!r}: leave one of them out",
+        )
+        for what, is_given in {
+            f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),
+            "compile": self.compile,
+            "ema": self.ema is not None,
+            "average": self.average is not None,
+            "memory_format 'channels_last'": self.memory_format == "channels_last",
+        }.items():
+            yield (
+                self.strategy == "fsdp" and is_given,
+                f"strategy 'fsdp' does not work with {what}: choose another value, or strategy "
+                "'ddp'",
+            )
 
     def functions(self) -> dict[str, str]:
         """The functions of a user's own that the recipe names, by field."""
@@ -270,47 +308,32 @@ class Recipe(BaseModel):
         """Every field that can make two runs differ; of a resolved recipe."""
         return self.model_dump(exclude=set(DESCRIPTION))
 
-    def first_difference(self, other: Recipe, *, place: bool = True) -> str | None:
+    def first_difference(self, other: Recipe, *, environment: bool = True) -> str | None:
         """A field in which two resolved recipes differ; None if they are one run."""
         ours, theirs = self.identity(), other.identity()
-        fields = [key for key in ours if place or key not in ENVIRONMENT_FIELDS]
+        fields = [key for key in ours if environment or key not in ENVIRONMENT_FIELDS]
         return next((key for key in fields if ours[key] != theirs[key]), None)
 
-    def differences(self, base: Recipe) -> dict[str, Any]:
-        """The fields in which this resolved recipe differs from a base with the same neuron."""
-        plain = base.with_overrides({"neuron": self.neuron}).resolved().identity()
-        return {key: value for key, value in self.identity().items() if value != plain[key]}
+    def directory_name(self, plain: Recipe) -> str:
+        """`<recipe>-<neuron>[-k<rank>][-<hash of overrides>]-s<seed>`.
 
-    def directory_name(self, base: Recipe) -> str:
-        """`<recipe>-<neuron>[-k<rank>][-<hash of overrides>]-s<seed>`."""
-        parts = [self.name, self.neuron]
+        The hash is of what differs from `plain`, the resolved recipe of that name and neuron.
+        """
+        if Path(self.name).name != self.name:
+            raise InputError(
+                f"the name of a recipe must be that of a folder, got {self.name!r}: leave out "
+                "'/', or the field: a recipe is named after its file"
+            )
+        words = [self.name, self.neuron]
         if self.rank is not None:
-            parts.append(f"k{self.rank}")
-        hidden = {k: v for k, v in self.differences(base).items() if k not in SPELLED}
+            words.append(f"k{self.rank}")
+        before = plain.identity()
+        hidden = {key: value for key, value in self.identity().items() if value != before[key]}
+        hidden = {key: value for key, value in hidden.items() if key not in SPELLED}
         if hidden:
             text = json.dumps(hidden, sort_keys=True)
-            parts.append(hashlib.sha256(text.encode()).hexdigest()[:8])
-        return "-".join([*parts, f"s{self.seed}"])
-
-    def command(self, base: Recipe, source: Sequence[str] | None = None) -> str:
-        """The shortest command that makes this run, to be pasted into a shell."""
-        words = ["quadric", "train", *(source or [self.name])]
-        if self.neuron != base.neuron:
-            words += ["--neuron", self.neuron]
-        needed = self.differences(base)
-        for field in list(needed):
-            # Some fields follow from others: without a step schedule there are no milestones.
-            rest = {key: value for key, value in needed.items() if key != field}
-            try:
-                again = base.with_overrides(rest | {"neuron": self.neuron}).resolved()
-            except ValueError:
-                continue
-            if again.identity() == self.identity():
-                needed = rest
-        for field, value in needed.items():
-            if field not in ("name", "checksums"):
-                words += option_words(field, value)
-        return shlex.join(words)
+            words.append(hashlib.sha256(text.encode()).hexdigest()[:8])
+        return "-".join([*words, f"s{self.seed}"])
 
     def to_yaml(self, command: str) -> str:
         """The recipe as a file whose first line is the command."""
@@ -320,14 +343,17 @@ class Recipe(BaseModel):
 
 def option_words(field: str, value: Any) -> list[str]:
     """A field as the words of a command line."""
-    if field == "code" and value:
+    if field == "code":
         return [word for name in value for word in ("--code", name)]
-    if field in OPTIONS and value is not None:
+    if field in OPTIONS and type(value) in (str, int, float) and field not in LISTS:
         return [f"--{field.replace('_', '-')}", str(value)]
     return ["--set", f"{field}={json.dumps(value)}"]
 
 
 FIELDS: tuple[str, ...] = tuple(Recipe.model_fields)
+OPTIONS = {name: field for name, field in Recipe.model_fields.items() if field.description}
+"""Fields that are options of `quadric train`, with their help; all others are said by --set."""
+LISTS = ("include", "exclude")
 DEFAULTS: dict[str, Any] = {
     name: field.default for name, field in Recipe.model_fields.items() if not field.is_required()
 }

@@ -5,29 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from torch import nn
 
-from quadric.errors import InputError
+from quadric.errors import FileError, InputError
 from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.support.extras import EXTRAS, require
 from quadric.support.process import in_notebook
+from quadric.support.writing import DISK, naming
 from quadric.train import catalog, checkpoints
 from quadric.train.data import GIVEN, DataSet, load_data
 from quadric.train.directory import (
     RUNS,
     RunDirectory,
-    command_at,
+    command_in_environment,
     continued,
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.processes import is_first_process, launch, launched
-from quadric.train.recipe import Recipe
+from quadric.train.processes import InterruptedTraining, is_first_process, launch, launched
+from quadric.train.recipe import Recipe, option_words
 from quadric.train.run_code import code_words, load_code, modules_of, unnamed
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
@@ -36,8 +37,8 @@ NAMES, RECORD = 3_500, 350
 
 
 @dataclass(frozen=True)
-class Run:
-    """A recipe and its directory.
+class PlannedRun:
+    """A resolved recipe and its directory.
 
     Attributes:
         recipe: resolved.
@@ -56,7 +57,7 @@ class Run:
 
     @property
     def moved(self) -> str | None:
-        """What is at another place than when the directory was last written; None if nothing is."""
+        """What is other than when the directory was last written; None if nothing is."""
         if not self.directory.recipe_file.is_file():
             return None
         before = self.directory.recipe()
@@ -67,25 +68,36 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues the run, with the code that the user has named already."""
-        return shlex.join([*shlex.split(self.directory.resume_command), *code_words(self.recipe)])
+        """The command that goes on with the run, with the code that it needs."""
+        if self.directory.recipe_file.is_file() and not self.directory.is_finished:
+            words = [*shlex.split(self.directory.resume_command), *code_words(self.recipe)]
+            before = self.directory.recipe()
+            for field in ENVIRONMENT_FIELDS:  # which the directory says only once the run goes on
+                value = getattr(self.recipe, field)
+                if field != "code" and value != getattr(before, field):
+                    words += option_words(field, value)
+            return shlex.join(words)
+        words = shlex.split(self.command)
+        words += ["--run-dir", str(self.directory.path)] if self.named else []
+        # What it holds is still the run before.
+        return shlex.join([*words, *(["--overwrite"] if self.directory.is_finished else [])])
 
     @property
     def epochs_done(self) -> int:
         """Epochs that the newest whole checkpoint holds."""
-        found = checkpoints.find(self.directory)
-        return 0 if found is None else found.epochs
+        checkpoint = checkpoints.find(self.directory)
+        return 0 if checkpoint is None else checkpoint.epochs
 
 
-def find_run(
+def plan_run(
     name: str,
-    overrides: dict[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     *,
     quick: bool = False,
     run_dir: str | Path | None = None,
     runs: str | os.PathLike[str] = RUNS,
     code: Sequence[str] = (),
-) -> Run:
+) -> PlannedRun:
     """The run of a recipe with overrides, or of a directory."""
     overrides = dict(overrides or {})
     if is_run_directory(name):
@@ -98,28 +110,46 @@ def find_run(
         recipe = continued(directory.recipe(), overrides)
         if not (directory.is_finished and unnamed(recipe, code)):
             recipe = load_code(recipe, code, directory.path)
-        place = {key: getattr(recipe, key) for key in ENVIRONMENT_FIELDS if key in overrides}
-        command = command_at(directory.command(), place)
-        return Run(recipe, directory, command, code=tuple(code))
+        changed = {key: getattr(recipe, key) for key in ENVIRONMENT_FIELDS if key in overrides}
+        command = command_in_environment(directory.command(), changed)
+        return PlannedRun(recipe, directory, command, code=tuple(code))
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
-        overrides.setdefault("devices", started.devices)
-        overrides.setdefault("nodes", started.nodes)
+        overrides = {"devices": started.devices, "nodes": started.nodes} | overrides
     recipe = base.with_overrides(overrides)
     functions = modules_of(recipe, overrides)
     recipe = load_code(recipe, code, f"recipe {name}", functions=functions).resolved()
-    path = Path(runs) / recipe.directory_name(base) if run_dir is None else Path(run_dir)
-    source = None
-    if catalog.is_path(name):
-        source = [name, "--quick"] if quick else [name]
-    command = recipe.command(base, source)
+    plain = base.with_overrides({"neuron": recipe.neuron}).resolved()
+    path = Path(runs) / recipe.directory_name(plain) if run_dir is None else Path(run_dir)
+    words = ["quadric", "train", name if catalog.is_path(name) else recipe.name]
+    words += ["--quick"] if quick and catalog.is_path(name) else []
+    for field, value in _needed(base, recipe, plain, overrides).items():
+        words += option_words(field, value)
+    words += option_words("code", code)
     named = (*code, *functions)
-    return Run(recipe, RunDirectory(path), command, run_dir is not None, named)
+    return PlannedRun(recipe, RunDirectory(path), shlex.join(words), run_dir is not None, named)
+
+
+def _needed(
+    base: Recipe, recipe: Recipe, plain: Recipe, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The overrides that a recipe needs, as it has them: those that change nothing are left out."""
+    ours, others = recipe.identity(), plain.identity()
+    changing = {
+        key: ours[key]
+        for key in ours
+        if key in overrides and ours[key] != (base.neuron if key == "neuron" else others[key])
+    }
+    if len(changing) < len(overrides):
+        again = base.with_overrides(changing).resolved().identity()
+        if again | {"code": [], "checksums": {}} != ours | {"code": [], "checksums": {}}:
+            return dict(overrides)  # one that changes nothing by itself does so beside others
+    return changing
 
 
 def train(
-    run: Run,
+    run: PlannedRun,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -141,61 +171,82 @@ def train(
             from quadric.train.loop import fit
 
             _load_code(run)
-            fit(recipe, directory, again=overwrite, profile=profile)
+            loaded = load_data(recipe)
+            fit(recipe, directory, loaded, build_network(recipe, loaded), again=overwrite)
         return None
     directory.check_owner(recipe, named=run.named)
     if directory.is_finished and not overwrite:
         return directory.result()
+    try:
+        with naming(directory.path, DISK):
+            if recipe.devices > 1 and launched() is None:
+                launch(run, resume, overwrite, screen is None, profile)
+            else:
+                _train_here(run, resume, overwrite, data, screen, profile)
+    except (KeyboardInterrupt, InterruptedTraining):
+        done, again = run.epochs_done, run.resume_command
+        where = f"interrupted in the first epoch: start it again with `{again}`"
+        if done:
+            where = (
+                f"interrupted; {done} of {recipe.epochs} epochs are in "
+                f"{directory.last_checkpoint}: continue with `{again}`"
+            )
+        raise InterruptedTraining(where) from None
+    except FileError as error:
+        raise FileError(f"{error}; then go on with `{run.resume_command}`") from None
+    return directory.result()
+
+
+def _train_here(
+    run: PlannedRun,
+    resume: bool,
+    overwrite: bool,
+    data: DataSet | None,
+    screen: TextIO | None,
+    profile: bool,
+) -> None:
+    """Trains in this process, the only one or the first of several."""
+    from quadric.train.loop import fit
+
+    recipe, directory = run.recipe, run.directory
     _load_code(run)
     # All that can be wrong with the recipe or the data is found here, before anything is written.
     if recipe.logger in EXTRAS:
         require(recipe.logger, f"logger {recipe.logger!r}")
-    prepared = load_data(recipe, data)
-    network = build_network(recipe, prepared)
-    with directory.lock() as lock:
+    loaded = load_data(recipe, data)
+    network = build_network(recipe, loaded)
+    with directory.lock():
         if directory.is_finished and not overwrite:
-            return directory.result()  # another process has just finished it
-        found = None if overwrite else checkpoints.find(directory)
-        if found is not None and not resume:
+            return  # another process has just finished it
+        checkpoint = None if overwrite else checkpoints.find(directory)
+        if checkpoint is not None and not resume:
             raise InputError(
-                f"{directory.path} holds an unfinished run, {found.epochs} of {recipe.epochs} "
-                f"epochs are {found.where}: continue it with `{run.resume_command}`, or "
+                f"{directory.path} holds an unfinished run, {checkpoint.epochs} of {recipe.epochs} "
+                f"epochs are {checkpoint.where}: continue it with `{run.resume_command}`, or "
                 "start again with --overwrite"
             )
         moved = run.moved
         directory.create(recipe, run.command, bytes_of(recipe, network))
         if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
-        elif found is not None:
-            checkpoints.take(directory, found)
-        prepared.keep(directory.path)
+        elif checkpoint is not None:
+            checkpoints.take(directory, checkpoint)
+        loaded.keep(directory.path)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
-            for note in (*prepared.notes, *_notes(recipe, moved, found)):
+            for note in (*loaded.notes, *_notes(recipe, moved, checkpoint)):
                 print(f"note: {note}", file=screen)
-        if recipe.devices > 1 and launched() is None:
-            del prepared, network  # the processes load their own
-            launch(
-                directory,
-                recipe.devices,
-                lock,
-                screen is not None,
-                profile,
-                resume_command=run.resume_command,
-            )
-        else:
-            from quadric.train.loop import fit
-
-            fit(recipe, directory, data=prepared, screen=screen, profile=profile)
-        return directory.result()
+        fit(recipe, directory, loaded, network, screen=screen, profile=profile)
 
 
-def _notes(recipe: Recipe, moved: str | None, found: checkpoints.Found | None) -> Iterator[str]:
+def _notes(
+    recipe: Recipe, moved: str | None, checkpoint: checkpoints.WholeCheckpoint | None
+) -> Iterator[str]:
     """What is told before the first epoch, besides notes on the data."""
     if moved is not None:
         yield moved
-    if found is not None and found.damage is not None:
-        yield f"{found.damage}, going on from {found.path}"
+    if checkpoint is not None and checkpoint.damage is not None:
+        yield f"{checkpoint.damage}, going on from {checkpoint.path}"
     if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
         yield (
             f"the rate never decays, as milestones {recipe.milestones} are not within "
@@ -221,14 +272,14 @@ def bytes_of(recipe: Recipe, network: nn.Module) -> int:
     return kept * weights + files * (weights + momenta * parameters) + small
 
 
-def _on(data: DataSet, run: Run) -> Run:
+def _on(data: DataSet, run: PlannedRun) -> PlannedRun:
     """A run on other data than its recipe names: what it records must not name those."""
     dataset = f"{GIVEN}{data.name}"
     command = run.command if GIVEN in run.command else f"{GIVEN}{data.name}, else {run.command}"
     return replace(run, recipe=run.recipe.model_copy(update={"dataset": dataset}), command=command)
 
 
-def _load_code(run: Run) -> None:
+def _load_code(run: PlannedRun) -> None:
     """Imports what the run names; a process of a sweep is handed runs of another process."""
     load_code(run.recipe, (), run.directory.path, functions=run.code)
 

@@ -282,9 +282,6 @@ class TrainingModule(LightningModule):
             )
             torch.distributed.all_reduce(seen, torch.distributed.ReduceOp.MAX)
             self.activations.by_layer = dict(zip(self.activations.by_layer, seen, strict=True))
-        if self.recipe.validation:
-            value = self.task.metrics(self.eval_sums)[self.task.metric]
-            self.log(f"val_{self.task.metric}", value, sync_dist=True, rank_zero_only=False)
 
     def total(self, sums: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -18,13 +18,13 @@ CHUNK = 512
 """Lines of a file that are translated, and written, at once."""
 
 
-def translator(path: str | Path, warn: Warn | None = None, **place: Any) -> Translator:
+def translator(path: str | Path, warn: Warn | None = None, **environment: Any) -> Translator:
     """Loads a finished translation run.
 
     Args:
         path: the run directory.
         warn: takes one line on what was cut, or looks wrong; by default a warning of Python.
-        **place: `accelerator`, if another one than when it was trained; `code` for a run
+        **environment: `accelerator`, if another one than when it was trained; `code` for a run
             with code of your own, as in `quadric.train.load`.
 
     Returns:
@@ -33,7 +33,7 @@ def translator(path: str | Path, warn: Warn | None = None, **place: Any) -> Tran
     Raises:
         InputError: if the run is not finished, is for other data, or lacks a file.
     """
-    run = load_run(path, **place)
+    run = load_run(path, **environment)
     if not isinstance(run.data, TextRunData):
         raise InputError(
             f"{path} must be a translation run, got one of the data set {run.recipe.dataset!r}: "
@@ -51,11 +51,11 @@ def translate_file(
     *,
     beams: int = 4,
     penalty: float = 0.6,
-    **place: Any,
+    **environment: Any,
 ) -> None:
     """Translates a file, or standard input line by line."""
     keep_freed_memory()
-    loaded = translator(run, warn=warn_on_screen, **place)
+    loaded = translator(run, warn=warn_on_screen, **environment)
     name = "standard input" if source is None else str(source)
     lines = _lines(source, name)
     chunk = 1 if source is None else CHUNK

@@ -22,7 +22,7 @@ from quadric.train import exported_run
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
-from quadric.train.runner import find_run, train
+from quadric.train.runner import plan_run, train
 from tests.command_line import assert_mistake
 from tests.command_line import quadric as run_command
 from tests.exporting.networks import small_cnn
@@ -36,7 +36,7 @@ def run(*args: object) -> Any:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of one epoch."""
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    train(find_run("digits", {"neuron": "eigen", "epochs": 1}, run_dir=folder))
+    train(plan_run("digits", {"neuron": "eigen", "epochs": 1}, run_dir=folder))
     return folder
 
 
@@ -186,7 +186,7 @@ def test_an_unfinished_run(digits: Path, tmp_path: Path) -> None:
 def test_a_table_in_its_own_units(tmp_path: Path) -> None:
     folder, out = tmp_path / "law", tmp_path / "law.onnx"
     changes = {"neuron": "eigen", "epochs": 1, "samples": 500}
-    train(find_run("law-lorentz", changes, run_dir=folder))
+    train(plan_run("law-lorentz", changes, run_dir=folder))
     result = run_command("export", folder, "-o", out, "--json", tmp_path / "facts.json")
     assert result.exit_code == 0, result.output
     recipe = RunDirectory(folder).recipe()

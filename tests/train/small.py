@@ -11,7 +11,7 @@ import torch
 
 from quadric.data.images import CropFlip, ImageData
 from quadric.train.directory import RunDirectory
-from quadric.train.runner import Run, find_run, train
+from quadric.train.runner import PlannedRun, plan_run, train
 
 LAW = {"samples": 256, "batch_size": 64, "epochs": 3}
 # Starts a program that listens to Ctrl-C, as a terminal does. One that a script starts with & does
@@ -24,9 +24,9 @@ LISTENING = [
 ]
 
 
-def law_run(folder: Path, **overrides: Any) -> Run:
+def law_run(folder: Path, **overrides: Any) -> PlannedRun:
     """A perceptron that learns a law from 256 samples, four steps an epoch."""
-    return find_run("law-lorentz", LAW | overrides, run_dir=folder)
+    return plan_run("law-lorentz", LAW | overrides, run_dir=folder)
 
 
 def law_result(folder: Path, **overrides: Any) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate, measure
-from quadric.train.step import TrainingModule
 from quadric.train.network import build_network
-from quadric.train.runner import Run, find_run, train
+from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.train.step import TrainingModule
 from tests.train.small import curve, law_result, law_run, pictures
 
 # A rate that is too large: the first epochs are the best.
@@ -45,11 +45,11 @@ class KillingScreen:
         return False
 
 
-def killed_and_continued(run: Run, epoch: int) -> dict[str, Any]:
+def killed_and_continued(run: PlannedRun, epoch: int) -> dict[str, Any]:
     with pytest.raises(Killed):
         train(run, screen=KillingScreen(epoch))  # type: ignore[arg-type]
     assert run.epochs_done == epoch - 1
-    result = train(find_run(str(run.directory.path)), resume=True)
+    result = train(plan_run(str(run.directory.path)), resume=True)
     assert result is not None
     return result
 
@@ -60,7 +60,7 @@ def test_the_average_is_that_of_its_definition(
     data = pictures((3, 8, 8), 4, train=48, test=8)
     options = {"epochs": 1, "milestones": [1], "batch_size": 8, "model": "resnet8", "ema": 0.6}
     options |= {"channels": [4, 8, 16], "lr": 0.01, "memory_format": "contiguous"}
-    run = find_run("cifar10-resnet20", options, run_dir=tmp_path / "run")
+    run = plan_run("cifar10-resnet20", options, run_dir=tmp_path / "run")
     seen = []
     end = TrainingModule.on_train_batch_end
 
@@ -153,7 +153,7 @@ def test_a_run_that_had_stopped_does_not_go_on(tmp_path: Path) -> None:
     before = train(run)
     assert before is not None
     run.directory.result_file.unlink()
-    after = train(find_run(str(tmp_path / "run")), resume=True)
+    after = train(plan_run(str(tmp_path / "run")), resume=True)
     assert after is not None
     assert curve(after) == curve(before)
     assert after["test_loss"] == before["test_loss"]

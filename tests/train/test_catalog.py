@@ -12,7 +12,7 @@ import pytest
 
 from quadric import models
 from quadric.data import laws, uci
-from quadric.train import catalog, listing
+from quadric.train import catalog
 
 NAMES = catalog.names()
 
@@ -36,7 +36,9 @@ def test_a_recipe_and_its_quick_variant_are_valid(name: str) -> None:
     recipe = catalog.load(name)
     assert recipe.name == name
     assert recipe.model in models.names()
-    assert recipe.resolved().directory_name(recipe).startswith(f"{name}-{recipe.neuron}-")
+    assert (
+        recipe.resolved().directory_name(recipe.resolved()).startswith(f"{name}-{recipe.neuron}-")
+    )
     quick = catalog.load(name, quick=True)
     assert quick == catalog.load(f"{name}-quick")
     assert quick.name == f"{name}-quick"
@@ -65,7 +67,7 @@ def test_cifar10_has_the_papers_settings(depth: int) -> None:
     assert (eigen.dataset, eigen.model, eigen.augment) == ("cifar10", f"resnet{depth}", True)
     assert (eigen.epochs, eigen.batch_size, eigen.optimizer, eigen.lr) == (180, 128, "sgd", 0.1)
     assert (eigen.schedule, eigen.milestones, eigen.gamma) == ("step", [90, 135], 0.1)
-    assert (eigen.quadratic_lr, eigen.rank, eigen.layers, eigen.validation) == (1e-4, 9, None, 0)
+    assert (eigen.quadratic_lr, eigen.rank, eigen.first, eigen.validation) == (1e-4, 9, None, 0)
     assert (eigen.resize, eigen.limit, eigen.channels, eigen.width) == (None,) * 4
 
 
@@ -82,10 +84,10 @@ def test_the_other_experiments_have_the_papers_settings() -> None:
     imagenet = catalog.load("imagenet-resnet18").resolved()
     assert (imagenet.epochs, imagenet.batch_size, imagenet.lr) == (100, 256, 0.1)
     assert (imagenet.milestones, imagenet.quadratic_lr) == ([30, 60, 90], 1e-5)
-    assert (imagenet.neuron, imagenet.rank, imagenet.layers) == ("eigen", 9, None)
+    assert (imagenet.neuron, imagenet.rank, imagenet.first) == ("eigen", 9, None)
     for n in (3, 11, 15):
         knn = catalog.load(f"imagenet-resnet18-knn{n}").resolved()
-        assert (knn.neuron, knn.layers, knn.epochs) == ("kervolution", f"first:{n}", 100)
+        assert (knn.neuron, knn.first, knn.epochs) == ("kervolution", n, 100)
 
 
 def test_quick_variants_keep_what_only_the_network_is() -> None:
@@ -145,27 +147,27 @@ def test_any_table_of_a_folder_is_a_recipe() -> None:
     ],
 )
 def test_values_are_read_as_in_a_recipe(text: str, expected: object) -> None:
-    assert catalog.parse_assignment(text) == expected
+    assert catalog.parse_assignments([text]) == dict([expected])
 
 
 def test_what_is_no_assignment_is_refused() -> None:
-    with pytest.raises(ValueError, match="--set must be field=value, got 'lr'"):
-        catalog.parse_assignment("lr")
+    with pytest.raises(ValueError, match="--set must be name=value, got 'lr'"):
+        catalog.parse_assignments(["lr"])
 
 
 def test_reading_recipes_and_results_does_not_import_lightning() -> None:
     code = (
-        "import sys, quadric.train.commands as c, quadric.train.listing as l; l.table();"
+        "import sys, quadric.train.api as c, quadric.train.catalog as l; l.table();"
         "sys.exit(any(name in sys.modules for name in ('lightning', 'matplotlib', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_list_has_one_line_for_each() -> None:
-    lines = listing.table().splitlines()
+    lines = catalog.table().splitlines()
     for name in NAMES:
         assert sum(line.split()[:1] == [name] for line in lines) == 1
     assert any("Fig. 4" in line for line in lines)
-    assert listing.text("digits").splitlines()[0] == "# quadric train digits --neuron eigen"
-    assert "resize: 16" in listing.text("cifar10-resnet20-quick")
-    assert {fact["name"] for fact in listing.facts()} == set(NAMES)
+    assert catalog.text("digits").splitlines()[0] == "# quadric train digits --neuron eigen"
+    assert "resize: 16" in catalog.text("cifar10-resnet20-quick")
+    assert {fact["name"] for fact in catalog.facts()} == set(NAMES)

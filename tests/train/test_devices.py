@@ -17,16 +17,16 @@ from torch import Tensor
 import quadric.train
 from quadric.train.data import load_data
 from quadric.train.evaluation import move
-from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, device_of
-from quadric.train.runner import find_run
+from quadric.train.runner import plan_run
+from quadric.train.step import TrainingModule
 from tests.train.small import LAW, pictures
 
 META = torch.device("meta")
 
 
 def module(name: str, **fields: Any) -> TrainingModule:
-    recipe = find_run(name, fields).recipe
+    recipe = plan_run(name, fields).recipe
     data = load_data(recipe, pictures((3, 8, 8), 7, 32, 8) if "cifar" in name else None)
     return TrainingModule(build_network(recipe, data), data, recipe)
 
@@ -89,13 +89,13 @@ def test_evaluation_takes_the_accelerator_that_is_there(
     device = None if there is None else torch.device(there)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: device is not None)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
-    recipe = find_run("law-lorentz", {"accelerator": wanted}).recipe
+    recipe = plan_run("law-lorentz", {"accelerator": wanted}).recipe
     assert device_of(recipe).type == found
 
 
 def test_no_file_of_training_names_a_device() -> None:
     """But to read a checkpoint, and to say what is fast where."""
-    allowed = {"network.py": 2, "checkpoints.py": 1, "tasks.py": 1, "module.py": 1}
+    allowed = {"network.py": 2, "checkpoints.py": 1, "tasks.py": 1, "step.py": 1}
     for path in sorted(Path(quadric.train.__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = [

@@ -16,12 +16,12 @@ from quadric.train.data import load_data
 from quadric.train.directory import (
     BusyError,
     RunDirectory,
-    command_at,
+    command_in_environment,
     continued,
     is_run_directory,
 )
 from quadric.train.network import build_network
-from quadric.train.runner import bytes_of, find_run, train
+from quadric.train.runner import bytes_of, plan_run, train
 from tests.small_disk import small_disk
 from tests.train.small import law_run
 
@@ -161,19 +161,22 @@ def test_the_command_of_a_moved_run_says_where_it_is_now(tmp_path: Path) -> None
     run.directory.create(run.recipe, run.command)
     assert run.directory.resume_command == f"quadric train '{tmp_path / 'my run'}' --resume"
     before = shlex.split(run.command)
-    again = find_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
+    again = plan_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
     words = shlex.split(again.command)
     assert "/old" not in words
     assert words[words.index("--data-dir") + 1] == "/the new"
     assert words[words.index("--workers") + 1 :].count("2") == 1
-    again = find_run(str(run.directory.path), {"kernels": False})
+    again = plan_run(str(run.directory.path), {"kernels": False})
     assert again.command == f"{run.command} --set kernels=false"
-    assert command_at(again.command, {"kernels": True}) == f"{run.command} --set kernels=true"
-    again = find_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
+    assert (
+        command_in_environment(again.command, {"kernels": True})
+        == f"{run.command} --set kernels=true"
+    )
+    again = plan_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
     assert len(words) == len(before)
     assert again.moved == "data_dir is '/the new', it was '/old'"
-    assert find_run(str(run.directory.path)).command == run.command
-    assert command_at("quadric don't", {"data_dir": "/x"}) == "quadric don't"
+    assert plan_run(str(run.directory.path)).command == run.command
+    assert command_in_environment("quadric don't", {"data_dir": "/x"}) == "quadric don't"
 
 
 def test_recipes_and_directories_are_told_apart(

@@ -13,7 +13,7 @@ from quadric import models
 from quadric.data import laws
 from quadric.data.tables import TableData
 from quadric.train import catalog
-from quadric.train.runner import find_run, train
+from quadric.train.runner import plan_run, train
 from tests.data.text.small import corpus
 from tests.train.small import pictures
 
@@ -33,7 +33,7 @@ def two_steps(folder: Path, name: str, data: Any, **overrides: Any) -> dict[str,
     overrides = {"epochs": 1, "batch_size": 2} | overrides
     if catalog.load(name).schedule == "step":
         overrides |= {"milestones": [1]}
-    result = train(find_run(name, overrides, run_dir=folder), data=data)
+    result = train(plan_run(name, overrides, run_dir=folder), data=data)
     assert result is not None
     assert (result["status"], len(result["epochs"])) == ("ok", 1)
     return result
@@ -131,7 +131,7 @@ def write_pictures(folder: Path, classes: int, train: int, test: int) -> None:
 def folder_run(tmp_path: Path, **overrides: Any) -> dict[str, Any] | None:
     options = {"data_dir": str(tmp_path / "data"), "resize": 32, "batch_size": 4, "epochs": 1}
     options |= {"milestones": [1], "width": 0.125, "workers": 0}
-    return train(find_run("imagenet-resnet18", options | overrides, run_dir=tmp_path / "run"))
+    return train(plan_run("imagenet-resnet18", options | overrides, run_dir=tmp_path / "run"))
 
 
 def test_pictures_in_folders(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -
     # A run that goes on remembers: its picture was mended meanwhile, or is another process's.
     (tmp_path / "run" / "result.json").unlink()
     broken.unlink()
-    again = train(find_run(str(tmp_path / "run")), resume=True)
+    again = train(plan_run(str(tmp_path / "run")), resume=True)
     assert again is not None
     assert again["broken_pictures"] == 1
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from quadric.train import directory
-from quadric.train.grid import plan, seeds_of, split_assignment, split_values, sweep
+from quadric.train.grid import grid_values, plan, seeds_of, split_values, sweep
 from quadric.train.runner import train
 from tests.train.small import LISTENING
 
@@ -246,9 +246,9 @@ def test_values_are_split_at_commas_outside_brackets() -> None:
     assert split_values("1e-4,1e-3") == [1e-4, 1e-3]
     assert split_values("[24,48,96],[16,32,64]") == [[24, 48, 96], [16, 32, 64]]
     assert split_values("relu,none,null") == ["relu", "none", None]
-    assert split_assignment("lr=0.1,0.2") == ("lr", [0.1, 0.2])
-    with pytest.raises(ValueError, match="--set must be field=value,value, got 'lr='"):
-        split_assignment("lr=")
+    assert grid_values({"rank": None}, ["lr=0.1,0.2"]) == {"lr": [0.1, 0.2]}
+    with pytest.raises(ValueError, match="--set must be name=value, got 'lr='"):
+        grid_values({}, ["lr="])
 
 
 def test_seeds_are_a_number_or_a_list() -> None:

@@ -11,18 +11,18 @@ import pytest
 
 CHILD = """
 import sys, time
-from quadric.train import lifeline
+from quadric.train import processes
 if sys.argv[1] == "watch":
-    lifeline._kernel_ends_us = lambda: False
-lifeline.die_with_parent()
+    processes._kernel_ends_us = lambda: False
+processes.die_with_parent()
 print("alive", flush=True)
 time.sleep(60)
 """
 PARENT = """
 import os, subprocess, sys, time
-from quadric.train import lifeline
+from quadric.train import processes
 env = dict(os.environ)
-lifeline.name_parent(env)
+env[processes.PARENT] = str(os.getpid())
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], env=env,
                          stdout=subprocess.PIPE, text=True)
 assert child.stdout.readline() == "alive\\n"

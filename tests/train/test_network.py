@@ -7,7 +7,7 @@ import torch
 
 from quadric.train.data import load_data
 from quadric.train.network import build_network
-from quadric.train.runner import find_run
+from quadric.train.runner import plan_run
 from tests.train.small import pictures
 
 
@@ -16,7 +16,7 @@ def test_neurons_that_start_linear_start_from_the_same_weights(neuron: str) -> N
     """Else a comparison would compare starts: torch's own draws are half as large here."""
     weights = {}
     for name in ("linear", neuron):
-        recipe = find_run("cifar10-resnet20", {"neuron": name, "seed": 3}).recipe
+        recipe = plan_run("cifar10-resnet20", {"neuron": name, "seed": 3}).recipe
         network = build_network(
             recipe, load_data(recipe, pictures((3, 32, 32), 10, train=8, test=2))
         )

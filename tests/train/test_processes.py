@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate
-from quadric.train.runner import find_run, train
+from quadric.train.runner import plan_run, train
 from tests.train.small import LISTENING, curve, law_result, law_run, metrics
 
 QUADRIC = [str(Path(sys.executable).parent / "quadric"), "train"]
@@ -85,7 +85,7 @@ def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
     process.communicate()
     assert not run.directory.is_finished
     assert 2 <= run.epochs_done < 30
-    result = train(find_run(str(run.directory.path)), resume=True)
+    result = train(plan_run(str(run.directory.path)), resume=True)
     assert result is not None
     assert curve(result) == curve(whole)
 
@@ -129,7 +129,7 @@ def test_several_processes_continue(tmp_path: Path, strategy: str) -> None:
     process.kill()
     process.communicate()
     assert not directory.is_finished
-    result = train(find_run(str(directory.path)), resume=True)
+    result = train(plan_run(str(directory.path)), resume=True)
     assert result is not None
     assert curve(result) == curve(whole)
 

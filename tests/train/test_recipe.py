@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from quadric.cli.train import train
+from quadric.cli.train import train, with_fields
 from quadric.train import catalog
 from quadric.train.recipe import FIELDS, OPTIONS, Recipe, option_words
-from quadric.train.runner import find_run
+from quadric.train.runner import plan_run
 
 BASE = catalog.load("cifar10-resnet20")
 
@@ -92,16 +92,20 @@ def test_fields_that_cannot_matter_make_no_difference() -> None:
     assert cosine.identity() == resolved(schedule="cosine").identity()
 
 
+def name_of(recipe: Recipe) -> str:
+    return recipe.directory_name(resolved(neuron=recipe.neuron))
+
+
 def test_the_directory_is_named_by_recipe_neuron_rank_overrides_and_seed() -> None:
-    assert resolved().directory_name(BASE) == "cifar10-resnet20-linear-s0"
+    assert name_of(resolved()) == "cifar10-resnet20-linear-s0"
     eigen = resolved(neuron="eigen", rank=9, seed=4)
-    assert eigen.directory_name(BASE) == "cifar10-resnet20-eigen-k9-s4"
-    assert resolved(neuron="fan").directory_name(BASE) == "cifar10-resnet20-fan-s0"
-    short = resolved(neuron="eigen", epochs=12).directory_name(BASE)
+    assert name_of(eigen) == "cifar10-resnet20-eigen-k9-s4"
+    assert name_of(resolved(neuron="fan")) == "cifar10-resnet20-fan-s0"
+    short = name_of(resolved(neuron="eigen", epochs=12))
     assert re.fullmatch(r"cifar10-resnet20-eigen-k9-[0-9a-f]{8}-s0", short)
     # What is given but not changed is no override.
-    assert resolved(epochs=180, workers=None).directory_name(BASE) == "cifar10-resnet20-linear-s0"
-    spellings = {resolved(data_dir=text).directory_name(BASE) for text in ("d", "d/", "./d")}
+    assert name_of(resolved(epochs=180, workers=None)) == "cifar10-resnet20-linear-s0"
+    spellings = {name_of(resolved(data_dir=text)) for text in ("d", "d/", "./d")}
     assert len(spellings) == 1
 
 
@@ -135,44 +139,51 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
     }
     names = {
         field: resolved(**{"neuron": "eigen", field: value} | beside.get(field, {})).directory_name(
-            BASE
+            resolved(neuron="eigen")
         )
         for field, value in values.items()
     }
-    names[""] = resolved(neuron="eigen").directory_name(BASE)
+    names[""] = resolved(neuron="eigen").directory_name(resolved(neuron="eigen"))
     assert len(set(names.values())) == len(values) + 1, names
 
 
-def test_the_command_makes_the_same_recipe() -> None:
-    changed = resolved(
-        neuron="eigen", rank=3, seed=2, schedule="onecycle", lr=0.05, channels=[8, 16, 32]
+def test_the_command_has_what_decides_the_recipe_and_nothing_else() -> None:
+    overrides = {"seed": 2, "neuron": "eigen", "rank": 9, "lr": 0.05, "channels": [8, 16, 32]}
+    run = plan_run("cifar10-resnet20", overrides | {"schedule": "onecycle", "momentum": 0.9})
+    assert run.command == (
+        "quadric train cifar10-resnet20 --set 'channels=[8, 16, 32]' --neuron eigen --lr 0.05 "
+        "--schedule onecycle --seed 2"
     )
-    words = changed.command(BASE)
-    assert words == (
-        "quadric train cifar10-resnet20 --neuron eigen --set 'channels=[8, 16, 32]' --rank 3 "
-        "--lr 0.05 --schedule onecycle --seed 2"
-    )
-    assert catalog.parse_assignment("channels=[8, 16, 32]") == ("channels", [8, 16, 32])
+    # A value that follows from the recipe's own learning rate does not follow from another one.
+    run = plan_run("cifar10-resnet20", {"neuron": "shared", "lr": 0.05, "quadratic_lr": 0.01})
+    assert run.command.endswith("--neuron shared --lr 0.05 --quadratic-lr 0.01")
 
 
-def test_fields_that_have_options_are_said_by_them() -> None:
-    options = inspect.signature(train).parameters
-    assert set(OPTIONS) <= set(options)
-    taken = {"recipe", "neuron", "quick", "set_", "run_dir", "resume", "overwrite", "quiet"}
-    taken |= {"profile"}
-    # Lists and flags have no single word.
-    left = {"context", "include", "exclude", "compile", "json_file", "code"}
-    assert set(options) - taken - set(OPTIONS) == left
+def test_fields_with_a_help_are_options_of_the_command() -> None:
+    parameters = inspect.signature(with_fields(train, OPTIONS)).parameters
+    assert set(OPTIONS) == set(parameters) - set(inspect.signature(train).parameters)
+    kinds = {name: parameters[name].annotation for name in OPTIONS}
+    assert kinds["quadratic_lr"] == float | None
+    assert kinds["include"] == list[str] | None
+    assert kinds["compile"] == bool | None
+    assert "step, cosine" in parameters["schedule"].default.help
     assert option_words("quadratic_lr", 1e-5) == ["--quadratic-lr", "1e-05"]
     assert option_words("resize", None) == ["--set", "resize=null"]
     assert option_words("code", ["a.py", "b"]) == ["--code", "a.py", "--code", "b"]
     assert option_words("compile", True) == ["--set", "compile=true"]
 
 
+def test_a_name_cannot_lead_out_of_the_folder_of_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: law-lorentz\nname: ../../../x\n")
+    with pytest.raises(ValueError, match=r"must be that of a folder, got '../../../x': leave out"):
+        plan_run(str(file))
+
+
 def test_a_file_is_named_by_its_path_in_the_command(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: law-lorentz\ntitle: mine\nquick: {epochs: 2}\n")
-    run = find_run(str(file), {"seed": 3}, quick=True)
+    run = plan_run(str(file), {"seed": 3}, quick=True)
     assert run.command == f"quadric train {file} --quick --seed 3"
     assert run.directory.path.name == "mine-quick-linear-s3"
 
@@ -181,13 +192,13 @@ def test_the_command_can_be_pasted(tmp_path: Path) -> None:
     file = tmp_path / "my recipe.yaml"
     file.write_text("base: law-lorentz\ntitle: mine\n")
     overrides = {"data_dir": "my data/it's", "hidden": [3, 4], "optimizer": "adamw"}
-    run = find_run(str(file), overrides)
+    run = plan_run(str(file), overrides)
     words = shlex.split(run.command)
     assert words[:3] == ["quadric", "train", str(file)]
     assert words[words.index("--data-dir") + 1] == "my data/it's"
     sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    again = dict(catalog.parse_assignment(text) for text in sets) | {"data_dir": "my data/it's"}
-    other = find_run(str(file), again)
+    again = catalog.parse_assignments(sets) | {"data_dir": "my data/it's"}
+    other = plan_run(str(file), again)
     assert (other.recipe, other.directory.path) == (run.recipe, run.directory.path)
     assert other.command == run.command
 

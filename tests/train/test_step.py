@@ -13,19 +13,19 @@ from torch.nn import functional as F
 
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
-from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, memory_format
-from quadric.train.runner import Run, find_run, train
+from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.train.step import TrainingModule
 from tests.train.small import law_run, pictures
 
 DATA = pictures((3, 8, 8), 4, train=48, test=8)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def picture_run(folder: Path, **overrides: Any) -> Run:
+def picture_run(folder: Path, **overrides: Any) -> PlannedRun:
     options = {"epochs": 1, "milestones": [1], "batch_size": 16, "model": "resnet8"}
     options |= {"channels": [4, 8, 16], "lr": 0.01, "neuron": "shared"}
-    return find_run("cifar10-resnet20", options | overrides, run_dir=folder)
+    return plan_run("cifar10-resnet20", options | overrides, run_dir=folder)
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -126,7 +126,7 @@ def test_a_run_may_go_on_in_another_layout(tmp_path: Path) -> None:
     run = picture_run(tmp_path / "run", neuron="linear")
     train(run, data=DATA)
     run.directory.result_file.unlink()
-    again = find_run(str(tmp_path / "run"), {"memory_format": "contiguous"})
+    again = plan_run(str(tmp_path / "run"), {"memory_format": "contiguous"})
     assert train(again, resume=True, data=DATA) is not None
     assert again.directory.recipe().memory_format == "contiguous"
 

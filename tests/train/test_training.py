@@ -19,10 +19,10 @@ from quadric.data.batches import TensorBatches
 from quadric.train.data import load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
-from quadric.train.step import TrainingModule
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
-from quadric.train.runner import Run, find_run, train
+from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.train.step import TrainingModule
 from tests.train.small import curve, law_result, law_run, metrics, pictures
 
 FIELDS = """recipe dataset model neuron rank seed status params macs test_loss quadratic_share
@@ -30,15 +30,15 @@ epochs seconds peak_memory_bytes versions machine command""".split()
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> PlannedRun:
     """A short run on pictures."""
     overrides = {"neuron": "eigen", "epochs": 2, "limit": 200}
-    run = find_run("digits", overrides, runs=tmp_path_factory.mktemp("runs"))
+    run = plan_run("digits", overrides, runs=tmp_path_factory.mktemp("runs"))
     train(run)
     return run
 
 
-def test_a_run_directory_holds_everything(digits: Run) -> None:
+def test_a_run_directory_holds_everything(digits: PlannedRun) -> None:
     directory = digits.directory
     assert directory.path.name.startswith("digits-eigen-k9-")
     assert directory.path.name.endswith("-s0")
@@ -52,7 +52,7 @@ def test_a_run_directory_holds_everything(digits: Run) -> None:
     assert set(build_network(digits.recipe, load_data(digits.recipe)).state_dict()) == set(weights)
 
 
-def test_the_result_is_as_the_design_says(digits: Run) -> None:
+def test_the_result_is_as_the_design_says(digits: PlannedRun) -> None:
     text = digits.directory.result_file.read_text()
     result = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in strict JSON"))
     assert set(FIELDS) <= set(result)
@@ -84,7 +84,7 @@ def test_the_result_is_as_the_design_says(digits: Run) -> None:
     assert result["seconds"] == pytest.approx(sum(r["seconds"] for r in result["epochs"]))
 
 
-def test_metrics_csv_has_one_row_an_epoch(digits: Run) -> None:
+def test_metrics_csv_has_one_row_an_epoch(digits: PlannedRun) -> None:
     rows = metrics(digits.directory)
     records = digits.directory.result()["epochs"]
     assert [int(row["epoch"]) for row in rows] == [1, 2]
@@ -97,14 +97,14 @@ def test_metrics_csv_has_one_row_an_epoch(digits: Run) -> None:
         )
 
 
-def test_evaluation_repeats_the_result(digits: Run) -> None:
+def test_evaluation_repeats_the_result(digits: PlannedRun) -> None:
     found, result = evaluate(digits.directory.path), digits.directory.result()
     for name in ("params", "macs", "test_accuracy", "test_top5", "largest_activation"):
         assert found[name] == pytest.approx(result[name], rel=1e-5), name
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-4)
 
 
-def test_a_finished_run_is_not_trained_again(digits: Run) -> None:
+def test_a_finished_run_is_not_trained_again(digits: PlannedRun) -> None:
     before = digits.directory.result_file.stat().st_mtime_ns
     assert train(digits) == digits.directory.result()
     assert digits.directory.result_file.stat().st_mtime_ns == before
@@ -127,14 +127,14 @@ def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
     results = []
     for name in ("a", "b"):
         overrides = {"epochs": 2, "batch_size": 8, "channels": [4, 8, 8], "model": "resnet8"}
-        run = find_run("cifar10-resnet20", overrides | {"neuron": "eigen"}, run_dir=tmp_path / name)
+        run = plan_run("cifar10-resnet20", overrides | {"neuron": "eigen"}, run_dir=tmp_path / name)
         results.append(train(run, data=data))
     assert curve(results[0]) == curve(results[1])  # type: ignore[arg-type]
 
 
 def test_given_data_are_recorded_and_not_those_of_the_recipe(tmp_path: Path) -> None:
     data = pictures((1, 8, 8), 4, 24, 8)
-    run = find_run("digits", {"epochs": 1}, run_dir=tmp_path / "run")
+    run = plan_run("digits", {"epochs": 1}, run_dir=tmp_path / "run")
     result = train(run, data=data)
     assert result is not None
     assert result["dataset"] == result["settings"]["dataset"] == "given:random"
@@ -148,7 +148,7 @@ def test_given_data_are_recorded_and_not_those_of_the_recipe(tmp_path: Path) -> 
     with pytest.raises(ValueError, match=r"dataset is 'given:random', not 'digits'"):
         train(run, overwrite=True)
     with pytest.raises(ValueError, match=told):
-        train(find_run(str(tmp_path / "run")), overwrite=True)
+        train(plan_run(str(tmp_path / "run")), overwrite=True)
 
 
 def test_every_epoch_has_its_own_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) 
         train(run)
     # And the directory may have been moved meanwhile.
     shutil.move(tmp_path / "killed", tmp_path / "moved")
-    again = find_run(str(tmp_path / "moved"))
+    again = plan_run(str(tmp_path / "moved"))
     result = train(again, resume=True)
     assert result is not None
     assert curve(result) == curve(whole)
@@ -315,7 +315,7 @@ def test_a_run_may_go_on_at_another_place(tmp_path: Path) -> None:
     run = law_run(tmp_path / "run", data_dir="/old")
     train(run)
     run.directory.result_file.unlink()
-    moved = find_run(str(tmp_path / "run"), {"data_dir": "/new"})
+    moved = plan_run(str(tmp_path / "run"), {"data_dir": "/new"})
     screen = io.StringIO()
     result = train(moved, resume=True, screen=screen)
     assert result is not None

@@ -19,9 +19,9 @@ from quadric.runs.tables import bleu_table, facts, to_json
 from quadric.train import catalog, translation
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
-from quadric.train.step import TrainingModule
 from quadric.train.network import build_network, load_run
-from quadric.train.runner import Run, find_run, train
+from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.train.step import TrainingModule
 from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
 
@@ -42,11 +42,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUADRIC_CACHE", str(tmp_path / "cache"))
 
 
-def run_of(tmp_path: Path, name: str = "run", **options: Any) -> Run:
+def run_of(tmp_path: Path, name: str = "run", **options: Any) -> PlannedRun:
     if not (tmp_path / "data").is_dir():
         corpus(tmp_path / "data")
     chosen = OPTIONS | {"data_dir": str(tmp_path / "data")} | options
-    return find_run("multi30k-transformer", chosen, run_dir=tmp_path / name)
+    return plan_run("multi30k-transformer", chosen, run_dir=tmp_path / name)
 
 
 def trained(tmp_path: Path, name: str = "run", **options: Any) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def test_recipes_that_do_not_fit(tmp_path: Path) -> None:
         trained(tmp_path, average=None, validation=0.1)
     with pytest.raises(ValueError, match="does not work with average"):
         run_of(tmp_path, strategy="fsdp")
-    digits = train(find_run("digits", {"epochs": 1, "limit": 20}, run_dir=tmp_path / "digits"))
+    digits = train(plan_run("digits", {"epochs": 1, "limit": 20}, run_dir=tmp_path / "digits"))
     assert digits is not None
     with pytest.raises(ValueError, match="must be a translation run, got one of the data set"):
         quadric.train.translator(tmp_path / "digits")

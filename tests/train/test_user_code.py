@@ -20,10 +20,10 @@ import quadric
 from quadric.errors import InputError
 from quadric.layers import neurons, unregister
 from quadric.train import evaluate, load, run
-from quadric.train.data import UserRunData, TableRunData, load_data
+from quadric.train.data import TableRunData, UserRunData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
-from quadric.train.runner import find_run
+from quadric.train.runner import plan_run
 from tests.command_line import assert_mistake, output
 from tests.command_line import quadric as command
 from tests.train.small import curve
@@ -231,11 +231,11 @@ def test_a_function_named_by_its_file_may_move(here: Path) -> None:
 
 
 def test_a_changed_file_is_another_run(here: Path) -> None:
-    first = find_run("digits", OWN)
+    first = plan_run("digits", OWN)
     forget()
     with (here / "my_parts.py").open("a") as file:
         file.write("# changed\n")
-    second = find_run("digits", OWN)
+    second = plan_run("digits", OWN)
     assert first.directory.path != second.directory.path
     assert first.command == second.command
 
@@ -245,9 +245,9 @@ def test_a_file_here_never_stands_in_for_an_installed_package(
 ) -> None:
     (here / "colorsys.py").write_text("raise SystemExit('run')")
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    find_run("digits", OWN)  # which makes this folder one to import from
+    plan_run("digits", OWN)  # which makes this folder one to import from
     with pytest.raises(InputError, match="the module 'colorsys' must have 'net' for model"):
-        find_run("digits", OWN | {"model": "colorsys:net"})
+        plan_run("digits", OWN | {"model": "colorsys:net"})
 
 
 def test_functions_may_be_given_from_python(here: Path) -> None:
@@ -284,7 +284,7 @@ def test_parts_of_a_script_are_found_in_its_processes(here: Path) -> None:
 
 
 def test_a_loss_of_ones_own_is_minimized_and_reported(here: Path) -> None:
-    recipe = find_run("digits", OWN | {"loss": "my_parts:margin"}).recipe
+    recipe = plan_run("digits", OWN | {"loss": "my_parts:margin"}).recipe
     data = load_data(recipe)
     outputs, targets = torch.randn(10, 2), torch.randint(2, (10,))
     expected = nn.functional.multi_margin_loss(outputs, targets)
@@ -309,14 +309,14 @@ def test_a_dataset_is_continued_exactly(here: Path, dataset: str, workers: int) 
 
 
 def test_reading_a_dataset_disturbs_no_other_random_number(here: Path) -> None:
-    data = load_data(find_run("digits", OWN | {"dataset": "my_parts:noisy", "workers": 1}).recipe)
+    data = load_data(plan_run("digits", OWN | {"dataset": "my_parts:noisy", "workers": 1}).recipe)
     before = torch.get_rng_state()
     assert len(list(data.train(0, 1))) == 2
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_tensors_of_one_number_a_row_are_a_table(here: Path) -> None:
-    recipe = find_run("law-lorentz", {"dataset": "my_parts:product", "samples": 10}).recipe
+    recipe = plan_run("law-lorentz", {"dataset": "my_parts:product", "samples": 10}).recipe
     data = load_data(recipe)
     assert isinstance(data, TableRunData)
     inputs, _ = next(iter(data.train(0, 1)))
@@ -331,11 +331,11 @@ def test_pictures_of_ones_own_reach_networks_of_ours(here: Path) -> None:
         "    part = torch.rand(8, 3, 8, 8), torch.arange(8) % 3\n"
         "    return part, part\n"
     )
-    recipe = find_run("cifar10-resnet20", {"dataset": "elsewhere:pictures"}).recipe
+    recipe = plan_run("cifar10-resnet20", {"dataset": "elsewhere:pictures"}).recipe
     data = load_data(recipe)
     assert isinstance(data, UserRunData)
     assert build_network(recipe, data)(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
-    flat = find_run("law-lorentz", {"dataset": "elsewhere:pictures"}).recipe
+    flat = plan_run("law-lorentz", {"dataset": "elsewhere:pictures"}).recipe
     rows = load_data(flat)
     assert rows.input_shape == (192,)
     inputs, _ = next(iter(rows.test(0, 1)))
