@@ -63,7 +63,7 @@ def environment(data_dir: Path | None) -> dict[str, str]:
 
 def selection(entries: list[str]) -> Any:
     """The layers that `--include` or `--exclude` names, as a recipe keeps them."""
-    from quadric.models.checkpoints import parse_selection
+    from quadric.models.weight_files import parse_selection
 
     return parse_selection(entries)
 
