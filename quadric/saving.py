@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from quadric.conversion.convert import check_convertible, plan_conversion
+from quadric.conversion.convert import check_convertible, plan_layers
 from quadric.conversion.description import LayerDescription, describe_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
@@ -352,7 +352,7 @@ def _conversion(
         # What a start draws is overwritten: the user's random numbers stay as they were.
         with torch.random.fork_rng(devices=[]):
             plan = {name: header.layers[name].plan() for name in names}
-            return plan_conversion(inner, plan), names
+            return plan_layers(inner, plan), names
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} does not fit the model: {error}") from None
 

@@ -404,7 +404,7 @@ DAMAGES: list[tuple[Any, str, str]] = [
     (layer(rank="9"), BAD + "rank must be an integer", "and eigen, rank 9 in the file"),
     (layer(neuron=5), BAD + "neuron must be one of", "and 5, rank 9 in the file"),
     (layer(neuron="quintic"), BAD + ".*got 'quintic'", "and quintic, rank 9 in the file"),
-    (layer("nowhere", neuron="eigen", rank=2), BAD + ".*'nowhere', not found", ""),
+    (layer("nowhere", neuron="eigen", rank=2), BAD + ".*nowhere, not found", ""),
     (layer(rank=0), BAD + "rank must be", "rank 9 in the model and eigen, rank 0 in the file"),
     (layer(options={"depth": 2}), BAD + ".* no option 'depth'", "rank 9, depth=2 in the file"),
     (layer(rank=4), OTHER + r"'0.eigenvalues' of shape \(18,\), not \(16,\)", "rank 4 in the f"),

@@ -9,36 +9,35 @@ fail comes before the first change to the model.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from quadric.conversion.report import ConversionReport, Converted
+from quadric.conversion.report import ConversionReport, Converted, Skipped
 from quadric.conversion.selection import (
     Rank,
     Request,
     Selection,
+    Trace,
     choose,
     some,
     trace,
 )
-from quadric.conversion.swapping import Swap, build_quadratic
+from quadric.conversion.swapping import Swap, build
 from quadric.conversion.targets import (
     Target,
     find_targets,
     is_attention,
     is_candidate,
-    keeps_weights,
     look_around,
     obstacle,
     run_examples,
 )
 from quadric.counting.cost import cost, layer_rule
 from quadric.errors import InputError, InputTypeError
-from quadric.layers import QuadraticLayer, get_neuron
+from quadric.layers import QuadraticLayer
 from quadric.ops import native
 from quadric.support.modules import check_model, count_parameters, unwrapped
 
@@ -106,30 +105,61 @@ def convert_(
         example_inputs = tuple(example_inputs)
     request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
     run = functools.partial(run_examples, model, example_inputs)
-    swap, report = prepare_conversion(model, request, None if example_inputs is None else run)
+    swap, skipped, traced = plan_request(model, request, None if example_inputs is None else run)
+    converted = [_converted(target, new, request) for target, new in swap.built]
+    params = count_parameters(model)
     swap.do()
     macs_before, macs_after, why = _macs(model, example_inputs, swap)
-    notes = [*report.notes, *([f"the MACs could not be counted: {why}"] if why else [])]
+    return ConversionReport(
+        neuron,
+        tuple(converted),
+        tuple(skipped),
+        params,
+        count_parameters(model),
+        macs_before,
+        macs_after,
+        tuple(_notes(model, request, swap, traced, why)),
+    )
+
+
+def _converted(target: Target, new: Any, request: Request) -> Converted:
+    """What the report says of a layer."""
+    before, after = count_parameters(target.module), count_parameters(new)
+    kind, aliases = type(target.module).__name__, tuple(target.names[1:])
+    lossless = request.lossless
+    return Converted(target.name, kind, new.neuron, new.rank, before, after, lossless, aliases)
+
+
+def _notes(
+    model: nn.Module, request: Request, swap: Swap, traced: Trace | None, why: str
+) -> Iterator[str]:
+    """What else a user should know."""
+    if not request.row.can_be_linear:
+        yield (
+            f"weights were re-initialized: a neuron of the kind {request.neuron} cannot represent "
+            "a linear one"
+        )
+    elif not request.lossless:
+        yield "the model was re-initialized, as asked by init"
+    uncalled = traced.uncalled if traced is not None else ()
+    names = [target.name for target, _ in swap.built if id(target.module) in uncalled]
+    if names:
+        yield (
+            f"never called for the example inputs: {', '.join(names)}; if the model reads their "
+            "weights itself, their squares have no effect: exclude them then"
+        )
+    if hasattr(model, "save_pretrained"):
+        yield (
+            "from_pretrained would drop the added parameters: save with quadric.save, load with "
+            "quadric.load_"
+        )
+    if why:
+        yield f"the MACs could not be counted: {why}"
     offer = native.offer()
-    if offer and any(_runs_on_kernels(new) for _, new in swap.built):
-        notes.append(offer)
-    return replace(
-        report,
-        params_after=count_parameters(model),
-        macs_before=macs_before,
-        macs_after=macs_after,
-        notes=tuple(notes),
-    )
-
-
-def _runs_on_kernels(layer: nn.Module) -> bool:
-    """Whether the fused kernels serve a layer, or a projection of an attention."""
-    return any(
-        isinstance(inner, QuadraticLayer)
-        and inner.blocks is not None
-        and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in inner.parameters())
-        for inner in layer.modules()
-    )
+    kernels = [m for _, new in swap.built for m in new.modules() if getattr(m, "blocks", None)]
+    on_cpu = [p for m in kernels for p in m.parameters() if p.device.type == "cpu"]
+    if offer and any(p.dtype == torch.float32 for p in on_cpu):
+        yield offer
 
 
 def _macs(model: nn.Module, example_inputs: Any, swap: Swap) -> tuple[int | None, int | None, str]:
@@ -149,42 +179,19 @@ def _macs(model: nn.Module, example_inputs: Any, swap: Swap) -> tuple[int | None
     return report.macs - added, report.macs, ""
 
 
-def prepare_conversion(
-    model: nn.Module, request: Request, run: Callable[[], Any] | None = None
-) -> tuple[Swap, ConversionReport]:
-    """Does everything that `convert_` does, except for the change to the model."""
+def plan_request(
+    model: nn.Module, request: Request, run: Callable[[], Any] | None
+) -> tuple[Swap, list[Skipped], Trace | None]:
+    """Builds the layers that a request chooses; changes nothing."""
     check_convertible(model)
     request.check()
     targets = find_targets(model)
     traced = trace(model, targets, run) if run is not None else None
     chosen, skipped = choose(model, request, targets, traced)
-    swap, converted = _build(model, [(t, request.options_of(t.names)) for t in chosen])
-    notes = []
-    if not all(layer.lossless for layer in converted):
-        notes.append(
-            "the model was re-initialized, as asked by init"
-            if request.row.can_be_linear
-            else "weights were re-initialized: a neuron of the kind "
-            f"{request.neuron} cannot represent a linear one"
-        )
-    uncalled = [t.name for t in chosen if traced is not None and id(t.module) in traced.uncalled]
-    if uncalled:
-        notes.append(
-            f"never called for the example inputs: {', '.join(uncalled)}; if the model reads their "
-            "weights itself, their squares have no effect: exclude them then"
-        )
-    if hasattr(model, "save_pretrained"):
-        notes.append(
-            "from_pretrained would drop the added parameters: save with quadric.save, load with "
-            "quadric.load_"
-        )
-    params = count_parameters(model)
-    return swap, ConversionReport(
-        request.neuron, tuple(converted), tuple(skipped), params, params, notes=tuple(notes)
-    )
+    return build(model, [(t, request.options_of(t.names)) for t in chosen]), skipped, traced
 
 
-def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
+def plan_layers(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
     """Builds exactly the layers named, with their own neurons and options; changes nothing."""
     check_convertible(model)
     by_name = {name: target for target in find_targets(model) for name in target.names}
@@ -196,9 +203,8 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
     missing = [name for name in entries if name not in by_name]
     if missing:
         raise InputError(
-            f"every layer of the plan must be in the model, got {missing[0]!r}"
-            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-            + f", not found; the model's layers are: {some(list(by_name))}"
+            f"every layer of the plan must be in the model, got {some(missing, 1)}, not found; the "
+            f"model's layers are: {some(list(by_name))}"
         )
     around = look_around(model)
     chosen: dict[str, tuple[Target, Mapping[str, Any]]] = {}
@@ -208,26 +214,7 @@ def plan_conversion(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> 
             raise InputError(f"the layer {name!r} cannot be converted: {reason}")
         # The plan may have several names of one layer.
         chosen[by_name[name].name] = (by_name[name], options)
-    return _build(model, list(chosen.values()))[0]
-
-
-def _build(
-    model: nn.Module, planned: Sequence[tuple[Target, Mapping[str, Any]]]
-) -> tuple[Swap, list[Converted]]:
-    """Builds every new layer. The model is as it was until the swap is done."""
-    built, converted = [], []
-    for target, options in planned:
-        row, start = get_neuron(options["neuron"]), options["init"]
-        drawn = options.get("eigenvalue_init", row.defaults().get("eigenvalue_init", "zeros"))
-        lossless = start == "linear" or (keeps_weights(row, start) and drawn == "zeros")
-        new: Any = build_quadratic(target, options)
-        built.append((target, new))
-        before, after = count_parameters(target.module), count_parameters(new)
-        kind, aliases = type(target.module).__name__, tuple(target.names[1:])
-        converted.append(
-            Converted(target.name, kind, row.name, new.rank, before, after, lossless, aliases)
-        )
-    return Swap(model, built), converted
+    return build(model, chosen.values())
 
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")

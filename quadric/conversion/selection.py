@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from quadric.conversion.report import Skipped
-from quadric.conversion.targets import Target, look_around, obstacle
+from quadric.conversion.targets import Target, keeps_weights, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import Neuron, QuadraticLayer, check_size, get_neuron
 from quadric.support.modules import check_initialized, tensors_in, unfused, unwrapped
@@ -50,6 +50,13 @@ class Request:
         """The start of the new layers: `init`, or "published" if the neuron cannot be linear."""
         cannot = self.init == "linear" and not self.row.can_be_linear
         return "published" if cannot else self.init
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the new layers compute what the linear ones did."""
+        drawn = self.options.get("eigenvalue_init", "zeros")
+        keeps = keeps_weights(self.row, self.start) and drawn == "zeros"
+        return self.start == "linear" or keeps
 
     def check(self) -> None:
         """Checks everything that does not depend on the model."""

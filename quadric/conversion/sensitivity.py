@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.conversion.convert import prepare_conversion
+from quadric.conversion.convert import plan_request
 from quadric.conversion.selection import ExactNames, Rank, Request, Selection
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer, check_size
@@ -147,7 +147,7 @@ def sensitivity(
     first = next(batches, _NONE)
     if first is _NONE:
         raise InputError("batches must hold at least one batch, got none: give some data")
-    swap, _ = prepare_conversion(model, request, lambda: _outputs(model, loss_fn, first))
+    swap, *_ = plan_request(model, request, lambda: _outputs(model, loss_fn, first))
     by_layer = {
         target.name: [_Probe(m) for m in new.modules() if isinstance(m, QuadraticLayer)]
         for target, new in swap.built

@@ -7,7 +7,7 @@ layers, and `do` and `undo` only set attributes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -109,6 +109,11 @@ def _merge(module: Any, *args: Any, **kwargs: Any) -> Any:
             "or drop the squares with quadric.revert_(model, project=True)"
         )
     return type(module).merge(module, *args, **kwargs)
+
+
+def build(model: nn.Module, chosen: Iterable[tuple[Target, Mapping[str, Any]]]) -> Swap:
+    """Builds every new layer. The model is as it was until the swap is done."""
+    return Swap(model, [(target, build_quadratic(target, options)) for target, options in chosen])
 
 
 def build_quadratic(target: Target, options: Mapping[str, Any]) -> nn.Module:

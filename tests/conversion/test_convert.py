@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import quadric
-from quadric.conversion.convert import plan_conversion
+from quadric.conversion.convert import plan_layers
 from quadric.conversion.report import ConversionReport, Converted
 from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention
 from tests.networks import (
@@ -465,7 +465,7 @@ EIGEN = {"neuron": "eigen", "rank": 3, "init": "linear"}
 def test_a_plan_converts_exactly_the_named_layers() -> None:
     model = transformer()
     name = "encoder.layers.0.self_attn"
-    plan_conversion(
+    plan_layers(
         model,
         {
             name: {"neuron": "shared", "rank": 5, "init": "linear"},
@@ -477,11 +477,11 @@ def test_a_plan_converts_exactly_the_named_layers() -> None:
     assert model.encoder.layers[0].self_attn.rank == 5
     assert model.decoder.layers[0].linear1.normalize
     # Two names of one layer are one layer.
-    assert len(plan_conversion(Shared(), {"a": EIGEN, "b": EIGEN}).built) == 1
-    with pytest.raises(ValueError, match=r"got 'nowhere', not found; the model's layers are: enc"):
-        plan_conversion(transformer(), {"nowhere": EIGEN})
+    assert len(plan_layers(Shared(), {"a": EIGEN, "b": EIGEN}).built) == 1
+    with pytest.raises(ValueError, match=r"got nowhere, not found; the model's layers are: enc"):
+        plan_layers(transformer(), {"nowhere": EIGEN})
     with pytest.raises(ValueError, match=r"'normed' cannot be converted: its weight is computed"):
-        plan_conversion(Mixed(), {"normed": EIGEN})
+        plan_layers(Mixed(), {"normed": EIGEN})
 
 
 # --- bad input ------------------------------------------------------------------------------------
