@@ -100,7 +100,7 @@ def train(
 
 
 def recipe_fields() -> dict[str, Any]:
-    """The fields of a recipe that are options of `quadric train`; to load them takes a second."""
+    """The fields of a recipe that are options of `quadric train`; to load them takes a moment."""
     require("train", "quadric train")
     from quadric.train.recipe import OPTIONS
 

@@ -27,8 +27,6 @@ from pydantic import (
 )
 
 from quadric.errors import InputError
-from quadric.layers import get_neuron, neurons
-from quadric.runs.groups import ENVIRONMENT_FIELDS
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -248,6 +246,8 @@ class Recipe(BaseModel):
 
     def resolved(self) -> Recipe:
         """This recipe in its one spelling: what depends on the neuron is put in."""
+        from quadric.layers import get_neuron, neurons  # torch, which `--help` does not load
+
         neuron, registry = get_neuron(self.neuron), neurons()
         changes: dict[str, Any] = {}
         if self.rank is None:
@@ -310,6 +310,8 @@ class Recipe(BaseModel):
 
     def first_difference(self, other: Recipe, *, environment: bool = True) -> str | None:
         """A field in which two resolved recipes differ; None if they are one run."""
+        from quadric.runs.groups import ENVIRONMENT_FIELDS
+
         ours, theirs = self.identity(), other.identity()
         fields = [key for key in ours if environment or key not in ENVIRONMENT_FIELDS]
         return next((key for key in fields if ours[key] != theirs[key]), None)
