@@ -35,11 +35,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def is_none(activation: str | None) -> bool:
-    """Whether `activation` asks for no activation."""
-    return activation is None or activation == "none"
-
-
 def make_activation(activation: str | None) -> nn.Module:
     """Makes an activation module.
 

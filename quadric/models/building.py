@@ -19,7 +19,8 @@ from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, brings_activation, get_neuron, layer_kind, make_layer
 from quadric.models.activations import ACTIVATIONS
 from quadric.models.registry import checked_entry, example_inputs
-from quadric.models.trained import fill_, find
+from quadric.models.trained import find
+from quadric.saving import load_
 
 # Layers draw from torch's global generator, which threads share.
 _DRAWING = threading.Lock()
@@ -104,7 +105,7 @@ def create(
                     f"pretrained={pretrained!r} decides which layers are quadratic, and how, got "
                     f"{', '.join(choices)}: leave out one or the other"
                 )
-            fill_(model, find(pretrained, name, neuron, rank))
+            load_(model, find(pretrained, name, neuron, rank).file)
             return model
         make_quadratic_(
             model,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.errors import InputError
-from quadric.models.activations import is_none, make_activation
+from quadric.models.activations import make_activation
 from quadric.models.widths import positive, scale_channels
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -172,5 +172,5 @@ class ImageNetResNet(ResNet):
         stages = scale_channels((64, 128, 256, 512), width)
         inputs = positive("in_channels", in_channels)
         stem = nn.Conv2d(inputs, stages[0], 7, 2, padding=3, bias=False)
-        pool = (nn.AvgPool2d if is_none(activation) else nn.MaxPool2d)(3, 2, padding=1)
+        pool = (nn.AvgPool2d if activation in (None, "none") else nn.MaxPool2d)(3, 2, padding=1)
         super().__init__(stem, pool, BLOCKS[depth], stages, num_classes, "B", activation)

@@ -11,11 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
-
-from quadric.conversion.description import describe_layers
 from quadric.errors import InputError
-from quadric.saving import load_
 
 FOLDER = Path(__file__).parent / "weights"
 _FILE = re.compile(r"(?P<model>\w+)-(?P<neuron>[a-z]+)(?:-k(?P<rank>\d+))?")
@@ -81,14 +77,3 @@ def find(name: str, model: str, neuron: str, rank: object = None) -> Weights:
         f"no trained weights {wanted}: choose {', or '.join(map(str, near))}, or leave pretrained "
         "out"
     )
-
-
-def fill_(network: nn.Module, weights: Weights) -> None:
-    """Fills a plain network, and makes its layers those of the weights."""
-    load_(network, weights.file)
-    layers = {(layer.neuron, layer.rank) for _, layer, _ in describe_layers(network)}
-    if (layers or {("linear", None)}) != {(weights.neuron, weights.rank)}:
-        raise InputError(
-            f"{weights.file} must hold {weights}, got {sorted(map(str, layers))}: install quadric "
-            "again"
-        )

@@ -9,6 +9,7 @@ which is the test's reference, each stack ends in a LayerNorm.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,19 +92,12 @@ class Attention(nn.Module):
         return out
 
 
-class FeedForward(nn.Module):
+def feed_forward(model_width: int, inner_width: int, activation: str | None) -> nn.Sequential:
     """Two layers with an activation between them, applied to each token."""
-
-    def __init__(self, model_width: int, feedforward_width: int, activation: str | None) -> None:
-        super().__init__()
-        self.inner = nn.Linear(model_width, feedforward_width)
-        self.activation = make_activation(activation)
-        self.outer = nn.Linear(feedforward_width, model_width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The layers' output."""
-        out: Tensor = self.outer(self.activation(self.inner(x)))
-        return out
+    layers = OrderedDict[str, nn.Module](inner=nn.Linear(model_width, inner_width))
+    layers["activation"] = make_activation(activation)
+    layers["outer"] = nn.Linear(inner_width, model_width)
+    return nn.Sequential(layers)
 
 
 class Residual(nn.Module):
@@ -222,7 +216,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         parts = (
             lambda: Attention(model_width, width, heads),
-            lambda: FeedForward(model_width, feedforward_width, activation),
+            lambda: feed_forward(model_width, feedforward_width, activation),
             lambda: Residual(model_width, dropout, norm_first),
         )
         self.encoder = nn.ModuleList(EncoderLayer(*parts) for _ in range(depth))

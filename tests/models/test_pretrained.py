@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -72,17 +70,3 @@ def test_what_does_not_fit_is_one_clear_error(options: dict[str, object], messag
     given = {"neuron": "eigen", "pretrained": "digits", **options}
     with pytest.raises(InputError, match=message):
         models.create("digits_cnn", **given)  # type: ignore[arg-type]
-
-
-def test_a_file_that_holds_something_else_than_its_name_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "digits").mkdir()
-    source = trained.find("digits", "digits_cnn", "eigen").file
-    shutil.copy(source, tmp_path / "digits" / "digits_cnn-shared-k4.safetensors")
-    torch.save({"a": torch.zeros(1)}, tmp_path / "digits" / "digits_cnn-linear.safetensors")
-    monkeypatch.setattr(trained, "FOLDER", tmp_path)
-    with pytest.raises(InputError, match=r"must hold pretrained=.*install quadric again"):
-        models.create("digits_cnn", "shared", pretrained="digits")
-    with pytest.raises(InputError, match="must be a safetensors file"):
-        models.create("digits_cnn", pretrained="digits")

@@ -54,42 +54,31 @@ def inspect(path: Path, remedy: str) -> TextFile:
 
 def inspect_pair(source: Path, target: Path, remedy: str) -> tuple[TextFile, TextFile]:
     """Looks through two files that must have equally many lines."""
-    files = inspect(source, remedy), inspect(target, remedy)
-    check_equal(*files)
-    return files
-
-
-def check_equal(source: TextFile, target: TextFile) -> None:
-    """Refuses two files with different numbers of lines."""
-    if source.lines != target.lines:
+    one, other = inspect(source, remedy), inspect(target, remedy)
+    if one.lines != other.lines:
         raise InputError(
-            f"{source.path} and {target.path} must have equally many lines, got "
-            f"{source.lines:,} and {target.lines:,}: line n of one must translate line n of the "
-            "other"
+            f"{source} and {target} must have equally many lines, got {one.lines:,} and "
+            f"{other.lines:,}: line n of one must translate line n of the other"
         )
-
-
-def decode(raw: bytes, name: str, number: int) -> str:
-    """One line as text."""
-    try:
-        line = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = raw[error.start]
-        raise InputError(
-            f"{name} must be UTF-8 text, got the byte 0x{byte:02x} in line {number:,}: convert the "
-            "file, or name another one"
-        ) from None
-    if "\0" in line:
-        raise InputError(
-            f"{name} must be UTF-8 text, got a zero byte in line {number:,}: name a text file"
-        )
-    return line.strip()
+    return one, other
 
 
 def decode_lines(file: BinaryIO | Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of an open file."""
+    """The lines of an open file as text."""
     for number, raw in enumerate(file, start=1):
-        yield decode(raw, name, number)
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = raw[error.start]
+            raise InputError(
+                f"{name} must be UTF-8 text, got the byte 0x{byte:02x} in line {number:,}: convert "
+                "the file, or name another one"
+            ) from None
+        if "\0" in line:
+            raise InputError(
+                f"{name} must be UTF-8 text, got a zero byte in line {number:,}: name a text file"
+            )
+        yield line.strip()
 
 
 def read_lines(path: Path, remedy: str = "name another file") -> Iterator[str]:
