@@ -26,12 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.counting import operators
 from quadric.counting.report import CostReport, LayerCost, Uncounted
-from quadric.errors import InputError, InputTypeError
-from quadric.layers import (
-    Neuron,
-    NeuronConvTranspose,
-    QuadraticLayer,
-)
+from quadric.errors import InputError, InputTypeError, in_one_line
+from quadric.layers import Neuron, NeuronConvTranspose, QuadraticLayer
 from quadric.support.modules import (
     call_arguments,
     check_initialized,
@@ -76,16 +72,16 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
     device, note = torch.device("meta"), ""
     try:
         counter = _run(model, example_inputs, keyword_inputs, device)
-    except RefusedInputError as refused:
-        if not refused.may_run_for_real:
-            raise
-        device = next((t.device for t in (*model.parameters(), *model.buffers())), _CPU)
-        if device.type == "meta" or any(t.is_meta for t in tensors):
+    except InputError as refused:
+        held = (*model.parameters(), *model.buffers())
+        if any(tensor.is_meta for tensor in (*held, *tensors)):
             raise InputError(
                 f"{refused}; if the forward pass reads values, the model and its inputs must not "
                 "be on the meta device"
             ) from refused
-        note = f"ran for real on {device}: the forward pass does not run on meta ({refused.reason})"
+        device = held[0].device if held else torch.device("cpu")
+        reason = in_one_line(refused.__cause__ or refused)
+        note = f"ran for real on {device}: the forward pass does not run on meta ({reason})"
         counter = _run(model, example_inputs, keyword_inputs, device)
     return CostReport(
         model=type(model).__name__,
@@ -95,9 +91,6 @@ def cost(model: nn.Module, *example_inputs: Any, **keyword_inputs: Any) -> CostR
         device=str(device),
         note=note,
     )
-
-
-_CPU = torch.device("cpu")
 
 
 def _check(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
@@ -142,35 +135,6 @@ def layer_macs(
         # Each input value meets each tap once; the stride leaves holes in the output.
         linear = input.numel() // layer.in_channels * outputs * n
     return linear + quadratic, quadratic
-
-
-class RefusedInputError(InputError):
-    """A forward pass that failed for the example inputs.
-
-    Attributes:
-        reason: what the failing module said, in one line.
-        may_run_for_real: whether the meta device may be the reason. It is not where the shapes of
-            a known layer do not fit.
-    """
-
-    def __init__(self, error: Exception, counter: _Counter) -> None:
-        self.reason = " ".join(f"{type(error).__name__}: {error}".split())
-        self.may_run_for_real = True
-        if not counter.stack:
-            super().__init__(f"the example inputs must fit the model, got {self.reason}")
-            return
-        module, shapes = counter.stack[-1]
-        kind, name = type(module), counter.layers[module].name
-        about_meta = isinstance(error, NotImplementedError) or "meta" in str(error).lower()
-        self.may_run_for_real = about_meta or not kind.__module__.startswith(
-            ("torch.nn.", "quadric.")
-        )
-        who = f"the layer {name!r} ({kind.__name__})" if name else f"{kind.__name__} itself"
-        what = f"an input of shape {', '.join(map(str, shapes))}" if shapes else "its input"
-        super().__init__(
-            f"the example inputs must fit the model, but {who} refused {what}: {self.reason}: give "
-            "inputs as the model takes them"
-        )
 
 
 class _Counter(TorchDispatchMode):
@@ -224,18 +188,13 @@ class _Counter(TorchDispatchMode):
             # The forward pass made a constant on a real device.
             args, kwargs = pytree.tree_map_only(Tensor, _meta, (args, kwargs))
         out = func(*args, **(kwargs or {}))
-        if not isinstance(func, torch._ops.OpOverload):
-            self._list(str(func), "no formula", out)
-        elif not (self.stack and self.rules[self.inner]):  # a closed form counts its own layer
+        if not (self.stack and self.rules[self.inner]):  # a closed form counts its own layer
             counted = operators.macs(func, args, kwargs, out)
             reason = operators.reason_uncounted(func)
             if counted is not None:
                 self.layers[self.inner].macs += counted
             elif reason is not None:
-                name = func._overloadpacket.__name__.strip("_")
-                self._list(
-                    name if func.namespace == "aten" else f"{func.namespace}.{name}", reason, out
-                )
+                self._list(operators.name_of(func), reason, out)
         return out
 
     def _list(self, operator: str, reason: str, out: Any) -> None:
@@ -266,8 +225,22 @@ def _run(model: nn.Module, args: Any, kwargs: Any, device: torch.device) -> _Cou
     except Warning:
         raise  # where warnings are errors, they say nothing about the input
     except Exception as error:
-        raise RefusedInputError(error, counter) from error
+        raise InputError(_refusal(counter, error)) from error
     return counter
+
+
+def _refusal(counter: _Counter, error: Exception) -> str:
+    """Which module refused which input, and what it said."""
+    if not counter.stack:
+        return f"the example inputs must fit the model, got {in_one_line(error)}"
+    module, shapes = counter.stack[-1]
+    kind, name = type(module).__name__, counter.layers[module].name
+    who = f"the layer {name!r} ({kind})" if name else f"{kind} itself"
+    what = f"an input of shape {', '.join(map(str, shapes))}" if shapes else "its input"
+    return (
+        f"the example inputs must fit the model, but {who} refused {what}: {in_one_line(error)}: "
+        "give inputs as the model takes them"
+    )
 
 
 def _once(make: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -57,12 +57,19 @@ _OWN: dict[str, Callable[..., int]] = {
 
 def macs(operator: Any, args: Any, kwargs: Any, out: Any) -> int | None:
     """The multiply-accumulates of one call."""
-    packet = operator._overloadpacket
+    packet = getattr(operator, "overloadpacket", None)  # a higher-order operator has none
     if packet in flop_registry:
         operations: int = flop_registry[packet](*args, **kwargs, out_val=out)
         return operations // 2
-    formula = _OWN.get(packet.__name__) if operator.namespace == "aten" else None
+    formula = _OWN.get(str(operator).removeprefix("aten.").partition(".")[0])
     return None if formula is None else formula(*args, **kwargs)
+
+
+def name_of(operator: Any) -> str:
+    """Its name for a report, without the underscores of private and in-place operators."""
+    namespace, dot, rest = str(operator).partition(".")
+    name = rest.partition(".")[0].strip("_")
+    return name if namespace == "aten" else namespace + dot + name
 
 
 # Copies, selections, comparisons, constructors, random numbers: no arithmetic on values. Without
@@ -102,7 +109,9 @@ _WORDS = {
 
 def reason_uncounted(operator: Any) -> str | None:
     """The kind of an operator that has no formula."""
-    name = operator._overloadpacket.__name__.strip("_")
+    if not hasattr(operator, "overloadpacket"):
+        return "no formula"
+    name = name_of(operator)
     if operator.namespace == "prim" or operator.is_view or name in _FREE:
         return None
     for kind, parts in _KINDS.items():
