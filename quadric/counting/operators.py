@@ -81,7 +81,8 @@ _FREE = set(
     embedding empty empty_like empty_permuted empty_strided eq equal exponential eye fill flip floor
     full full_like gather ge gt im2col index index_copy index_fill index_put index_select isfinite
     isinf isnan isneginf isposinf item le lift lift_fresh lift_fresh_copy local_scalar_dense
-    logical_and logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select ne
+    linalg_check_errors logical_and logical_not logical_or logical_xor lt masked_fill
+    masked_scatter masked_select ne
     new_empty new_empty_strided new_full new_ones new_zeros nonzero normal ones ones_like pin_memory
     pixel_shuffle pixel_unshuffle rand rand_like randint randint_like randn randn_like randperm
     reflection_pad1d reflection_pad2d reflection_pad3d repeat repeat_interleave replication_pad1d
