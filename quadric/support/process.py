@@ -1,4 +1,4 @@
-"""Of the whole process: threads of torch, freed memory, notebooks."""
+"""The state of the process: threads of torch, freed memory, notebooks."""
 
 from __future__ import annotations
 
