@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence_runs import read_piece
-from results_summary import MINUS, ROOT
+from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
 from tables_of_counts import COUNTED_TABLES
 from tables_of_evidence import TABLES_OF_EVIDENCE
@@ -100,48 +100,56 @@ def _compared_files(results: Path) -> str:
 
 def _compared_verdicts(results: Path) -> str:
     """What was said about each of the example files."""
-    rows = [[f"`{d['command']}`", f"{d['rows']:,}", d["verdict"]] for d in _examples(results)]
-    return markdown_table(["command", "rows", "verdict"], rows, "lrl")
+    return table(
+        _examples(results),
+        ("command", lambda data: f"`{data['command']}`"),
+        ("rows", whole("rows")),
+        ("verdict|", lambda data: data["verdict"]),
+    )
 
 
 def _table_fits(results: Path) -> str:
     """Fits against MLPRegressor, stacks against fits one by one."""
     data = read_piece(results / "bench" / "tables.json")
-    rows = [["MLPRegressor", f"{data['seconds']['MLPRegressor']:.2f}", "1", "", ""]]
-    rows += [
-        [
-            row["neuron"],
-            f"{row['seconds']:.2f}",
-            f"{row['ratio']:.2f}",
-            f"{row['limit']:.1f}",
-            f"{row['speedup']:.1f} times as fast",
-        ]
-        for row in data["rows"]
-    ]
-    together = f"{data['settings']['networks']} together, to one by one"
-    header = ["fit", "seconds", "of MLPRegressor's", "wanted at most", together]
-    return markdown_table(header, rows, "lrrrr")
+    first = f"| MLPRegressor | {data['seconds']['MLPRegressor']:.2f} | 1 |  |  |"
+    header, rule, *rest = table(
+        data["rows"],
+        ("fit", lambda row: row["neuron"]),
+        ("seconds", lambda row: f"{row['seconds']:.2f}"),
+        ("of MLPRegressor's", lambda row: f"{row['ratio']:.2f}"),
+        ("wanted at most", lambda row: f"{row['limit']:.1f}"),
+        (
+            f"{data['settings']['networks']} together, to one by one",
+            lambda row: f"{row['speedup']:.1f} times as fast",
+        ),
+    ).splitlines()
+    return "\n".join([header, rule, first, *rest])
 
 
 def _calibration(results: Path) -> str:
     """How far the classifiers' probabilities are from shares that come true."""
     data = read_piece(results / "calibration.json")
-    rows = []
-    for row in data["rows"]:
-        cells = [f"{row[k]:.3f} ± {row[f'{k}_std']:.3f}" for k in ("calibration_error", "log_loss")]
-        about = [row["table"], f"{row['rows']:,}", row["classes"], row["model"]]
-        rows.append([*about, *cells])
-    header = ["table", "rows", "classes", "model", "calibration error", "log loss"]
+
+    def mean(key: str) -> Callable[[Any], str]:
+        return lambda row: f"{row[key]:.3f} ± {row[f'{key}_std']:.3f}"
+
     return (
-        markdown_table(header, rows, "lrrlrr")
+        table(
+            data["rows"],
+            ("table", lambda row: row["table"]),
+            ("rows", whole("rows")),
+            ("classes", whole("classes")),
+            ("model|", lambda row: row["model"]),
+            ("calibration error", mean("calibration_error")),
+            ("log loss", mean("log_loss")),
+        )
         + f"\n\nDefaults of both, {data['folds']} folds, {data['bins']} bins, mean and standard "
-        f"deviation of {data['seeds']} seeds; churn is a generated table: "
-        f"`{data['command']}`."
+        f"deviation of {data['seeds']} seeds; churn is a generated table: `{data['command']}`."
     )
 
 
 def _bench(
-    file: str, table: Callable[..., str], times: str = "times are the best"
+    file: str, rows_table: Callable[..., str], times: str = "times are the best"
 ) -> Callable[[Path], str]:
     """A table of times, with the machine it was made on."""
 
@@ -159,13 +167,14 @@ def _bench(
             f"{min(counts)} runs{more}{rounds}, interleaved: `{data['command']}`."
         )
         current = [row for row in data["rows"] if row["path"] in PATHS]  # older files have others
-        return f"{table(current)}\n\n{note}"
+        return f"{rows_table(current)}\n\n{note}"
 
     return made
 
 
-def _networks(rows: Sequence[dict[str, Any]]) -> str:
-    return summary([r for r in rows if not r["group"].startswith("conv")])
+def _groups(layers: bool) -> Callable[[Sequence[dict[str, Any]]], str]:
+    """The rows of single layers, or of networks."""
+    return lambda rows: summary([r for r in rows if r["group"].startswith("conv") is layers])
 
 
 def _short(rows: Sequence[dict[str, Any]]) -> str:
@@ -208,18 +217,21 @@ def _ranks(rows: Sequence[dict[str, Any]]) -> str:
 
 def _each_way(rows: Sequence[dict[str, Any]]) -> str:
     """A few cases: the best of many, and the medians of the ratios within a turn."""
-    lines = []
-    for row in rows:
-        if row["neuron"] != "linear":
-            pairs = [(row[f"training{s}"], row[f"inference{s}"]) for s in ("", "_turns")]
-            texts = [" / ".join("-" if r is None else f"{r:.2f}" for r in pair) for pair in pairs]
-            lines.append([row["group"], row["neuron"], row["path"], row["dtype"], *texts])
-    header = ["network", "neuron", "path", "dtype", "best of many", "medians in turn"]
-    return markdown_table(header, lines, "llllrr")
 
+    def ratios(suffix: str) -> Callable[[Any], str]:
+        def cell(row: Any) -> str:
+            pair = (row[f"training{suffix}"], row[f"inference{suffix}"])
+            return " / ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in pair)
 
-def _layers(rows: Sequence[dict[str, Any]]) -> str:
-    return summary([r for r in rows if r["group"].startswith("conv")])
+        return cell
+
+    return table(
+        [row for row in rows if row["neuron"] != "linear"],
+        ("network", lambda row: row["group"]),
+        *((f"{key}|", lambda row, key=key: row[key]) for key in ("neuron", "path", "dtype")),
+        ("best of many", ratios("")),
+        ("medians in turn", ratios("_turns")),
+    )
 
 
 def _onnx(results: Path) -> str:
@@ -241,14 +253,14 @@ def _families(results: Path) -> str:
     rows = [[name, *row.values()] for name, row in data["families"].items()]
     rows += [[library, *["not run here"] * len(columns)] for library in ("torchvision", "timm")]
     versions = " and ".join(f"{name} {number}" for name, number in data["versions"].items())
-    table = markdown_table(["family", *columns], rows, "l" * (len(columns) + 1))
-    return f"{table}\n\nWith {versions}: `python tools/family_results.py`."
+    text = markdown_table(["family", *columns], rows, "l" * (len(columns) + 1))
+    return f"{text}\n\nWith {versions}: `python tools/family_results.py`."
 
 
 def _defaults(part: str) -> Callable[[Path], str]:
     """Errors of the estimators with earlier and present defaults, beside scikit-learn's models."""
 
-    def table(results: Path) -> str:
+    def made(results: Path) -> str:
         data = read_piece(results / "defaults.json")[part]
         models = ("before", "after", "MLP", "HistGradientBoosting")
         rows, ratios = [], []
@@ -271,7 +283,7 @@ def _defaults(part: str) -> Callable[[Path], str]:
         header = ["table", "rows learned x columns", *models, "runs"]
         return markdown_table(header, rows, "lrrrrrr")
 
-    return table
+    return made
 
 
 TABLES: Mapping[str, Callable[[Path], str]] = {
@@ -282,10 +294,10 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "table-fits": _table_fits,
     "calibration": _calibration,
     "speed": _bench("suite.json", _short, RATIOS),
-    "networks": _bench("suite.json", _networks, RATIOS),
-    "networks-before": _bench("suite_before.json", _networks, RATIOS),
+    "networks": _bench("suite.json", _groups(layers=False), RATIOS),
+    "networks-before": _bench("suite_before.json", _groups(layers=False), RATIOS),
     "bf16": _bench("bf16.json", _each_way),
-    "layers": _bench("suite.json", _layers, RATIOS),
+    "layers": _bench("suite.json", _groups(layers=True), RATIOS),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "onnx": _onnx,

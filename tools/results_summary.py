@@ -197,5 +197,17 @@ def share(row: Row) -> str:
     return f"{value:.3f}" if value >= 0.001 else f"{value:.1g}"
 
 
+def score(header: str, scale: float, digits: str) -> Column:
+    """The column of means."""
+    return (header, lambda row: spread(row, scale, digits))
+
+
+ARM: Column = ("arm|", lambda row: row["arm"])
+COSTS: tuple[Column, ...] = (("parameters", whole("params")), ("MACs", whole("macs")))
+SEEDS: Column = ("seeds", lambda row: row["seeds"])
+TO_LINEAR: Column = ("to linear, points", to_linear)
+SHARE: Column = ("quadratic share", share)
+
+
 if __name__ == "__main__":
     write_csv(ROOT / "results" / "summary.csv", summary_rows(ROOT / "results"))

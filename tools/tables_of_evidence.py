@@ -13,16 +13,20 @@ from evidence_laws import CURVE_ARMS, CURVE_LAWS, WIDTHS, errors, files
 from evidence_runs import read_csv, read_piece
 from evidence_tables import ARMS, OTHERS, PUBLISHED, TABLES
 from results_summary import (
+    ARM,
+    COSTS,
+    SEEDS,
+    SHARE,
+    TO_LINEAR,
     Row,
     arms_of,
     changed,
     points,
     run_groups,
-    share,
+    score,
     spread,
     summary_rows,
     table,
-    to_linear,
     whole,
 )
 
@@ -251,13 +255,12 @@ def runs_table(part: str, scale: float, digits: str, *experiments: str) -> Calla
         return table(
             rows,
             *([name] if len({row["experiment"] for row in rows}) > 1 else []),
-            ("arm|", lambda row: row["arm"]),
-            ("parameters", whole("params")),
-            ("MACs", whole("macs")),
-            (rows[0]["metric"], lambda row: spread(row, scale, digits)),
-            ("seeds", lambda row: row["seeds"]),
-            ("to linear, points", to_linear),
-            ("quadratic share", share),
+            ARM,
+            *COSTS,
+            score(rows[0]["metric"], scale, digits),
+            SEEDS,
+            TO_LINEAR,
+            SHARE,
         )
 
     return made
@@ -305,12 +308,11 @@ def sizes_table(results: Path) -> str:
         [row | {"words": words} for words, row in rows],
         ("network", lambda row: row["words"]),
         ("neuron|", lambda row: row["arm"]),
-        ("parameters", whole("params")),
-        ("MACs", whole("macs")),
-        ("accuracy", lambda row: spread(row, 100, ".2f")),
-        ("seeds", lambda row: row["seeds"]),
-        ("to linear, points", to_linear),
-        ("quadratic share", share),
+        *COSTS,
+        score("accuracy", 100, ".2f"),
+        SEEDS,
+        TO_LINEAR,
+        SHARE,
         ("an equally accurate linear network, as a multiple of the parameters", multiple),
     )
 
@@ -333,14 +335,14 @@ def extremes_table(experiment: str) -> Callable[[Path], str]:
             return NO_RUN
         return table(
             rows,
-            ("arm", lambda row: row["arm"]),
+            ARM,
             ("parameters", whole("params")),
-            ("accuracy", lambda row: spread(row, 100, ".2f")),
-            ("seeds", lambda row: row["seeds"]),
-            ("to linear, points", to_linear),
+            score("accuracy", 100, ".2f"),
+            SEEDS,
+            TO_LINEAR,
             ("largest test loss", largest("test_loss")),
             ("largest activation", largest("largest_activation")),
-            ("quadratic share", share),
+            SHARE,
         )
 
     return made
@@ -391,10 +393,9 @@ def headline_table(results: Path) -> str:
             ("network|", lambda row: row["arm"]),
             ("mean ± std", lambda row: row["shown"]),
             ("against linear", change),
-            ("quadratic share", share),
-            ("seeds", lambda row: row["seeds"]),
-            ("parameters", whole("params")),
-            ("MACs", whole("macs")),
+            SHARE,
+            SEEDS,
+            *COSTS,
             ("command of the first|", lambda row: f"`{row['command']}`"),
         )
         + "\n\nAgainst linear: the difference, paired by seed or split, with its 95 % interval; "
