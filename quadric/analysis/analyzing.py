@@ -24,6 +24,7 @@ SAMPLES = 500
 SHOWN = 3
 LONGEST_FORMULA = 60
 """Terms of a formula that is kept: a longer one nobody reads."""
+_OF_SQUARES = ("quadratic", "eigenvalues")
 
 
 class Analysis(dict[str, Any]):
@@ -165,21 +166,7 @@ def as_text(found: dict[str, Any]) -> str:
     """An analysis as tables."""
     header = ["layer", "neuron", "weights", "quadratic parameters", "eigenvalues", "eff. rank"]
     header += ["share", "correlation", "low freq. linear", "quadratic"]
-    rows = []
-    for layer in found["layers"]:
-        low = layer.get("low_frequency", {})
-        rows.append(
-            [
-                layer["name"],
-                layer["neuron"],
-                *(_middle(layer[key]) for key in ("weights", "quadratic", "eigenvalues")),
-                _number(layer["effective_rank"] and layer["effective_rank"]["mean"], ".2f"),
-                _number(layer["share"], ".4f"),
-                _number(layer["correlation"], "+.3f"),
-                *(_spread(low.get(part)) for part in ("linear", "quadratic")),
-            ]
-        )
-    parts = [text_table(header, rows, "llrrrrrrrr")]
+    parts = [text_table(header, map(_layer_cells, found["layers"]), "llrrrrrrrr")]
     parts.append("Weights, parameters and eigenvalues: 5 % … 95 %. Shares: mean ± deviation.")
     if "low_frequency" in found:
         parts.append(found["low_frequency"]["sentence"])
@@ -209,16 +196,22 @@ def _in_unit(unit: str) -> str:
     return f" ({unit})" if unit and unit != "1" else ""
 
 
-def _middle(found: dict[str, Any] | None) -> str:
-    return "-" if found is None else f"{found['quantiles'][1]:.3g} … {found['quantiles'][5]:.3g}"
+def _layer_cells(layer: dict[str, Any]) -> list[str]:
+    boxes = [layer[key] and layer[key]["quantiles"] for key in ("weights", *_OF_SQUARES)]
+    rank, low = layer["effective_rank"], layer.get("low_frequency", {})
+    return [
+        layer["name"],
+        layer["neuron"],
+        *("-" if box is None else f"{box[1]:.3g} … {box[5]:.3g}" for box in boxes),
+        "-" if rank is None else f"{rank['mean']:.2f}",
+        "-" if layer["share"] is None else f"{layer['share']:.4f}",
+        "-" if layer["correlation"] is None else f"{layer['correlation']:+.3f}",
+        *(_spread(low.get(part)) for part in ("linear", "quadratic")),
+    ]
 
 
-def _number(value: float | None, how: str) -> str:
-    return "-" if value is None else format(value, how)
-
-
-def _spread(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _spread(share: dict[str, Any] | None) -> str:
+    if share is None:
         return "-"
-    spread = "" if found["std"] is None else f" ± {found['std']:.3f}"
-    return f"{found['mean']:.3f}{spread}"
+    deviation = "" if share["std"] is None else f" ± {share['std']:.3f}"
+    return f"{share['mean']:.3f}{deviation}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -14,29 +13,9 @@ from quadric.layers import QuadraticLayer
 
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """The quantiles that are kept."""
-BINS = 40
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A distribution of numbers.
-
-    Attributes:
-        count: how many there are.
-        mean: of them.
-        std: their standard deviation.
-        quantiles: at `LEVELS`: smallest, 5, 25, 50, 75, 95 %, largest.
-        counts: a histogram of equal bins from the smallest to the largest.
-    """
-
-    count: int
-    mean: float
-    std: float
-    quantiles: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-def distribution(values: Tensor) -> Distribution | None:
+def distribution(values: Tensor) -> dict[str, Any] | None:
     """The distribution of the finite numbers of a tensor; None if there is none."""
     flat = values.detach().flatten().cpu().double()
     flat = flat[torch.isfinite(flat)].sort().values
@@ -46,35 +25,32 @@ def distribution(values: Tensor) -> Distribution | None:
     places = torch.tensor(LEVELS, dtype=torch.float64) * (flat.numel() - 1)
     low, part = places.floor().long(), places.frac()
     quantiles = flat[low] + part * (flat[(low + 1).clamp_max(flat.numel() - 1)] - flat[low])
-    counts = torch.histc(flat, BINS)  # from the smallest to the largest
-    return Distribution(
-        flat.numel(),
-        float(flat.mean()),
-        float(flat.std(correction=0)),
-        tuple(quantiles.tolist()),
-        tuple(int(count) for count in counts.tolist()),
-    )
+    return {
+        "count": flat.numel(),
+        "mean": float(flat.mean()),
+        "std": float(flat.std(correction=0)),
+        "quantiles": quantiles.tolist(),
+    }
 
 
 def parameters(layer: nn.Module) -> dict[str, Any]:
     """What a layer's parameters are like."""
-    found: dict[str, Any] = {"weights": _plain(distribution(_linear_weights(layer)))}
-    found |= {"quadratic": None, "eigenvalues": None, "effective_rank": None, "notes": []}
+    facts: dict[str, Any] = {"weights": distribution(_linear_weights(layer))}
+    facts |= {"quadratic": None, "eigenvalues": None, "effective_rank": None, "notes": []}
     if not isinstance(layer, QuadraticLayer):
-        return found
+        return facts
     named = layer.quadratic_parameters().items()
     flat = [p.detach().flatten() for name, p in named if not name.startswith("bias")]
-    found["quadratic"] = _plain(distribution(torch.cat(flat) if flat else torch.empty(0)))
+    facts["quadratic"] = distribution(torch.cat(flat) if flat else torch.empty(0))
     try:
         eigenvalues = true_eigenvalues(layer)
     except InputError as error:
-        found["notes"] = [f"no eigenvalues: {error}"]
-        return found
+        return facts | {"notes": [f"no eigenvalues: {error}"]}
     if eigenvalues:
-        found["eigenvalues"] = _plain(distribution(torch.cat(eigenvalues)))
+        facts["eigenvalues"] = distribution(torch.cat(eigenvalues))
         ranks = torch.tensor([effective_rank(values) for values in eigenvalues])
-        found["effective_rank"] = _plain(distribution(ranks))
-    return found
+        facts["effective_rank"] = distribution(ranks)
+    return facts
 
 
 def _linear_weights(layer: nn.Module) -> Tensor:
@@ -88,7 +64,3 @@ def _linear_weights(layer: nn.Module) -> Tensor:
         if layer.blocks.shape == "star":
             tensor = tensor[layer.blocks.heads]
     return tensor
-
-
-def _plain(found: Distribution | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)

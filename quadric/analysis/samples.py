@@ -89,32 +89,30 @@ def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> 
         columns = _columns(data)
         data = data.standardized()
     if isinstance(data, SplitDataset):
-        return _of_parts(data, limit, flat, columns)
-    if isinstance(data, Tensor):
+        taken = _of_parts(data, limit, flat, columns)
+    elif isinstance(data, Tensor):
         inputs = data[:limit]
-        found = list(inputs.split(BATCH)) if len(inputs) else []
-        return _checked(Samples(lambda: iter(found), len(inputs), columns, None, inputs.shape[1:]))
-    if isinstance(data, str) or not isinstance(data, Iterable):
+        shape = inputs.shape[1:]
+        taken = Samples(lambda: iter(inputs.split(BATCH)), len(inputs), columns, None, shape)
+    elif isinstance(data, str) or not isinstance(data, Iterable):
         raise InputTypeError(
             "data must be a data set of quadric.data, a tensor, a data frame or an iterable of "
             f"batches, got {type(data).__name__}: give one of these"
         )
-    batches, count = [], 0
-    for batch in data:
-        batches.append(batch)
-        first = batch
-        while isinstance(first, (tuple, list)) and first:  # the inputs may be several, too
-            first = first[0]
-        count += len(first) if isinstance(first, Tensor) else 1
-        if count >= limit:
-            break
-    return _checked(Samples(lambda: iter(batches), count, columns))
-
-
-def _checked(found: Samples) -> Samples:
-    if not found.count:
+    else:
+        batches, count = [], 0
+        for batch in data:
+            batches.append(batch)
+            first = batch
+            while isinstance(first, (tuple, list)) and first:  # the inputs may be several, too
+                first = first[0]
+            count += len(first) if isinstance(first, Tensor) else 1
+            if count >= limit:
+                break
+        taken = Samples(lambda: iter(batches), count, columns)
+    if not taken.count:
         raise InputError("the data must hold at least one input, got none: give some")
-    return found
+    return taken
 
 
 def _of_parts(data: Any, limit: int, flat: bool, columns: Columns | None) -> Samples:
@@ -128,8 +126,7 @@ def _of_parts(data: Any, limit: int, flat: bool, columns: Columns | None) -> Sam
             yield inputs.flatten(1) if flat else inputs
 
     shape = () if columns is not None or flat else tuple(data.input_shape)
-    normalization = getattr(data, "normalization", None)
-    return _checked(Samples(batches, count, columns, normalization, shape))
+    return Samples(batches, count, columns, getattr(data, "normalization", None), shape)
 
 
 def _columns(table: TableData) -> Columns:
