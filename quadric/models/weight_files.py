@@ -26,6 +26,7 @@ from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
 from quadric.models.named import build_network, example_inputs, is_factory
 from quadric.saving import KEY, check_tensors, load_, read_tensors, save
+from quadric.support.assignments import split_assignment
 
 # Where training scripts put the state dict, and what wrappers put before every name.
 _PLACES = ("state_dict", "model_state_dict", "model")
@@ -107,9 +108,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name.isidentifier():
-            raise InputError(f"an option must be name=value, such as num_classes=10, got {text!r}")
+        name, value = split_assignment(text, "num_classes=10")
         try:
             options[name] = json.loads(value)
         except json.JSONDecodeError:

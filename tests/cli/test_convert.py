@@ -222,7 +222,7 @@ def test_bad_files(folder: Path) -> None:
         (["--model", "resnet8", "--include", "nope"], "at least one layer must match"),
         (["--model", "resnet8", "--include", "re:("], "include must be a valid regular expression"),
         (["--model", "resnet8", "--first", "99"], "first must be at most"),
-        (["--model", "resnet8", "--set", "num_classes"], "an option must be name=value"),
+        (["--model", "resnet8", "--set", "num_classes"], "--set must be name=value"),
         (["--model", "resnet8", "--set", "size=3"], "unknown option 'size'"),
         (
             ["--model", "my_nets:build", "--set", "size=3"],
