@@ -192,7 +192,6 @@ def results(
 
     Example: quadric results runs/digits-*
     """
-    require("train", "quadric results")
     _tabulate(runs, json_file, markdown)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quadric.runs.groups import group
 from quadric.runs.tables import facts, group_table, run_rows, to_json
-from tests.runs.made import EIGEN, LINEAR, read, result
+from tests.runs.made import EIGEN, LINEAR, read, result, write_run
 
 RATES = [result(0.9, neuron="eigen", quadratic_lr=rate) for rate in (0.1, 0.2)]
 DEEP = [one | {"recipe": "deep", "settings": one["settings"] | {"name": "deep"}} for one in EIGEN]
@@ -85,3 +88,36 @@ def test_one_result_in_a_few_words(changes: dict[str, Any], expected: dict[str, 
     shown = dict(facts(EIGEN[0] | {"seconds": 1.5} | changes))
     assert (shown["neuron"], shown["epochs"]) == ("eigen, rank 9", "2 in 1.5 s")
     assert shown | expected == shown
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in "lightning yaml pandas scipy sklearn matplotlib".split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv[0] = "quadric"
+from quadric.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("results", "code", "words"),
+    [
+        ([LINEAR[0], EIGEN[0]], 0, "eigen[9] minus linear: +2.00 points accuracy"),
+        ([*LINEAR, *EIGEN], 2, "an interval needs the training extras: pip install"),
+    ],
+)
+def test_quadric_results_needs_an_extra_for_intervals_alone(
+    tmp_path: Path, results: list[dict[str, Any]], code: int, words: str
+) -> None:
+    for i, one in enumerate(results):
+        write_run(tmp_path / str(i), one)
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, "results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, words in done.stdout + done.stderr) == (code, True), done.stderr
