@@ -89,7 +89,9 @@ class Blocks:
     @property
     def num_eigenvalues(self) -> int:
         """The length of the eigenvalue vector."""
-        return self.groups * (self.runs[-1].last if self.runs else 0)
+        full, rest = divmod(self.channels // self.groups, self.size)
+        last = self._in_block(rest) if rest else 0
+        return self.groups * (full * self._in_block(self.size) + last)
 
     def check(self, eigenvalues: Tensor) -> None:
         """Raises unless there are as many eigenvalues as S has entries."""
