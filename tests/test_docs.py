@@ -105,6 +105,16 @@ def test_defaults_in_the_tables_are_those_of_the_estimator() -> None:
         assert eval(written) == parameters[name].default, name
 
 
+@pytest.mark.parametrize("page", [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"])
+def test_files_and_folders_that_a_page_names_are_there(page: Path) -> None:
+    """Below quadric/ or the repository; names in capitals stand for a file to be written."""
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", page.read_text("utf-8")))
+    assert len(named) > 10
+    for name in named:
+        here = (ROOT / "quadric" / name).exists() or (ROOT / name).exists()
+        assert here or "NAME" in name or name in ("site/", "dist/"), name
+
+
 def test_the_site_builds(tmp_path: Path) -> None:
     """A broken link or a missing public name fails; no page loads anything from elsewhere."""
     pytest.importorskip("mkdocs", reason="the site needs the docs extra")

@@ -57,10 +57,6 @@ def test_scan(root: Path) -> None:
         assert Path(path).parent.name == data.class_names[label]
 
 
-def test_the_size_of_imagenet() -> None:
-    assert round(224 * 8 / 7) == 256
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_the_pictures_normalized(root: Path, workers: int) -> None:
     data = folders.load(root, size=8, workers=workers)
