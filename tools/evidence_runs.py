@@ -29,7 +29,7 @@ from quadric.data.intervals import Difference, mean_difference
 from quadric.layers import QuadraticLayer
 from quadric.support import provenance
 from quadric.support.writing import whole_file
-from quadric.tables.jobs import Job, Outcome, Rows
+from quadric.tables.jobs import FitRecord, Job, Rows
 from quadric.tables.training import train
 
 Trial = tuple[float, float]
@@ -109,7 +109,7 @@ class Task:
     judged: tuple[Tensor, Tensor]
     unit: float
 
-    def result(self, outcome: Outcome) -> dict[str, Any]:
+    def result(self, outcome: FitRecord) -> dict[str, Any]:
         """What is kept of it; the error of a network that diverged is null."""
         error, share = None, None
         if outcome.usable:
@@ -149,7 +149,7 @@ def train_tasks(tasks: Sequence[Task], what: str, max_stack: int = 32) -> list[d
     """Trains networks, those of one shape as a stack; gives their results, shows progress."""
     begin, done = time.monotonic(), 0
 
-    def finish(_: int, __: Outcome) -> None:
+    def finish(_: int, __: FitRecord) -> None:
         nonlocal done
         done += 1
         if sys.stderr.isatty():

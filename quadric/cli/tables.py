@@ -25,7 +25,7 @@ def compare(
         "eigen,shared", help="Neurons to compare with linear, with rank: eigen:3,shared."
     ),
     hidden: str = Option("64,64", help="Hidden layers of the linear network."),
-    activation: str = Option("silu", help="silu, relu, tanh, logistic or identity."),
+    activation: str = Option("silu", help="silu, relu, tanh, gelu, sigmoid, none, ..."),
     folds: int = Option(5, help="Folds of the cross-validation."),
     seeds: int | None = Option(
         None, help="Starts of each network on each fold: 3, or 1 on large tables.", min=1
@@ -74,8 +74,8 @@ def compare(
         if save.suffix == ".onnx":
             require("onnx", "quadric compare --save model.onnx")
     try:
-        with options.progress_bar(None, "comparing", own_estimate=True) as advance:
-            found = compare_table(
+        with options.progress_bar(None, "comparing") as advance:
+            comparison = compare_table(
                 source,
                 target=target,
                 task=task,
@@ -102,8 +102,10 @@ def compare(
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)
         raise typer.Exit(130) from None
-    line = found.python_line()
+    line = comparison.python_line()
     python = [] if line is None else [f"In Python: {line}"]
     options.show(
-        "\n".join([str(found), *python, *found.written]), finite(found.to_dict()), json_file
+        "\n".join([str(comparison), *python, *comparison.written]),
+        finite(comparison.to_dict()),
+        json_file,
     )

@@ -1,4 +1,4 @@
-"""A user's table for training: a CSV or Parquet file, prepared as `quadric compare` prepares it.
+"""A user's table for training: a CSV or Parquet file, prepared as the estimators prepare it.
 
 Holes are filled, categories become columns of 0 and 1, dates become numbers. All of this is learned
 from the training rows alone.
@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from quadric.data.batches import stratified_split
-from quadric.data.columns import list_columns, make_table
 from quadric.data.table_files import read_table
 from quadric.data.tables import TableData
 from quadric.data.user_dataset import Samples, UserDataset
+from quadric.data.user_table import list_columns, make_table
 from quadric.errors import InputError
 from quadric.support.extras import load_extra
 
@@ -45,27 +44,21 @@ def load(
             f"columns are {list_columns(frame)}"
         )
     table = make_table(path.stem, frame, target, task=task, drop=drop, categories=categories)
-    from quadric.data.preparation import make_preparation
+    from quadric.data.preparation import TablePreparation
 
-    labels: Any = table.target.to_numpy()
     names: list[str] = []
     if table.task == "classification":
-        found = sorted(set(labels), key=str)
-        names = [str(name) for name in found]
-        targets = torch.tensor([found.index(label) for label in labels])
+        labels = table.target.astype("category")
+        names = list(labels.cat.categories)
+        targets = torch.tensor(labels.cat.codes.to_numpy(), dtype=torch.int64)
     else:
-        targets = torch.as_tensor(labels.astype("float64")).float()[:, None]
+        targets = torch.tensor(table.target.to_numpy()).float()[:, None]
     strata = targets if names else torch.zeros(len(targets), dtype=torch.int64)
     held, kept = stratified_split(strata, test, seed)
-    transformer = make_preparation(table)
-    train_inputs, test_inputs = (
-        torch.as_tensor(values.astype("float64"))
-        for values in (
-            transformer.fit_transform(table.inputs.iloc[kept.numpy()]),
-            transformer.transform(table.inputs.iloc[held.numpy()]),
-        )
-    )
-    columns = tuple(str(name) for name in transformer.get_feature_names_out())
+    preparation = TablePreparation()
+    train_inputs = torch.tensor(preparation.fit_transform(table.inputs.iloc[kept.numpy()]))
+    test_inputs = torch.tensor(preparation.transform(table.inputs.iloc[held.numpy()]))
+    columns = tuple(preparation.names_)
     if not names:
         x, y = (train_inputs.float(), targets[kept]), (test_inputs.float(), targets[held])
         return TableData(file, *x, *y, columns, target)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quadric.data.batches import Batching, SplitDataset, TensorBatches
 from quadric.errors import InputError
@@ -94,8 +95,10 @@ class TableData(SplitDataset):
 
     def standardization(self) -> Standardization:
         """Statistics of the training part alone."""
-        x, y = self.train_inputs, self.train_targets
-        return Standardization(x.mean(0), _deviation(x), y.mean(0), _deviation(y))
+        parts = (self.train_inputs, self.train_targets)
+        found = [mean_and_deviation(part.numpy()) for part in parts]
+        pairs = zip(parts, found, strict=True)
+        return Standardization(*(torch.tensor(v).to(part) for part, two in pairs for v in two))
 
     def standardized(self) -> TableData:
         """The table with the columns of all parts standardized by the training part."""
@@ -116,7 +119,40 @@ class TableData(SplitDataset):
         return TensorBatches(inputs, targets, batching)
 
 
-def _deviation(x: Tensor) -> Tensor:
-    # Equal values are tested for, because rounding leaves a constant column a tiny deviation.
-    constant = (x == x[:1]).all(0)
-    return torch.where(constant, torch.ones_like(x[0]), x.std(0, correction=0))
+def mean_and_deviation(
+    values: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each column, in float64; the deviation of a constant column counts as 1."""
+    exact = values.astype(np.float64, copy=False)
+    mean = np.average(exact, 0, weights)
+    deviation = np.sqrt(np.average((exact - mean) ** 2, 0, weights))
+    # Rounding leaves a constant column a tiny deviation.
+    noise = 10 * np.finfo(values.dtype).eps * np.abs(mean)
+    return mean, np.where(deviation > noise, deviation, 1.0)
+
+
+class NumberColumns(nn.Module):
+    """Columns of numbers, without those that are dropped; holes are filled and marked."""
+
+    kept: Tensor
+    medians: Tensor
+    marked: Tensor
+
+    def __init__(self, kept: Tensor, medians: Tensor, marked: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("kept", kept)
+        self.register_buffer("medians", medians)
+        self.register_buffer("marked", marked)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """From all columns of a table, (rows, columns), to the prepared ones."""
+        return self.fill(input.index_select(-1, self.kept))
+
+    def fill(self, numbers: Tensor) -> Tensor:
+        """The prepared columns of those that are kept."""
+        holes = numbers.isnan()
+        filled = torch.where(holes, self.medians, numbers)
+        if not len(self.marked):
+            return filled
+        marks = holes.index_select(-1, self.marked).to(filled.dtype)
+        return torch.cat([filled, marks], -1)

@@ -35,10 +35,8 @@ class Lines:
         total: int | None,
         what: str,
         screen: TextIO | None = None,
-        own_estimate: bool = False,
     ) -> None:
         self.total, self.what, self.screen = total, what, screen
-        self.own_estimate = own_estimate
         self.done = 0
         self.started = time.monotonic()
         self.next = self.started + FIRST
@@ -56,27 +54,22 @@ class Lines:
             return
         self.next = time_now + LATER
         left = (time_now - self.started) * (self.total - self.done) / self.done
-        told = "" if self.own_estimate else f", about {duration(left)} left"
-        progress = f"{now or self.what}: {self.done:,} of {self.total:,}{told}"
+        counted = f"{self.done:,} of {self.total:,}"
+        progress = f"{now or self.what}: {counted}, about {duration(left)} left"
         print(progress, file=self.screen or sys.stderr, flush=True)
 
 
 @contextmanager
-def progress_bar(
-    total: int | None, what: str, own_estimate: bool = False
-) -> Iterator[Callable[..., None]]:
+def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; where that is no terminal, a line every now and then."""
     if not sys.stderr.isatty():
-        yield Lines(total, what, own_estimate=own_estimate).advance
+        yield Lines(total, what).advance
         return
     from rich.console import Console
-    from rich.progress import Progress, TimeRemainingColumn
+    from rich.progress import Progress
 
     console = Console(stderr=True)
-    columns = Progress.get_default_columns()
-    if own_estimate:
-        columns = tuple(c for c in columns if not isinstance(c, TimeRemainingColumn))
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
 
         def advance(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,72 +18,30 @@ from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.inputs import Arrays
 from quadric.tables.losses import LOGISTIC, SOFTMAX, Loss
 from quadric.tables.modules import Scaled, TableClassifier, input_scaling
-from quadric.tables.parameters import Rule, is_finite
+from quadric.tables.parameters import ParameterCheck, is_finite
 
 
+@dataclass(eq=False, repr=False)
 class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[misc]
     """Classification with a small network of quadratic neurons.
 
-    Parameters are those of `QuadraticRegressor`, named and meant as in
-    `sklearn.neural_network.MLPClassifier`. Labels may be numbers, strings or anything else that
-    sorts. Two classes have one output, more have one each. Early stopping keeps the epoch with the
-    lowest log loss on the rows that are held out (scikit-learn: the highest accuracy, which moves
-    in jumps where these rows are few).
+    Labels may be numbers, strings or anything else that sorts. Two classes have one output, more
+    have one each. Parameters are those of `QuadraticRegressor`, which describes them, without
+    `loss`, `quantile` and `target_transform`, but with `class_weight`. Early stopping keeps the
+    epoch with the lowest log loss on the rows that are held out (scikit-learn: the highest
+    accuracy, which moves in jumps where these rows are few); they have the same share of every
+    class.
 
     Args:
-        hidden_layer_sizes: width of each hidden layer.
-        neuron: the neuron of the hidden layers, a name of `quadric.neurons()`; "linear" for an
-            ordinary network.
-        rank: the neuron's rank; None for the neuron's own default.
-        neuron_options: further options of the neuron, such as {"act": "gelu"} of glu.
-        members: networks that learn side by side, each from its own start and with other rows held
-            out; predictions are their mean.
-        activation: "silu", "relu", "tanh", "logistic" or "identity".
-        class_weight: weights of the classes, which multiply those of the rows: a mapping from
+        class_weight: Weights of the classes, which multiply those of the rows: a mapping from
             labels to numbers (1 where a class is not in it), or "balanced": all classes weigh the
             same together. None: all rows count the same. Probabilities are then those of the
             weighted rows.
-        alpha: L2 penalty of the weights, divided by the rows of a minibatch.
-        shrinkage: the strength that pulls the weights of each column to zero at the start of `fit`,
-            as a share of what Adam can move them. The pull fades within some hundred steps. It
-            keeps useless columns out; 0 for none.
-        batch_size: rows of a minibatch; "auto" is min(200, rows).
-        learning_rate: "constant", or "adaptive": when the loss no longer falls, the learning rate
-            does, to a fifth, three times, before the fit stops.
-        learning_rate_init: learning rate of Adam.
-        quadratic_lr: learning rate of the quadratic parameters; None for the same.
-        max_iter: the most epochs to train.
-        max_time: seconds of training, after which the epoch is the last one; None: no limit.
-        tol: the fraction by which the loss must fall to count as an improvement.
-        early_stopping: hold a part of the rows out and stop when its loss no longer falls. "auto":
-            from 100 rows on.
-        validation_fraction: the part that is held out, the same share of every class.
-        scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps; None:
-            the log loss.
-        n_iter_no_change: epochs without improvement before it stops.
-        standardize: give inputs mean 0 and deviation 1, weighted by `sample_weight`; press those
-            together that lie far from the median (`modules.Scaled`). False: neither.
-        random_state: the seed of the start, the order of the rows and the part that is held out.
-        warm_start: `fit` goes on with the network and the scaling that are there.
-        verbose: print the loss of each epoch.
-        device: the device on which the network learns and predicts.
 
     Attributes:
         classes_: the labels, sorted.
-        module_: the fitted network with its scaling; `to_torch()` gives a copy.
-        loss_curve_: training loss of each epoch, without the penalty.
-        best_loss_: the lowest of them.
         validation_scores_: accuracy, or `scoring`, on the part that was held out, each epoch;
-            None without.
-        best_validation_score_: the validation score of the epoch that was kept.
-        n_iter_: the number of epochs.
-        n_features_in_: the number of columns.
-        feature_names_in_: the names of the columns, where X had any.
-        prepared_names_: the columns that the network takes, made of those by `prepare`.
-        dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
-        n_outputs_: the number of outputs of the network.
-        n_layers_: the number of layers, input and output included.
-        n_parameters_: parameters of the network.
+            None without. The other attributes are those of `QuadraticRegressor`.
 
     Examples:
         >>> import numpy as np
@@ -93,39 +52,8 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         ['inside', 'outside']
     """
 
-    class_weight: Mapping[Any, float] | str | None = None  # pickles from before it have none
-    _given_classes = False
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        *,
-        neuron: str = "shared",
-        rank: int | None = None,
-        neuron_options: Mapping[str, Any] | None = None,
-        members: int = 1,
-        activation: str = "silu",
-        class_weight: Mapping[Any, float] | str | None = None,
-        alpha: float = 1e-4,
-        shrinkage: float = 0.4,
-        batch_size: int | str = "auto",
-        learning_rate: str = "constant",
-        learning_rate_init: float = 3e-3,
-        quadratic_lr: float | None = None,
-        max_iter: int = 500,
-        max_time: float | None = None,
-        tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        scoring: str | None = None,
-        n_iter_no_change: int = 30,
-        standardize: bool = True,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        self._take(locals())
+    class_weight: Mapping[Any, float] | str | None = None
+    _given_classes: ClassVar[bool] = False
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         check_classification_targets(y)
@@ -168,14 +96,14 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
             )
         return np.asarray([wanted.get(label, 1.0) for label in labels], dtype=np.float64)
 
-    def _rules(self) -> list[Rule]:
+    def _checks(self) -> list[ParameterCheck]:
         wanted = self.class_weight
         right = wanted is None or (isinstance(wanted, str) and wanted == "balanced")
         if isinstance(wanted, Mapping):
             weights = list(wanted.values())
             right = all(is_finite(weight) and weight > 0 for weight in weights)
         rule = "None, 'balanced' or a mapping from labels to finite numbers > 0"
-        return [*super()._rules(), ("class_weight", right, rule)]
+        return [*super()._checks(), ("class_weight", right, rule)]
 
     def _loss(self) -> Loss:
         return LOGISTIC if len(self.classes_) == 2 else SOFTMAX

@@ -1,9 +1,9 @@
 """What QuadraticRegressor and QuadraticClassifier have in common: parameters, fitting, prediction.
 
-Parameters are named and meant as in scikit-learn's MLPRegressor. What differs is said in the
-docstrings of the two classes. A fit is three steps, so that several estimators can fit together
-(`many.py`): `prepare_fit` makes a job of the data, `training.train` trains its network, `end_fit`
-takes the outcome.
+Parameters are named and meant as in scikit-learn's MLPRegressor; the docstring of
+QuadraticRegressor describes them. A fit is three steps, so that several estimators can fit together
+(`many.py`): the data become jobs, a fitter (`training.train`) trains their networks, and the
+estimator takes the records.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,31 +21,33 @@ from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_is_fitted,
-    check_X_y,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
+from quadric.models import create
 from quadric.tables.inputs import (
     Arrays,
     TableInput,
     pair,
     plain_booleans,
+    read_weights,
     refuse_large,
     refuse_text,
     weighted,
+    without_masked,
     without_zeros,
 )
-from quadric.tables.jobs import AdamState, Job, Outcome, Rows, Settings, merge
+from quadric.tables.jobs import AdamState, FitRecord, Job, Rows, Settings, merge
 from quadric.tables.losses import Loss
 from quadric.tables.modules import Scaled
-from quadric.tables.networks import build_network, form
-from quadric.tables.parameters import Rule, check_device, check_rules, shared_rules
+from quadric.tables.parameters import (
+    ParameterCheck,
+    check_device,
+    check_parameters,
+    shared_checks,
+)
 from quadric.tables.scoring import Judge
 from quadric.tables.training import FORWARD_ROWS, train
 
@@ -57,45 +60,48 @@ PREDICT_ROWS = 2**16
 """Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
 
 
-class QuadraticNetwork(TableInput):
+class FittedNetwork(TableInput):
+    """Abstract: what an estimator has after a fit; the attributes of scikit-learn's own."""
+
+    module_: Scaled
+    loss_curve_: list[float]
+    n_iter_: int
+    n_outputs_: int
+    _optimizer: list[AdamState | None] | None
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "module_")
+
+
+@dataclass(eq=False, repr=False)
+class QuadraticNetwork(FittedNetwork):
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
-    neuron_options: Mapping[str, Any] | None = None  # pickles from before it have none
-    module_: Scaled
-    _optimizer: list[AdamState | None] | None
-    n_iter_: int
-    loss_curve_: list[float]
-
-    # The parameters; each class has a signature of its own, as scikit-learn reads it.
-    hidden_layer_sizes: int | Sequence[int]
-    neuron: str
-    rank: int | None
-    members: int = 1  # pickles from before it have none
-    activation: str
-    alpha: float
-    shrinkage: float = 0.0  # pickles from before it have none
-    batch_size: int | str
-    learning_rate: str
-    learning_rate_init: float
-    quadratic_lr: float | None
-    max_iter: int
-    max_time: float | None = None  # pickles from before it have none, nor the next one
-    tol: float
-    early_stopping: bool | str
-    validation_fraction: float
+    hidden_layer_sizes: int | Sequence[int] = (100,)
+    _: KW_ONLY
+    neuron: str = "shared"
+    rank: int | None = None
+    neuron_options: Mapping[str, Any] | None = None
+    members: int = 1
+    activation: str = "silu"
+    alpha: float = 1e-4
+    shrinkage: float = 0.4
+    batch_size: int | str = "auto"
+    learning_rate: str = "constant"
+    learning_rate_init: float = 3e-3
+    quadratic_lr: float | None = None
+    max_iter: int = 500
+    max_time: float | None = None
+    tol: float = 1e-4
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
     scoring: str | None = None
-    n_iter_no_change: int
-    standardize: bool
-    random_state: Any
-    warm_start: bool
-    verbose: bool
-    device: str
-
-    def _take(self, parameters: dict[str, Any]) -> None:
-        """Sets the parameters of a constructor, given as its `locals()`."""
-        for name, value in parameters.items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
+    n_iter_no_change: int = 30
+    standardize: bool = True
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: bool = False
+    device: str = "cpu"
 
     # What the two classes add.
 
@@ -153,13 +159,13 @@ class QuadraticNetwork(TableInput):
         Raises:
             InputError: if a parameter does not fit, or the training does not stay finite.
         """
-        self.end_fit(train(self.prepare_fit(X, y, sample_weight, eval_set)))
+        self._take_records(train(self._make_jobs(X, y, sample_weight, eval_set)))
         return self
 
-    def prepare_fit(
+    def _make_jobs(
         self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None
     ) -> list[Job]:
-        """The first half of `fit`: checks, splits, scales, builds. Then train a job per member."""
+        """The first part of `fit`: checks, splits, scales, builds; a job for each member."""
         self._check_parameters()
         if self.early_stopping is False and (eval_set is not None or self.scoring is not None):
             given = "an eval_set" if eval_set is not None else f"scoring={self.scoring!r}"
@@ -171,13 +177,13 @@ class QuadraticNetwork(TableInput):
             X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
         )
 
-    def end_fit(self, outcomes: Sequence[Outcome]) -> None:
-        """The second half of `fit`: notes how the training of the members went."""
-        settings_max, outcome = int(self.max_iter), merge(outcomes)
-        self._note(outcome, [])
+    def _take_records(self, records: Sequence[FitRecord]) -> None:
+        """The last part of `fit`: notes how the training of the members went."""
+        settings_max, record = int(self.max_iter), merge(records)
+        self._note(record, [])
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
-        if not (outcome.stopped or outcome.diverged_at) and len(outcome.losses) == settings_max:
+        if not (record.stopped or record.diverged_at) and len(record.losses) == settings_max:
             warnings.warn(
                 f"Maximum iterations ({settings_max}) reached and the optimization hasn't "
                 "converged yet: raise max_iter, or tol.",
@@ -190,39 +196,37 @@ class QuadraticNetwork(TableInput):
         continued = hasattr(self, "module_")
         jobs = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
         earlier = getattr(self, "_optimizer", None) if continued else None
-        if isinstance(earlier, AdamState):  # a pickle from before members
-            earlier = [earlier]
         for job, optimizer in zip(jobs, earlier or [None] * len(jobs), strict=True):
             job.optimizer = optimizer
             job.settings = dataclasses.replace(job.settings, max_iter=1)
-        outcomes = train(jobs)
-        self._note(merge(outcomes), self.loss_curve_ if continued else [])
+        records = train(jobs)
+        self._note(merge(records), self.loss_curve_ if continued else [])
         # The optimizers go on where they stopped; `fit` starts new ones.
-        self._optimizer = [outcome.optimizer for outcome in outcomes]
+        self._optimizer = [record.optimizer for record in records]
         return self
 
-    def _note(self, outcome: Outcome, earlier: list[float]) -> None:
+    def _note(self, record: FitRecord, earlier: list[float]) -> None:
         """Sets the attributes of a fit that goes on after the earlier losses."""
-        if not outcome.usable:
+        if not record.usable:
             del self.module_
             raise InputError(
-                f"training must stay finite, but the loss of epoch {outcome.diverged_at} is not: "
+                f"training must stay finite, but the loss of epoch {record.diverged_at} is not: "
                 f"lower learning_rate_init (got {self.learning_rate_init}) or quadratic_lr (got "
                 f"{self.quadratic_lr}), and leave standardize=True"
             )
-        if outcome.diverged_at is not None:
+        if record.diverged_at is not None:
             warnings.warn(
-                f"the loss of epoch {outcome.diverged_at} is not finite; the best epoch before it "
+                f"the loss of epoch {record.diverged_at} is not finite; the best epoch before it "
                 "was kept: lower learning_rate_init",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self.loss_curve_ = [*earlier, *outcome.losses]
-        self.best_loss_ = min([*earlier, outcome.best_loss])
+        self.loss_curve_ = [*earlier, *record.losses]
+        self.best_loss_ = min([*earlier, record.best_loss])
         self.loss_ = self.loss_curve_[-1]
         self.n_iter_ = len(self.loss_curve_)
-        self.validation_scores_ = outcome.scores or None
-        self.best_validation_score_ = outcome.best_score
+        self.validation_scores_ = record.scores or None
+        self.best_validation_score_ = record.best_score
         self.module_.eval()
 
     def _prepare(
@@ -255,7 +259,7 @@ class QuadraticNetwork(TableInput):
             module = self.module_
         else:
             computing = getattr(torch, rows[0].dtype.name)
-            networks = [self._build(rows[0].shape[1], dtype=computing, seed=s) for _, s, _ in seeds]
+            networks = [self._build(rows[0].shape[1], seed).to(computing) for _, seed, _ in seeds]
             module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
             module.others.extend(networks[1:])
         module.to(self.device)
@@ -264,7 +268,7 @@ class QuadraticNetwork(TableInput):
             for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
         ]
         self.module_ = module
-        self.n_layers_ = len(self.widths()) + 2
+        self.n_layers_ = len(self._widths()) + 2
         self.n_parameters_ = sum(p.numel() for p in module.parameters())
         return jobs
 
@@ -334,18 +338,18 @@ class QuadraticNetwork(TableInput):
             "multi_output": True,
             "y_numeric": is_regressor(self),
         }
-        X, y, sample_weight = self._unmasked(X, y, sample_weight)
+        X, y, sample_weight = without_masked(X, y, sample_weight)
         if is_regressor(self):
             refuse_text(y)
         else:
             y = plain_booleans(y)
-        numbers = self._read_frame(X, first)
-        if numbers is None:
-            X, y = validate_data(self, X, y, reset=first, **options)
+        X, prepared = self._read_inputs(X, first)
+        if prepared:
+            X, y = check_X_y(X, y, estimator=self, **options)
         else:
-            X, y = check_X_y(numbers, y, estimator=self, **options)
+            X, y = validate_data(self, X, y, reset=first, **options)
         refuse_large(X, self._prepared_names())
-        weights = _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        weights = read_weights(sample_weight, len(X), X.dtype)
         X, y, weights = without_zeros(X, y, weights)
         if dtype is not None:
             X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
@@ -375,40 +379,35 @@ class QuadraticNetwork(TableInput):
         )
         return (X, targets, weights), (X_held, targets_held, weights_held)
 
-    def widths(self) -> tuple[int, ...]:
-        """The widths of the hidden layers."""
+    def _widths(self) -> tuple[int, ...]:
         return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
-    def _build(self, columns: int, **options: Any) -> nn.Sequential:
-        return build_network(
-            columns,
-            self.n_outputs_,
-            self.widths(),
-            neuron=self.neuron,
-            rank=self.rank,
-            neuron_options=self.neuron_options,
-            activation=self.activation,
-            **options,
-        )
+    def _build(self, columns: int, seed: int) -> nn.Sequential:
+        options: dict[str, Any] = {"in_features": columns, "out_features": self.n_outputs_}
+        options |= {"hidden": self._widths(), "activation": self.activation}
+        if self._widths():  # the last layer stays linear
+            options |= {"neuron": self.neuron, "rank": self.rank, **(self.neuron_options or {})}
+        network: Any = create("mlp", seed=seed, **options)
+        return network
 
     def _check_network(self, columns: int) -> None:
         """Refuses to go on with a network of another form (warm_start, partial_fit)."""
-        wanted = form([self._build(columns, device="meta")] * int(self.members))
-        have = form(self.module_.networks)
-        if wanted != have:
+        wanted = [self._build(columns, seed=0)] * int(self.members)
+        have = self.module_.networks
+        if len(have) != len(wanted) or repr(have[0]) != repr(wanted[0]):
             raise InputError(
-                f"a network that goes on learning must keep its shape {have}, got {wanted}: fit a "
-                "new estimator, or set warm_start=False"
+                f"a network that goes on learning must keep its shape {_form(have)}, got "
+                f"{_form(wanted)}: fit a new estimator, or set warm_start=False"
             )
 
-    def _rules(self) -> list[Rule]:
+    def _checks(self) -> list[ParameterCheck]:
         """What the parameters must be."""
-        return shared_rules(self)
+        return shared_checks(self)
 
     def _check_parameters(self) -> None:
-        get_neuron(self.neuron)
+        get_neuron(self.neuron).with_options(rank=self.rank, **(self.neuron_options or {}))
         check_device(self.device)
-        check_rules(self, self._rules())
+        check_parameters(self, self._checks())
 
     def _dtype(self) -> np.dtype:
         return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
@@ -454,5 +453,14 @@ class QuadraticNetwork(TableInput):
             if torch.cuda.is_available():
                 self.module_.to(self.device)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "module_")
+
+def _form(networks: Sequence[nn.Sequential]) -> str:
+    """Number, widths, neurons and activations of networks, in words."""
+    layers: list[Any] = [layer for layer in networks[0] if hasattr(layer, "out_features")]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    text = "-".join(map(str, widths)) + (f" ({len(networks)} members)" if networks[1:] else "")
+    if len(layers) == 1:
+        return text
+    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
+    label = neuron if rank is None else f"{neuron}[{rank}]"
+    return f"{text} of {label} neurons with {type(networks[0][1]).__name__}"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import _safe_indexing
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from quadric.errors import InputError
 
 if TYPE_CHECKING:
-    from quadric.data.frames import FramePreparation
+    from quadric.data.preparation import TablePreparation
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Inputs, encoded targets and weights of rows, before they are standardized."""
@@ -27,36 +27,30 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
     """Abstract: an estimator that takes frames by the preparation that its first fit learned."""
 
     n_features_in_: int
-    _preparation: FramePreparation | None = None  # pickles from before it have none
+    _preparation: TablePreparation | None = None
 
-    def _read_frame(self, X: Any, first: bool) -> np.ndarray | None:
-        """The numbers of a frame; None for what is no frame and needs no preparation."""
+    def _read_inputs(self, X: Any, first: bool) -> tuple[Any, bool]:
+        """Inputs as numbers, and whether they were prepared from a frame."""
         frame = is_frame(X)
         if first:
-            self._preparation = self._learn(X) if frame else None
+            self._preparation = None
+            if not frame:
+                return X, False
+            from quadric.data.preparation import TablePreparation, check_frame
+
+            check_frame(X)
+            validate_data(self, X, skip_check_array=True)  # notes the names
+            preparation = TablePreparation()
+            numbers = preparation.fit_transform(X)
+            self._preparation = preparation
+            return numbers, True
         if self._preparation is None:
-            return None
-        if frame and not first:
+            return X, False
+        if frame:
             validate_data(self, X, skip_check_array=True, reset=False)  # checks the names
-        elif not frame:
+        else:
             X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
-        return self._preparation.transform(X)
-
-    def _learn(self, X: Any) -> FramePreparation:
-        from quadric.data.frames import FramePreparation, check_frame
-
-        check_frame(X)
-        validate_data(self, X, skip_check_array=True)  # notes the names
-        return FramePreparation(X)
-
-    def _unmasked(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-        """A frame without its rows of weight zero, from which nothing may be learned."""
-        if not is_frame(X) or weights is None or np.shape(weights) != (len(X),):
-            return X, y, weights
-        kept = np.flatnonzero(np.asarray(weights) != 0)
-        if not len(kept) or len(kept) == len(X) or len(y) != len(X):
-            return X, y, weights
-        return X.iloc[kept], _safe_indexing(y, kept), np.asarray(weights)[kept]
+        return self._preparation.transform(X), True
 
     def prepare(self, X: Any) -> np.ndarray:
         """The rows as the network takes them, in their own units.
@@ -72,8 +66,8 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
             (rows, prepared columns); of an array of numbers, itself.
         """
         check_is_fitted(self)
-        numbers = self._read_frame(X, first=False)
-        if numbers is None:
+        numbers, prepared = self._read_inputs(X, first=False)
+        if not prepared:
             numbers = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return np.asarray(numbers)
 
@@ -85,20 +79,44 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
 
     def _prepared_names(self) -> list[str]:
         if self._preparation is not None:
-            return list(self._preparation.names)
+            return list(self._preparation.names_)
         return [f"x{i}" for i in range(self.n_features_in_)]
 
     @property
     def dropped_columns_(self) -> dict[str, str]:
         """The columns of a frame that nothing can be learned from, with the reason."""
         check_is_fitted(self)
-        return {} if self._preparation is None else dict(self._preparation.dropped)
+        return {} if self._preparation is None else dict(self._preparation.dropped_)
 
 
 def is_frame(X: Any) -> bool:
     """Whether X is a DataFrame of pandas, which is not imported for that."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(X, pandas.DataFrame)
+
+
+def without_masked(X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """A frame without its rows of weight zero, from which nothing may be learned."""
+    if not is_frame(X) or weights is None or np.shape(weights) != (len(X),):
+        return X, y, weights
+    kept = np.flatnonzero(np.asarray(weights) != 0)
+    if not len(kept) or len(kept) == len(X) or len(y) != len(X):
+        return X, y, weights
+    y = y.iloc[kept] if hasattr(y, "iloc") else np.asarray(y)[kept]
+    return X.iloc[kept], y, np.asarray(weights)[kept]
+
+
+def read_weights(weights: Any, rows: int, dtype: np.dtype) -> np.ndarray:
+    """The weights of rows as an array; a number is the weight of each."""
+    if weights is None or np.isscalar(weights):
+        return np.full(rows, 1.0 if weights is None else weights, dtype=dtype)
+    read = check_array(weights, ensure_2d=False, dtype=dtype, input_name="sample_weight")
+    if read.shape != (rows,):
+        raise InputError(
+            f"sample_weight must have one number for each of the {rows} rows, got shape "
+            f"{read.shape}"
+        )
+    return np.asarray(read)
 
 
 def pair(eval_set: Any) -> tuple[Any, Any]:

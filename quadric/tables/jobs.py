@@ -1,4 +1,8 @@
-"""What the fitting loop takes and gives: rows, settings, one job for each network, its outcome."""
+"""What a fitter takes and gives: rows, settings, one job for each network, and its record.
+
+A fitter trains the networks of jobs in place and returns a record for each: `training.train` does
+it with Adam. Another one can stand beside it; the estimators only make jobs and read records.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +136,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class FitRecord:
     """How the training of one network went.
 
     Attributes:
@@ -159,25 +163,25 @@ class Outcome:
     optimizer: AdamState | None = None
 
 
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
+def merge(records: Sequence[FitRecord]) -> FitRecord:
     """How the training of the members of one estimator went, as if they were one network."""
-    if len(outcomes) == 1:
-        return outcomes[0]
+    if len(records) == 1:
+        return records[0]
 
     def means(curves: Iterable[list[float]]) -> list[float]:
         epochs = zip_longest(*curves)
         return [fmean(value for value in epoch if value is not None) for epoch in epochs]
 
-    losses = means(outcome.losses for outcome in outcomes)
-    best = [outcome.best_score for outcome in outcomes if outcome.best_score is not None]
-    failed = [outcome.diverged_at for outcome in outcomes if outcome.diverged_at is not None]
-    return Outcome(
+    losses = means(record.losses for record in records)
+    best = [record.best_score for record in records if record.best_score is not None]
+    failed = [record.diverged_at for record in records if record.diverged_at is not None]
+    return FitRecord(
         losses=losses,
-        scores=means(outcome.scores for outcome in outcomes),
+        scores=means(record.scores for record in records),
         best_score=fmean(best) if best else None,
-        best_loss=min(outcome.best_loss for outcome in outcomes),
-        stopped=all(outcome.stopped for outcome in outcomes),
+        best_loss=min(record.best_loss for record in records),
+        stopped=all(record.stopped for record in records),
         diverged_at=min(failed, default=None),
-        usable=all(outcome.usable for outcome in outcomes),
-        seconds=sum(outcome.seconds for outcome in outcomes),
+        usable=all(record.usable for record in records),
+        seconds=sum(record.seconds for record in records),
     )

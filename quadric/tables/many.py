@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from quadric.errors import InputError
 from quadric.tables.estimators import QuadraticNetwork
-from quadric.tables.jobs import Outcome, merge
+from quadric.tables.jobs import FitRecord, merge
 from quadric.tables.training import EpochDone, train
 
 E = TypeVar("E", bound=QuadraticNetwork)
@@ -17,7 +17,7 @@ def fit_many(
     estimators: Sequence[E],
     data: Sequence[tuple[Any, ...]],
     *,
-    on_fit: Callable[[int, Outcome], None] | None = None,
+    on_fit: Callable[[int, FitRecord], None] | None = None,
     on_epoch: EpochDone | None = None,
     max_stack: int | None = None,
 ) -> list[E]:
@@ -30,7 +30,7 @@ def fit_many(
         estimators: the estimators, which are fitted in place.
         data: the arguments of `fit` for each of them: (X, y), (X, y, sample_weight) or all four
             with the eval_set.
-        on_fit: called with an estimator's position and outcome as soon as it is fitted; an
+        on_fit: called with an estimator's position and record as soon as it is fitted; an
             estimator whose training diverged is then not fitted, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.
         max_stack: networks trained at once at most.
@@ -58,18 +58,18 @@ def fit_many(
         )
     if len({id(estimator) for estimator in estimators}) < len(estimators):
         raise InputError("each estimator can be fitted once, got one twice: clone it")
-    made = [e.prepare_fit(*table) for e, table in zip(estimators, data, strict=True)]
+    made = [e._make_jobs(*table) for e, table in zip(estimators, data, strict=True)]
     owners = [i for i, jobs in enumerate(made) for _ in jobs]
-    found: list[dict[int, Outcome]] = [{} for _ in estimators]
+    ready: list[dict[int, FitRecord]] = [{} for _ in estimators]
 
-    def finish(position: int, outcome: Outcome) -> None:
+    def finish(position: int, record: FitRecord) -> None:
         i = owners[position]
-        found[i][position] = outcome
-        if on_fit is not None and len(found[i]) == len(made[i]):
-            outcomes = _in_order(found[i])
-            whole = merge(outcomes)
+        ready[i][position] = record
+        if on_fit is not None and len(ready[i]) == len(made[i]):
+            records = _in_order(ready[i])
+            whole = merge(records)
             if whole.usable:
-                estimators[i].end_fit(outcomes)
+                estimators[i]._take_records(records)
             else:
                 del estimators[i].module_
             on_fit(i, whole)
@@ -77,11 +77,11 @@ def fit_many(
     every = [job for jobs in made for job in jobs]
     train(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     if on_fit is None:
-        for estimator, outcomes in zip(estimators, found, strict=True):
-            estimator.end_fit(_in_order(outcomes))
+        for estimator, records in zip(estimators, ready, strict=True):
+            estimator._take_records(_in_order(records))
     return list(estimators)
 
 
-def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
-    """The outcomes of members, whichever was ready first."""
-    return [outcomes[position] for position in sorted(outcomes)]
+def _in_order(records: dict[int, FitRecord]) -> list[FitRecord]:
+    """The records of members, whichever was ready first."""
+    return [records[position] for position in sorted(records)]

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
+from quadric.data.tables import NumberColumns, mean_and_deviation
 from quadric.errors import InputError
+from quadric.models import create
 from quadric.saving import load_, read_tensors
-from quadric.tables.networks import build_network
 
 # Numbers further than this from the median are pressed together. It is counted in deviations of a
 # normal column with the same middle half.
@@ -76,18 +76,6 @@ class Scaled(nn.Module):
     def networks(self) -> list[nn.Sequential]:
         """All members."""
         return [self.network, *self.others]  # type: ignore[list-item]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # Pickles from before limits and members have none.
-        self.fill_limits()
-        self._modules.setdefault("others", nn.ModuleList())
-
-    def fill_limits(self) -> None:
-        """Gives a network from before them limits that nothing reaches."""
-        for name, limit in (("input_low", -math.inf), ("input_high", math.inf)):
-            if name not in self._buffers:
-                self.register_buffer(name, torch.full_like(self.input_mean, limit))
 
     def standardized(self, input: Tensor) -> Tensor:
         """Inputs as the network sees them."""
@@ -161,10 +149,11 @@ def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool) -> Inpu
     Where the middle half of a column is one number, its range is the limit.
     """
     if not wanted:
-        infinite = torch.full(values.shape[1:], math.inf, dtype=torch.tensor(values[:0]).dtype)
-        return InputScaling(*mean_and_scale(values, weights, False), -infinite, infinite)
+        mean, scale = mean_and_scale(values, weights, False)
+        infinite = torch.full_like(mean, math.inf)
+        return InputScaling(mean, scale, -infinite, infinite)
     limits = np.stack([_limits(column, weights) for column in values.T], 1).astype(values.dtype)
-    parts = [
+    parts = [  # column by column: a table may be large
         mean_and_scale(np.clip(values[:, i : i + 1], *limits[:, i]), weights, True)
         for i in range(values.shape[1])
     ]
@@ -184,55 +173,48 @@ def _limits(column: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     return (max(low, median - reach), min(high, median + reach)) if reach > 0 else (low, high)
 
 
-def mean_and_scale(
-    values: np.ndarray, weights: np.ndarray | None, wanted: bool
-) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of columns, in their dtype."""
-    columns = values.shape[1]
-    mean, scale = np.zeros(columns), np.ones(columns)
-    if wanted:
-        # In float64: sums of many float32 numbers lose digits.
-        exact = values.astype(np.float64, copy=False)
-        scaler = StandardScaler().fit(exact, sample_weight=weights)
-        # Rounding leaves a constant column a tiny deviation.
-        noise = 10 * np.finfo(values.dtype).eps * np.abs(scaler.mean_)
-        mean, scale = scaler.mean_, np.where(scaler.scale_ > noise, scaler.scale_, 1.0)
+def mean_and_scale(values: np.ndarray, weights: np.ndarray, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of columns, in their dtype; 0 and 1 if not wanted."""
+    if not wanted:
+        return torch.zeros_like(torch.tensor(values[0])), torch.ones_like(torch.tensor(values[0]))
+    mean, scale = mean_and_deviation(values, weights)
     return torch.tensor(mean.astype(values.dtype)), torch.tensor(scale.astype(values.dtype))
 
 
-def load_network(path: str | os.PathLike[str]) -> Scaled:
+def load_network(path: str | os.PathLike[str]) -> nn.Module:
     """Loads the network that `quadric compare --save model.safetensors` wrote.
 
     Args:
-        path: the file; the JSON beside it says what is in it.
+        path: File; the JSON beside it says what is in it, and which columns the network takes.
 
     Returns:
-        The network with its scaling, in eval mode.
+        The network with its scaling, in eval mode, as `to_torch()` gave it.
 
     Raises:
         InputError: if the JSON does not describe a network.
     """
     beside = Path(path).with_suffix(".json")
+    shapes = {name: torch.empty_like(t) for name, t in read_tensors(os.fspath(path))[0].items()}
     try:
         facts = json.loads(beside.read_text(encoding="utf-8"))
-        network, classes = dict(facts["network"]), facts["classes"]
-        inputs = int(network.pop("inputs"))
-        outputs = int(network.pop("outputs"))
-        # float64 where the digits of a column or of the target need it.
-        wide = network.pop("dtype", "float32") == "float64"
-        dtype = torch.float64 if wide else torch.float32
-        plain = build_network(inputs, outputs, dtype=dtype, **network)
-    except (ValueError, KeyError, TypeError) as error:
+        options, classes = dict(facts["network"]), facts["classes"]
+        members, dtype = options.pop("members"), getattr(torch, options.pop("dtype"))
+        networks = [create("mlp", **options).to(dtype) for _ in range(members)]
+        inputs, outputs = options["in_features"], options["out_features"]
+        columns = InputScaling(*torch.zeros(4, inputs, dtype=dtype))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{beside} does not describe a network ({error}): save it again") from None
-    columns = InputScaling(*torch.zeros(4, inputs, dtype=dtype))
+    first: Any = networks[0]
     module: Scaled
     if classes is None:
         targets = (torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype))
-        module = TableRegressor(plain, columns, targets, flat=outputs == 1)
+        module = TableRegressor(first, columns, targets, flat=outputs == 1)
     else:
-        module = TableClassifier(plain, columns, len(classes))
-    if "input_low" not in read_tensors(os.fspath(path))[0]:  # a file from before the limits
-        del module.input_low, module.input_high
-    load_(module, path)
-    module.fill_limits()
-    return module.eval()
+        module = TableClassifier(first, columns, len(classes))
+    module.others.extend(networks[1:])
+    whole: nn.Module = module
+    if "0.kept" in shapes:
+        front = NumberColumns(*(shapes[f"0.{name}"] for name in ("kept", "medians", "marked")))
+        whole = nn.Sequential(front, module)
+    load_(whole, path)
+    return whole.eval()

@@ -12,14 +12,14 @@ import torch
 from sklearn.metrics import get_scorer_names
 
 from quadric.errors import InputError
-from quadric.tables.networks import ACTIVATIONS
+from quadric.models.activations import ACTIVATIONS
 
-Rule = tuple[str, bool, str]
+ParameterCheck = tuple[str, bool, str]
 """The name of a parameter, whether it is right, and what it must be."""
 
 
-def shared_rules(model: Any) -> list[Rule]:
-    """The rules of both estimators."""
+def shared_checks(model: Any) -> list[ParameterCheck]:
+    """The checks of both estimators."""
     sizes, batch, waits = model.hidden_layer_sizes, model.batch_size, model.n_iter_no_change
     lr, fraction, seconds = model.learning_rate_init, model.validation_fraction, model.max_time
     listed = isinstance(sizes, (numbers.Integral, Sequence, np.ndarray))
@@ -58,11 +58,11 @@ def shared_rules(model: Any) -> list[Rule]:
     ]
 
 
-def check_rules(model: Any, rules: Iterable[Rule]) -> None:
+def check_parameters(model: Any, checks: Iterable[ParameterCheck]) -> None:
     """Raises an InputError that names the first parameter that is not right."""
-    for name, is_right, rule in rules:
+    for name, is_right, wanted in checks:
         if not is_right:
-            raise InputError(f"{name} must be {rule}, got {getattr(model, name)!r}")
+            raise InputError(f"{name} must be {wanted}, got {getattr(model, name)!r}")
 
 
 def counts(value: object) -> bool:

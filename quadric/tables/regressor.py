@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.inputs import Arrays, refuse_large
 from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
-from quadric.tables.parameters import Rule, is_finite
-from quadric.tables.targets import TRANSFORMS, TransformedRegressor, make_transform
+from quadric.tables.parameters import ParameterCheck, is_finite
+from quadric.tables.target_transforms import TRANSFORMS, TransformedRegressor, make_transform
 
 LOSSES = ("squared_error", "absolute_error", "quantile")
 
 
+@dataclass(eq=False, repr=False)
 class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
     """Regression with a small network of quadratic neurons.
 
@@ -39,7 +40,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         neuron_options: further options of the neuron, such as {"act": "gelu"} of glu.
         members: networks that learn side by side, each from its own start and with other rows held
             out; predictions are their mean.
-        activation: "silu", "relu", "tanh", "logistic" or "identity".
+        activation: "silu", "relu", "tanh", "gelu", "sigmoid", "none" or another name of
+            `quadric.models.activations.ACTIVATIONS`.
         loss: the loss to minimize: "squared_error" predicts the mean, "absolute_error" the median,
             "quantile" a quantile.
         quantile: the quantile to predict, between 0 and 1; None without `loss="quantile"`.
@@ -102,43 +104,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         True
     """
 
-    # Pickles from before these parameters have none of them.
     loss: str = "squared_error"
     quantile: float | None = None
     target_transform: str | None = None
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        *,
-        neuron: str = "shared",
-        rank: int | None = None,
-        neuron_options: Mapping[str, Any] | None = None,
-        members: int = 1,
-        activation: str = "silu",
-        loss: str = "squared_error",
-        quantile: float | None = None,
-        target_transform: str | None = None,
-        alpha: float = 1e-4,
-        shrinkage: float = 0.4,
-        batch_size: int | str = "auto",
-        learning_rate: str = "constant",
-        learning_rate_init: float = 3e-3,
-        quadratic_lr: float | None = None,
-        max_iter: int = 500,
-        max_time: float | None = None,
-        tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        scoring: str | None = None,
-        n_iter_no_change: int = 30,
-        standardize: bool = True,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        self._take(locals())
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
@@ -160,14 +128,14 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             return SQUARED
         return pinball(0.5 if self.loss == "absolute_error" else float(self.quantile or 0.5))
 
-    def _rules(self) -> list[Rule]:
+    def _checks(self) -> list[ParameterCheck]:
         names, level = LOSSES, self.quantile
         wanted = self.loss == "quantile"
         right = is_finite(level) and 0 < float(level or 0) < 1 if wanted else level is None
         rule = "a number > 0 and < 1" if wanted else "None unless loss='quantile'"
         transforms = self.target_transform in TRANSFORMS
         return [
-            *super()._rules(),
+            *super()._checks(),
             ("loss", self.loss in names, f"one of {', '.join(names)}"),
             ("quantile", right, rule),
             ("target_transform", transforms, f"one of {', '.join(map(str, TRANSFORMS))}"),

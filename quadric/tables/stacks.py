@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +91,7 @@ class ProductStack:
 def _step(name: str, layer: nn.Module) -> Activation | Layer | None:
     """One layer or activation of a stack; None if it has no batched form."""
     if type(layer) in _ACTIVATIONS:
-        return Activation(*_ACTIVATIONS[type(layer)])
+        return _ACTIVATIONS[type(layer)]()
     if type(layer) is nn.Linear:
         return Layer(name, None)
     if isinstance(layer, QuadraticLayer) and not getattr(layer, "normalize", False):
@@ -100,32 +99,76 @@ def _step(name: str, layer: nn.Module) -> Activation | Layer | None:
     return None
 
 
-_aten = torch.ops.aten
-# Forward, backward, and whether backward takes the activation's output (or its input).
-_ACTIVATIONS: dict[type[nn.Module], tuple[Any, Any, bool]] = {
-    nn.SiLU: (torch.nn.functional.silu, _aten.silu_backward.default, False),
-    nn.ReLU: (torch.relu, lambda g, z: _aten.threshold_backward.default(g, z, 0), False),
-    nn.Tanh: (torch.tanh, _aten.tanh_backward.default, True),
-    nn.Sigmoid: (torch.sigmoid, _aten.sigmoid_backward.default, True),
-    nn.Identity: (lambda z: z, lambda g, z: g, False),
-}
-
-
 class Activation:
-    """An activation function."""
-
-    def __init__(self, forward: Any, backward: Any, by_output: bool) -> None:
-        self._forward, self._backward, self._by_output = forward, backward, by_output
+    """An activation function; `forward` keeps what `backward` makes its slope of."""
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """From the input to the output; keeps what `backward` uses."""
-        out: Tensor = self._forward(x)
-        self._kept = out if self._by_output else x
-        return out
+        """From the input to the output."""
+        self.out = self.apply(x)
+        return self.out
 
     def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
-        """From the gradient at the output to that at the input, which is right only if wanted."""
-        return self._backward(g, self._kept)
+        """From the gradient at the output to that at the input."""
+        return self.slope() * g
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The function."""
+        raise NotImplementedError
+
+    def slope(self) -> Tensor:
+        """Its derivative."""
+        raise NotImplementedError
+
+
+class _SiLU(Activation):
+    def apply(self, x: Tensor) -> Tensor:
+        self.gate = x.sigmoid()
+        return x * self.gate
+
+    def slope(self) -> Tensor:
+        # gate + x gate (1 - gate), as out + gate (1 - out).
+        return torch.lerp(self.out, self.out.new_ones(()), self.gate)
+
+
+class _ReLU(Activation):
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    def slope(self) -> Tensor:
+        return self.out > 0
+
+
+class _Tanh(Activation):
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def slope(self) -> Tensor:
+        return 1 - self.out.square()
+
+
+class _Sigmoid(Activation):
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def slope(self) -> Tensor:
+        return self.out * (1 - self.out)
+
+
+class _Identity(Activation):
+    def apply(self, x: Tensor) -> Tensor:
+        return x
+
+    def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
+        return g
+
+
+_ACTIVATIONS: dict[type[nn.Module], type[Activation]] = {
+    nn.SiLU: _SiLU,
+    nn.ReLU: _ReLU,
+    nn.Tanh: _Tanh,
+    nn.Sigmoid: _Sigmoid,
+    nn.Identity: _Identity,
+}
 
 
 class Layer:

@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from quadric.layers import QuadraticLayer
 from quadric.support.process import one_thread
 from quadric.tables.adam import FlatAdam, flatten
-from quadric.tables.jobs import AdamState as AdamState  # pickles name it by this module
-from quadric.tables.jobs import Job, Rows
-from quadric.tables.jobs import Outcome as Outcome
+from quadric.tables.jobs import AdamState, FitRecord, Job, Rows
 from quadric.tables.stacks import make_stack, stack_parameters
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
@@ -45,7 +43,7 @@ FORWARD_ROWS = 2**13
 SHRINKING_STEPS = 200
 
 
-Finished = Callable[[int, Outcome], None]
+Finished = Callable[[int, FitRecord], None]
 EpochDone = Callable[[int, int], None]
 
 
@@ -54,17 +52,17 @@ def train(
     on_finish: Finished | None = None,
     on_epoch: EpochDone | None = None,
     max_stack: int | None = None,
-) -> list[Outcome]:
+) -> list[FitRecord]:
     """Trains networks, those of one shape together."""
-    outcomes: dict[int, Outcome] = {}
+    records: dict[int, FitRecord] = {}
     lock = threading.Lock()
     stop = threading.Event()
 
-    def finish(position: int, outcome: Outcome) -> None:
+    def finish(position: int, record: FitRecord) -> None:
         with lock:
-            outcomes[position] = outcome
+            records[position] = record
             if on_finish is not None:
-                on_finish(position, outcome)
+                on_finish(position, record)
 
     def epoch_done(epoch: int, left: int) -> None:
         if on_epoch is not None:
@@ -85,7 +83,7 @@ def train(
                 run(chunk)
         else:
             _in_threads(run, chunks, workers, stop)
-    return [outcomes[position] for position in range(len(jobs))]
+    return [records[position] for position in range(len(jobs))]
 
 
 def _in_threads(
@@ -133,7 +131,7 @@ class _Member:
 
     job: Job
     position: int
-    outcome: Outcome = field(default_factory=Outcome)
+    record: FitRecord = field(default_factory=FitRecord)
     best_loss: float = math.inf
     waited: int = 0
     decays: int = 0
@@ -165,10 +163,13 @@ class _Stack:
         if self.validation is not None:
             self.caps = self._find_caps(*self.validation)
         columns = self.data.inputs.shape[-1]
+        first, _ = next(jobs[0].network.named_children())
         self.first = [
             name
             for name, parameter in self.optimizer.parameters.items()
-            if name.startswith("0.") and parameter.dim() == 3 and parameter.shape[-1] == columns
+            if name.startswith(f"{first}.")
+            and parameter.dim() == 3
+            and parameter.shape[-1] == columns
         ]
 
     @torch.no_grad()  # gradients are computed by hand, or switched on where they are not
@@ -181,7 +182,7 @@ class _Stack:
             scored = self._validate()
             share = (time.perf_counter() - start) / len(self.members)
             for member in self.members:
-                member.outcome.seconds += share
+                member.record.seconds += share
             last = epoch == self.settings.max_iter or time.perf_counter() >= end
             ready = self._judge(epoch, losses, scored, last)
             self.on_epoch(epoch, len(self.members) - len(ready))
@@ -264,12 +265,12 @@ class _Stack:
         outputs = self._forward(inputs)
         losses = (self.loss.rows(outputs, targets).minimum(self.caps) * weights).sum(1)
         scores = self.loss.score(outputs, targets, weights)
-        found = list(zip(losses.tolist(), scores.tolist(), strict=True))
+        judged = list(zip(losses.tolist(), scores.tolist(), strict=True))
         for i, member in enumerate(self.members):
             job = member.job
-            if job.judge is not None and job.validation is not None and math.isfinite(found[i][0]):
-                found[i] = job.judge(outputs[i, : len(job.validation.weights)])
-        return found
+            if job.judge is not None and job.validation is not None and math.isfinite(judged[i][0]):
+                judged[i] = job.judge(outputs[i, : len(job.validation.weights)])
+        return judged
 
     def _judge(
         self,
@@ -282,24 +283,24 @@ class _Stack:
         ready: list[int] = []
         for i, (member, loss) in enumerate(zip(self.members, losses, strict=True)):
             judged, score = (loss, None) if scored is None else scored[i]
-            outcome = member.outcome
-            outcome.losses.append(loss)
+            record = member.record
+            record.losses.append(loss)
             if score is not None:
-                outcome.scores.append(score)
+                record.scores.append(score)
             if self.settings.verbose:
                 network = f"network {member.position}, " if len(self.members) > 1 else ""
                 said = "" if score is None else f", validation score = {score:.6f}"
                 print(f"Iteration {epoch}, {network}loss = {loss:.8f}{said}")
             if not (math.isfinite(judged) and math.isfinite(loss)):
-                outcome.diverged_at = epoch
+                record.diverged_at = epoch
                 # The parameters of an earlier epoch are good if a validation part chose them.
-                outcome.usable = scored is not None and math.isfinite(member.best_loss)
+                record.usable = scored is not None and math.isfinite(member.best_loss)
                 ready.append(i)
                 continue
-            outcome.best_loss = min(outcome.best_loss, loss)
+            record.best_loss = min(record.best_loss, loss)
             # As in scikit-learn the best is kept even where the improvement is too small to count.
             if score is not None and judged < member.best_loss:
-                outcome.best_score = score
+                record.best_score = score
                 self.best[i] = self.optimizer.flat[i]
             stands_still = judged >= member.best_loss * (1 - self.settings.tol)
             member.waited = member.waited + 1 if stands_still else 0
@@ -309,8 +310,8 @@ class _Stack:
                     self.optimizer.lr[i] *= DECAY
                     member.decays, member.waited = member.decays + 1, 0
                 else:
-                    outcome.stopped = True
-            if outcome.stopped or last:
+                    record.stopped = True
+            if record.stopped or last:
                 ready.append(i)
         return ready
 
@@ -323,12 +324,12 @@ class _Stack:
             member = self.members[i]
             for name, parameter in member.job.network.named_parameters():
                 parameter.copy_(kept[name][i])
-            member.outcome.optimizer = AdamState(
+            member.record.optimizer = AdamState(
                 {name: tensor[i].clone() for name, tensor in averages.items()},
                 {name: tensor[i].clone() for name, tensor in squares.items()},
                 optimizer.steps,
             )
-            self.on_finish(member.position, member.outcome)
+            self.on_finish(member.position, member.record)
         left = [i for i in range(len(self.members)) if i not in ready]
         self.members = [self.members[i] for i in left]
         if left:

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow
 import pytest
 
-from quadric.data.columns import make_table
+from quadric.data.user_table import make_table
 
 
 def frame(**columns: Any) -> pd.DataFrame:

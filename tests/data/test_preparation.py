@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from quadric.data.columns import make_table
-from quadric.data.preparation import make_preparation, narrow, prepare
+from quadric.data.preparation import TablePreparation
 
 FRAME = pd.DataFrame(
     {
         "size": [1.0, 2.0, 3.0, np.nan, 100.0, np.nan],
         "kind": ["a", "b", None, "a", "only in test", "b"],
-        "day": pd.to_datetime(
-            ["2020-01-01 06:00", "2020-02-03", "2021-05-05", None, "2022-01-01", "2022-01-01"],
-            format="mixed",
-        ),
-        "price": [1.5, 2.5, 3.5, 4.5, 5.5, 6.5],
+        "day": ["2020-01-01 06:00", "2020-02-03", "2021-05-05", None, "2022-01-01", "2022-01-01"],
     }
 )
-TABLE = make_table("t", FRAME, "price")
-TRAIN, TEST = np.array([0, 1, 2, 3]), np.array([4, 5])
+NAMES = ["size", "missingindicator_size", "kind_(missing)", "kind_a", "kind_b"]
+NAMES += ["day_days", "day_month", "day_weekday", "day_hour"]
 
 
-def test_every_column() -> None:
-    X, Z = prepare(TABLE, TRAIN, TEST)
-    names = list(make_preparation(TABLE).fit(TABLE.inputs.iloc[TRAIN]).get_feature_names_out())
-    assert names == [
-        "size", "missingindicator_size", "kind_(missing)", "kind_a", "kind_b",
-        "day_days", "day_month", "day_weekday", "day_hour",
-    ]  # fmt: skip
-    assert X[:, 0].tolist() == [1, 2, 3, 2]  # the median of the training rows
+def prepared(train: pd.DataFrame, test: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    preparation = TablePreparation()
+    X = preparation.fit_transform(train)
+    # What is learned from rows and what is applied to them later is the same.
+    np.testing.assert_array_equal(preparation.transform(train), X)
+    return X, preparation.transform(test), list(preparation.get_feature_names_out())
+
+
+def test_every_kind_of_column() -> None:
+    X, Z, names = prepared(FRAME[:4], FRAME[4:])
+    assert names == NAMES
+    assert X[:, 0].tolist() == [1, 2, 3, 2]  # the median, 2, of the training rows
     assert X[:, 1].tolist() == [0, 0, 0, 1]
     assert X[:, 2:5].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
     assert X[0, 5:].tolist() == [18262.25, 1, 2, 6]
-    assert X.dtype == Z.dtype == np.float32
     # The test rows change nothing, and what is new in them is no category.
     assert Z[:, 0].tolist() == [100, 2]
     assert Z[0, 2:5].tolist() == [0, 0, 0]
@@ -42,43 +41,35 @@ def test_every_column() -> None:
     assert np.isfinite(Z).all()
 
 
-def test_test_rows_do_not_leak() -> None:
-    changed = FRAME.copy()
-    changed.loc[TEST, "size"] = [1e6, -1e6]
-    changed.loc[TEST, "kind"] = ["b", "b"]
-    X, _ = prepare(TABLE, TRAIN, TEST)
-    Y, _ = prepare(make_table("t", changed, "price"), TRAIN, TEST)
-    np.testing.assert_array_equal(X, Y)
+def test_what_a_prepared_column_is_made_of_is_plain_data() -> None:
+    made = TablePreparation().fit(FRAME[:4]).describe()
+    assert [row["column"] for row in made] == [name.split("_")[-1 if "miss" in name[:4] else 0]
+                                               for name in NAMES]  # fmt: skip
+    assert made[0] == {"column": "size", "kind": "number", "if_missing": 2.0}
+    assert made[1] == {"column": "size", "kind": "1 if missing, else 0"}
+    assert made[3] == {"column": "kind", "kind": "1 if 'a', else 0"}
+    assert made[6]["kind"] == "date: month"
+    numbers = TablePreparation().fit(FRAME[["size"]][:4])
+    assert numbers.describe() == made[:2]
 
 
 def test_rare_categories_share_a_column() -> None:
-    kinds = [f"k{i % 50}" for i in range(400)]
-    table = make_table("t", pd.DataFrame({"kind": kinds, "y": np.arange(400) * 0.5}), "y")
-    X, Z = prepare(table, np.arange(300), np.arange(300, 400))
+    frame = pd.DataFrame({"kind": [f"k{i % 50}" for i in range(400)]})
+    X, Z, _ = prepared(frame[:300], frame[300:])
     assert X.shape[1] == Z.shape[1] == 30
     assert (X.sum(1) == 1).all()
+    assert len(TablePreparation().fit(frame).describe()[-1]["rare"]) == 21
 
 
-def test_large_offsets_keep_their_digits() -> None:
-    values = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
-    assert narrow(values).dtype == np.float64
-    assert narrow(values - 1e9).dtype == np.float32
-    assert narrow(np.array([[1e35], [2e35]])).dtype == np.float64
-
-
-def test_a_large_offset_of_the_target_keeps_its_digits() -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": rng.normal(size=40)})
-    train, test = np.arange(30), np.arange(30, 40)
-
-    def dtypes(y: np.ndarray, task: str) -> set[np.dtype]:
-        table = make_table("t", frame.assign(y=y), "y", task=task)
-        return {part.dtype for part in prepare(table, train, test)}
-
-    offset = 1e7 + rng.normal(size=40)
-    assert dtypes(offset, "regression") == {np.dtype(np.float64)}
-    assert dtypes(1e35 * rng.normal(size=40), "regression") == {np.dtype(np.float64)}
-    assert dtypes(offset - 1e7, "regression") == {np.dtype(np.float32)}
-    # Names of classes have no digits to keep.
-    classes = np.array([10_000_000, 10_000_001] * 20)
-    assert dtypes(classes, "classification") == {np.dtype(np.float32)}
+@pytest.mark.parametrize(
+    ("columns", "dtype"),
+    [
+        ({"a": "float32", "b": "float32"}, "float32"),
+        ({"a": "float32", "b": "float64"}, "float64"),
+        ({"a": "float32", "b": "int32"}, "float64"),
+        ({"a": "float32", "b": "category"}, "float32"),
+    ],
+)
+def test_the_dtype_is_that_of_the_numbers(columns: dict[str, str], dtype: str) -> None:
+    frame = pd.DataFrame({name: np.arange(6) % 4 for name in columns}).astype(columns)
+    assert TablePreparation().fit_transform(frame).dtype == dtype

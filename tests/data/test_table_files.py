@@ -126,23 +126,26 @@ def test_paths_that_are_not_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "row", "delimiter"),
+    ("content", "line", "delimiter"),
     [
-        ("a,b\n" + "1,2,3\n" * 20, 1, None),  # pandas alone would shift all columns
-        ("a,b\n" + "1,2\n" * 30 + "3,4,5\n" + "1,2\n" * 30, 31, None),
-        ('a,b\n"1,5",2\n1,2,3\n' + "1,2\n" * 30, 2, None),
+        ("a,b\n" + "1,2,3\n" * 20, None, None),  # pandas alone would shift all columns
+        ("a,b\n" + "1,2\n" * 30 + "3,4,5\n" + "1,2\n" * 30, 32, None),
+        ('a,b\n"1,5",2\n1,2,3\n' + "1,2\n" * 30, 3, None),
         ("1,2\n3,4\n5,6,7\n" + "1,2\n" * 30, 3, None),
-        ("a b\n\n1 2\n\n3 4 5\n" + "1 2\n" * 30, 2, None),
-        ("a::b\n1::2::3\n4::5\n", 1, "::"),
-        ("a,b\n1,2,\n3,4,5\n", 2, ","),
+        ("a b\n\n1 2\n\n3 4 5\n" + "1 2\n" * 30, 5, None),
+        ("a::b\n1::2::3\n4::5\n", None, "::"),
+        ("a,b\n1,2,\n3,4,5\n", None, ","),
     ],
 )
-def test_a_row_with_too_many_cells_is_named(
-    tmp_path: Path, content: str, row: int, delimiter: str | None
+def test_rows_with_too_many_cells_are_refused_by_line(
+    tmp_path: Path, content: str, line: int | None, delimiter: str | None
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text(content)
-    with pytest.raises(ValueError, match=f"row {row} has 3 cells, but there are 2 columns"):
+    message = f"line {line} has 3 cells, but there are 2 columns"
+    with pytest.raises(
+        ValueError, match=message if line else "its first rows have more cells than"
+    ):
         read_table(path, delimiter=delimiter)
 
 

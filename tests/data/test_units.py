@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from quadric.data.columns import make_table
-from quadric.data.units import strip_unit
+from quadric.data.columns import strip_unit
+from quadric.data.user_table import make_table
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import sys
@@ -107,27 +106,6 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.load(tmp_path / f"{i}.npy"), model.predict(X))
 
 
-OLD = Path(__file__).parent.parent / "data_files" / "estimators"
-
-
-@pytest.mark.parametrize("name", [path.stem for path in sorted(OLD.glob("*.pkl"))])
-def test_pickles_of_the_first_version_predict_and_go_on_learning(name: str) -> None:
-    """Pickles made before the layers moved into folders, with what they predicted then."""
-    expected = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
-    X = np.random.default_rng(0).normal(size=(120, 3))
-    y = X[:, 0] * X[:, 1]
-    with (OLD / f"{name}.pkl").open("rb") as file:
-        model = pickle.load(file)
-    predict = model.predict if isinstance(model, QuadraticRegressor) else model.predict_proba
-    np.testing.assert_allclose(predict(X[:4]), expected[name], rtol=1e-6)
-    if name == "regressor-eigen":  # its optimizer goes on where it stopped
-        model.partial_fit(X, y)
-        np.testing.assert_allclose(
-            model.predict(X[:4]), expected[f"{name}, one more epoch"], rtol=1e-6
-        )
-        assert [state.steps for state in model._optimizer] == [3]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("neuron", ["linear", "eigen", "shared", "fan"])
 def test_to_torch_equals_predict(neuron: str, dtype: str) -> None:
@@ -193,7 +171,7 @@ def test_options_of_the_neuron() -> None:
     assert model.module_.network[0].rule.act == "gelu"
     assert isinstance(model.module_.network[1], nn.Identity)  # it brings its own activation
     model.set_params(neuron_options={"act": "gelu", "keep_activation": True}, warm_start=True)
-    with pytest.raises(ValueError, match=r"must keep its shape .*identity, got .*silu"):
+    with pytest.raises(ValueError, match=r"must keep its shape .*Identity, got .*SiLU"):
         model.fit(X, y)
 
 
@@ -233,7 +211,7 @@ def test_constant_columns_and_targets() -> None:
     model = small().fit(X, y)
     assert model.module_.input_scale[1] == 1
     assert np.isfinite(model.predict(X)).all()
-    flat = small().fit(X, np.full(len(X), 7.0))
+    flat = small(max_iter=60).fit(X, np.full(len(X), 7.0))
     np.testing.assert_allclose(flat.predict(X), 7, atol=0.2)
 
 
@@ -323,7 +301,7 @@ def test_warm_start_goes_on() -> None:
     with pytest.raises(ValueError, match=r"eigen\[9\] neurons .* got .* eigen\[3\] neurons"):
         model.set_params(rank=3).fit(X, y)
     model.set_params(rank=9).fit(X, y)  # the rank it has
-    with pytest.raises(ValueError, match=r"with silu, got .* with tanh"):
+    with pytest.raises(ValueError, match=r"with SiLU, got .* with Tanh"):
         model.set_params(activation="tanh").fit(X, y)
     deeper = small(hidden_layer_sizes=(), warm_start=True, max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="keep its shape"):
@@ -446,7 +424,7 @@ def test_not_fitted() -> None:
         ("hidden_layer_sizes", "64", "hidden_layer_sizes"),
         ("hidden_layer_sizes", (2.5,), "hidden_layer_sizes"),
         ("neuron", "cubic", "neuron must be one of"),
-        ("activation", "gelu", "activation must be one of silu"),
+        ("activation", "logistic", "activation must be one of none, relu"),
         ("rank", 0, "rank must be >= 1"),
         ("batch_size", 0, "batch_size must be 'auto'"),
         ("learning_rate", "fast", "learning_rate must be"),

@@ -53,10 +53,10 @@ def test_predictions_are_the_mean_of_the_members(kind: type[Any], tmp_path: Path
 def test_members_hold_different_rows_out_unless_they_are_given() -> None:
     X, y = table(QuadraticRegressor)
     model = QuadraticRegressor((4,), members=2)
-    first, second = model.prepare_fit(X, y)
+    first, second = model._make_jobs(X, y)
     assert not torch.equal(first.validation.targets, second.validation.targets)
     assert first.seed != second.seed
-    first, second = model.prepare_fit(X, y, eval_set=(X[:20], y[:20]))
+    first, second = model._make_jobs(X, y, eval_set=(X[:20], y[:20]))
     assert torch.equal(first.validation.targets, second.validation.targets)
 
 
@@ -65,14 +65,14 @@ def test_the_curves_are_means_over_the_members_that_still_learn() -> None:
     options = {"n_iter_no_change": 2, "learning_rate_init": 0.03}
     model = QuadraticRegressor((6,), members=3, random_state=0, **options)
     model.fit(X, y)
-    outcomes = train(clone(model).prepare_fit(X, y))
-    lengths = [len(outcome.losses) for outcome in outcomes]
+    records = train(clone(model)._make_jobs(X, y))
+    lengths = [len(record.losses) for record in records]
     assert len(set(lengths)) > 1
     assert model.n_iter_ == max(lengths)
-    assert model.loss_curve_[0] == pytest.approx(np.mean([o.losses[0] for o in outcomes]))
-    longest = max(outcomes, key=lambda outcome: len(outcome.losses))
+    assert model.loss_curve_[0] == pytest.approx(np.mean([o.losses[0] for o in records]))
+    longest = max(records, key=lambda record: len(record.losses))
     assert model.loss_curve_[-1] == pytest.approx(longest.losses[-1])
-    best = np.mean([outcome.best_score for outcome in outcomes])
+    best = np.mean([record.best_score for record in records])
     assert model.best_validation_score_ == pytest.approx(best)
 
 
@@ -106,9 +106,7 @@ def test_estimators_with_members_fit_together() -> None:
     sizes = [2, 1, 3]
     make = [QuadraticRegressor((6,), members=k, max_iter=20, random_state=k) for k in sizes]
     seen: dict[int, float] = {}
-    fitted = fit_many(
-        make, [(X, y)] * 3, on_fit=lambda i, outcome: seen.update({i: outcome.seconds})
-    )
+    fitted = fit_many(make, [(X, y)] * 3, on_fit=lambda i, record: seen.update({i: record.seconds}))
     assert sorted(seen) == [0, 1, 2]
     assert all(seconds > 0 for seconds in seen.values())
     for model in fitted:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import pytest
 import torch
 
 import quadric
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, load_network
+from quadric.models import create
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 from quadric.tables.modules import LIMIT, REACH, TableRegressor, input_scaling
-from quadric.tables.networks import build_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -70,7 +68,7 @@ def test_a_column_without_outliers_is_standardized_as_ever() -> None:
     scaling = input_scaling(X, np.ones(200), True)
     np.testing.assert_allclose(scaling.mean, X.mean(0))
     np.testing.assert_allclose(scaling.scale, X.std(0))
-    network = build_network(3, 1, (4,), dtype=torch.float64)
+    network = create("mlp", in_features=3, hidden=(4,)).double()
     module = TableRegressor(network, scaling, (torch.zeros(1), torch.ones(1)), flat=True)
     plain = (torch.tensor(X) - scaling.mean) / scaling.scale
     assert torch.equal(module.standardized(torch.tensor(X)), plain)
@@ -112,22 +110,6 @@ def test_without_standardizing_nothing_is_pressed_together() -> None:
     model.fit(X[:, 1:], y)
     rows = torch.tensor(X[:, 1:]) * 1e3
     assert torch.equal(model.module_.standardized(rows), rows)
-
-
-def test_networks_from_before_the_limits_stay_as_they_were(tmp_path: Path) -> None:
-    X, y = heavy()
-    module = QuadraticRegressor((4,), max_iter=3, random_state=0).fit(X, y).to_torch()
-    assert isinstance(module, TableRegressor)
-    del module.input_low, module.input_high, module.others
-    quadric.save(module, tmp_path / "old.safetensors")
-    network = {"inputs": 5, "outputs": 1, "hidden": [4], "neuron": "shared", "dtype": "float64"}
-    facts = {"network": network, "classes": None}
-    (tmp_path / "old.json").write_text(json.dumps(facts), encoding="utf-8")
-    rows = torch.tensor(X)
-    plain = module.network((rows - module.input_mean) / module.input_scale)
-    expected = (plain * module.target_scale + module.target_mean).squeeze(-1)
-    for old in (pickle.loads(pickle.dumps(module)), load_network(tmp_path / "old.safetensors")):
-        assert torch.equal(old(rows), expected)
 
 
 @pytest.mark.parametrize("kind", [QuadraticRegressor, QuadraticClassifier])

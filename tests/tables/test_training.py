@@ -16,8 +16,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from torch import Tensor
 
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many, jobs
-from quadric.sklearn import training as training_module
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.tables import jobs
+from quadric.tables import training as training_module
 from quadric.tables.losses import SQUARED
 from quadric.tables.training import train
 
@@ -69,7 +70,7 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
 def test_a_schedule_sees_every_step() -> None:
     X, y = table(100)
     model = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3, shrinkage=0.0)
-    (job,) = model.prepare_fit(X, y)
+    (job,) = model._make_jobs(X, y)
     before = [parameter.detach().clone() for parameter in job.network.parameters()]
     seen: list[int] = []
     job.settings = dataclasses.replace(
@@ -118,7 +119,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
         return [
             QuadraticRegressor(
                 (8,), learning_rate="adaptive", learning_rate_init=rate, n_iter_no_change=2,
-                max_iter=300, random_state=0,
+                max_iter=300, random_state=1,
             )
             for rate in (0.01, 0.1)
         ]  # fmt: skip
@@ -126,7 +127,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
     together = fit_many(models(), [(X, y)] * 2)
     alone = [model.fit(X, y) for model in models()]
     constant = QuadraticRegressor(
-        (8,), learning_rate_init=0.1, n_iter_no_change=2, max_iter=300, random_state=0
+        (8,), learning_rate_init=0.1, n_iter_no_change=2, max_iter=300, random_state=1
     ).fit(X, y)
     for batched, single in zip(together, alone, strict=True):
         assert batched.n_iter_ == single.n_iter_ < 300
@@ -181,7 +182,7 @@ def test_the_best_epoch_is_kept() -> None:
 
 def test_a_fit_that_cannot_stay_finite_says_so() -> None:
     X, y = table(50, "float32")
-    model = QuadraticRegressor((8,), activation="identity", learning_rate_init=1e30, random_state=0)
+    model = QuadraticRegressor((8,), activation="none", learning_rate_init=1e30, random_state=0)
     with pytest.raises(ValueError, match="lower learning_rate_init"):
         model.fit(X, y)
     assert not hasattr(model, "module_")
@@ -190,12 +191,12 @@ def test_a_fit_that_cannot_stay_finite_says_so() -> None:
 def test_a_diverged_network_does_not_stop_the_others() -> None:
     X, y = table(150, "float32")
     models = [
-        QuadraticRegressor((8,), activation="identity", learning_rate_init=rate, max_iter=5,
+        QuadraticRegressor((8,), activation="none", learning_rate_init=rate, max_iter=5,
                            early_stopping=False, random_state=0)
         for rate in (1e30, 1e-3)
     ]  # fmt: skip
     usable: dict[int, bool] = {}
-    fit_many(models, [(X, y)] * 2, on_fit=lambda i, outcome: usable.update({i: outcome.usable}))
+    fit_many(models, [(X, y)] * 2, on_fit=lambda i, record: usable.update({i: record.usable}))
     assert usable == {0: False, 1: True}
     assert np.isfinite(models[1].predict(X)).all()
 
@@ -203,7 +204,7 @@ def test_a_diverged_network_does_not_stop_the_others() -> None:
 def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     X, y = table(150, "float32")
     model = QuadraticRegressor((8,), max_iter=20, random_state=0)
-    (job,) = model.prepare_fit(X, y)
+    (job,) = model._make_jobs(X, y)
     assert job.validation is not None
     calls = 0
 
@@ -213,11 +214,11 @@ def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
         return SQUARED.rows(outputs, targets) * (float("inf") if calls > 4 else 1.0)
 
     job.loss = dataclasses.replace(SQUARED, rows=rows)
-    outcome = train([job])[0]
-    assert outcome.diverged_at == 3
-    assert outcome.usable
+    record = train([job])[0]
+    assert record.diverged_at == 3
+    assert record.usable
     with pytest.warns(ConvergenceWarning, match="not finite"):
-        model.end_fit([outcome])
+        model._take_records([record])
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -242,8 +243,8 @@ def test_wrong_numbers_of_tables_are_refused() -> None:
 def test_seconds_add_up_to_the_stacks() -> None:
     X, y = table(200)
     models = [QuadraticRegressor((4,), max_iter=5, random_state=i) for i in range(3)]
-    outcomes = train([job for model in models for job in model.prepare_fit(X, y)])
-    assert all(0 < outcome.seconds < 10 for outcome in outcomes)
+    records = train([job for model in models for job in model._make_jobs(X, y)])
+    assert all(0 < record.seconds < 10 for record in records)
 
 
 def test_stacks_run_side_by_side_and_leave_the_threads_as_they_were() -> None:
@@ -251,7 +252,7 @@ def test_stacks_run_side_by_side_and_leave_the_threads_as_they_were() -> None:
     before = torch.get_num_threads()
     names: set[str] = set()
 
-    def note(position: int, outcome: Any) -> None:
+    def note(position: int, record: Any) -> None:
         names.add(threading.current_thread().name)
         assert torch.get_num_threads() == 1
 
@@ -290,7 +291,7 @@ def test_an_error_in_one_thread_ends_all() -> None:
 
 def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table(60)
-    (job,) = QuadraticRegressor((4,)).prepare_fit(X, y)
+    (job,) = QuadraticRegressor((4,))._make_jobs(X, y)
     assert job.is_small()
     monkeypatch.setattr(jobs, "SMALL_MACS", 60 * 16 - 1)
     assert not job.is_small()
@@ -311,8 +312,8 @@ def test_shrinkage_takes_useless_columns_out_and_fades() -> None:
     assert shrunk < 0.6 * plain
     assert better > worse
     # What goes on learning is not shrunk again.
-    (first,) = clone(model).set_params(shrinkage=0.4, warm_start=True).prepare_fit(X, y)
-    (later,) = model.set_params(shrinkage=0.4, warm_start=True).prepare_fit(X, y)
+    (first,) = clone(model).set_params(shrinkage=0.4, warm_start=True)._make_jobs(X, y)
+    (later,) = model.set_params(shrinkage=0.4, warm_start=True)._make_jobs(X, y)
     assert (first.settings.shrinkage, later.settings.shrinkage) == (0.4, 0.0)
 
 
@@ -342,8 +343,8 @@ def test_shrinkage_is_the_step_of_a_group_lasso(neuron: str) -> None:
 def test_one_held_out_row_does_not_end_a_fit() -> None:
     X, y = table(300)
     model = QuadraticRegressor((8,), max_iter=100, random_state=0)
-    (clean,) = model.prepare_fit(X, y)
-    (spoiled,) = model.prepare_fit(X, y)
+    (clean,) = model._make_jobs(X, y)
+    (spoiled,) = model._make_jobs(X, y)
     assert spoiled.validation is not None
     spoiled.validation.targets[0] = 1e6  # the loss of all other rows is lost in its digits
     expected, found = train([clean])[0], train([spoiled])[0]

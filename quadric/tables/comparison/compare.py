@@ -7,22 +7,23 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from quadric.errors import FileError, InputError
-from quadric.tables.comparison.models import LARGE_ROWS, SEEDS, Plan, parse_neurons
-from quadric.tables.comparison.opponents import choose_rivals
-from quadric.tables.comparison.records import Records
-from quadric.tables.comparison.report import Comparison
-from quadric.tables.comparison.run import Progress, check_table, run_fits
+from quadric.models.activations import ACTIVATIONS
+from quadric.tables.comparison.baselines import choose_others
+from quadric.tables.comparison.fits import FitLog, Progress, run_fits
+from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
+from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best
-from quadric.tables.comparison.sources import load_source
+from quadric.tables.comparison.sources import check_table, load_source
 from quadric.tables.comparison.splitting import parse_split
-from quadric.tables.networks import ACTIVATIONS
 
 Place = str | os.PathLike[str] | None
 
 
 def compare(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | pd.DataFrame,
     *,
     target: str | None = None,
     task: str | None = None,
@@ -45,29 +46,31 @@ def compare(
     save: Place = None,
     progress: Progress | None = None,
     on_result: Callable[[str], object] | None = None,
-) -> Comparison:
+) -> TableComparison:
     """Says whether a quadratic network is better on a table, and by how much.
 
     Every fit of the cross-validation is kept in a directory, so that the same call goes on where it
     was stopped. It also gets compare.json, compare.png and a result.json for each network.
 
     Args:
-        source: a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of scikit-learn.
-        target: the column to predict; only a file needs it.
+        source: a DataFrame, a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of
+            scikit-learn.
+        target: the column to predict; only a frame or a file needs it.
         task: "regression" or "classification"; None finds it from the target.
         neurons: the neurons to compare with linear, with an optional rank: "eigen:3,shared".
         hidden: widths of the linear network; the others have no more parameters.
-        activation: the function between the layers: silu, relu, tanh, logistic or identity.
+        activation: the function between the layers: silu, relu, tanh, gelu, sigmoid, none and
+            others of torch, by its names.
         folds: the number of folds of the cross-validation.
         seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
         seed: the seed of the split and of the first start.
         split: "random"; "time" or "time:COLUMN" tests on later rows, "group:COLUMN" on other
             groups than those that were learned from.
         epochs: the most epochs of a fit; None for enough to converge.
-        rows: the first rows of a file, or the number of samples of a law.
+        rows: the first rows of a frame or file, or the number of samples of a law.
         delimiter: the sign between the columns of a file; None finds it.
-        drop: columns of a file to leave out.
-        categories: columns of a file to take as categories.
+        drop: columns of a frame or file to leave out.
+        categories: columns of a frame or file to take as categories.
         data_dir: the folder of the UCI tables.
         run_dir: the folder that keeps the fits; None for a directory under runs/compare.
         baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
@@ -77,7 +80,8 @@ def compare(
         on_result: called with a line about each model as soon as it is fitted on all folds.
 
     Returns:
-        The comparison: print it, or take `verdict()`, `rows`, `differences`, `to_dict()`.
+        The comparison: print it, or take `verdict()`, `differences`, the frames `summary`, `errors`
+        and `fits`, and `to_dict()`.
 
     Raises:
         InputError: if an argument, the table or the directory does not fit.
@@ -86,16 +90,16 @@ def compare(
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     found = compare("diabetes", hidden=[4], folds=2, seeds=1, epochs=2,
-        ...                     baselines=False, run_dir=f"{folder}/run")
-        >>> [row.model for row in found.rows]
+        ...     answer = compare("diabetes", hidden=[4], folds=2, seeds=1, epochs=2,
+        ...                      baselines=False, run_dir=f"{folder}/run")
+        >>> list(answer.summary.index)
         ['linear', 'eigen', 'shared']
     """
-    contenders, widths = parse_neurons(neurons), tuple(hidden)
+    networks, widths = parse_neurons(neurons), tuple(hidden)
     _check(widths, activation, save)
-    rivals, way = choose_rivals(opponents, usual=baselines), parse_split(split)
+    others, way = choose_others(opponents, usual=baselines), parse_split(split)
     table = load_source(
-        os.fspath(source),
+        source if isinstance(source, pd.DataFrame) else os.fspath(source),
         target=target,
         task=task,
         data_dir=data_dir,
@@ -110,7 +114,7 @@ def compare(
     large = len(table.target) > LARGE_ROWS
     plan = Plan(
         task=table.task,
-        contenders=contenders,
+        networks=networks,
         hidden=widths,
         activation=activation,
         max_iter=epochs,
@@ -118,33 +122,33 @@ def compare(
         seeds=seeds or (1 if large else SEEDS),
         seed=seed,
         with_baselines=baselines,
-        rivals=rivals,
+        others=others,
         split=way,
         large=large,
     )
 
-    def on_model(records: Records, label: str) -> None:
+    def on_model(log: FitLog, label: str) -> None:
         if on_result is not None:
-            on_result(Comparison(table, plan, records).line(label))
+            on_result(TableComparison(table, plan, log).line(label))
 
-    records = run_fits(table, plan, directory=run_dir, progress=progress, on_model=on_model)
-    found = Comparison(table, plan, records)
-    _write_all(found, save)
-    return found
+    log = run_fits(table, plan, directory=run_dir, progress=progress, on_model=on_model)
+    comparison = TableComparison(table, plan, log)
+    _write_all(comparison, save)
+    return comparison
 
 
-def _write_all(found: Comparison, save: Place) -> None:
+def _write_all(comparison: TableComparison, save: Place) -> None:
     """Writes the files of a comparison, and its best network if a file for it is named."""
-    finished = (found.records.path / "compare.json").is_file()
+    finished = (comparison.log.path / "compare.json").is_file()
     try:
-        _write(found)
+        _write(comparison)
     except FileError as error:
         if not finished:
             raise
         # Of the same comparison: what it says is there already.
-        found.written = [f"{found.records.path}: as it was ({error})"]
+        comparison.written = [f"{comparison.log.path}: as it was ({error})"]
     if save is not None:
-        found.written += save_best(found, Path(save))
+        comparison.written += save_best(comparison, Path(save))
 
 
 def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
@@ -157,14 +161,14 @@ def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
         check_path(Path(save))
 
 
-def _write(found: Comparison) -> None:
+def _write(comparison: TableComparison) -> None:
     """Writes the numbers and the picture, and notes what was written."""
-    found.write()
+    comparison.write()
     if importlib.util.find_spec("matplotlib") is not None:
         from quadric.tables.comparison.picture import draw
 
-        picture = found.records.path / "compare.png"
-        draw(found, picture)
-        found.written.append(f"{picture}: the picture")
+        picture = comparison.log.path / "compare.png"
+        draw(comparison, picture)
+        comparison.written.append(f"{picture}: the picture")
     else:
-        found.written.append("no picture: pip install 'quadric[plots]'")
+        comparison.written.append("no picture: pip install 'quadric[plots]'")

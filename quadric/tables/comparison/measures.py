@@ -87,12 +87,12 @@ def measure_classes(model: Any, X: Any, truth: np.ndarray) -> dict[str, float | 
 def _area(truth: np.ndarray, scores: np.ndarray) -> float | None:
     """The area under the curve of each class against the rest, averaged; None if it has none."""
     columns = [1] if scores.shape[1] == 2 else range(scores.shape[1])
-    found = []
+    areas = []
     for label in columns:
         inside = truth == label
         if 0 < inside.sum() < len(truth) and np.isfinite(scores[:, label]).all():
-            found.append(float(roc_auc_score(inside, scores[:, label])))
-    return sum(found) / len(found) if found else None
+            areas.append(float(roc_auc_score(inside, scores[:, label])))
+    return sum(areas) / len(areas) if areas else None
 
 
 def is_blow_up(value: float, guess: float, usual: float) -> bool:

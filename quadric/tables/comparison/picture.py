@@ -6,25 +6,29 @@ import textwrap
 from pathlib import Path
 
 from quadric.support.writing import whole_file
-from quadric.tables.comparison.report import Comparison, format_error
+from quadric.tables.comparison.plan import LINEAR
+from quadric.tables.comparison.report import TableComparison, format_error
 
 QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
 
-def draw(comparison: Comparison, path: Path) -> None:
+def draw(comparison: TableComparison, path: Path) -> None:
     """Writes the picture; the format is that of the name."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    rows = [row for row in comparison.rows if row.errors]
-    figure = Figure(figsize=(10, 1.6 + 0.42 * len(rows)), layout="constrained")
+    errors = comparison.errors.dropna()
+    params = comparison.summary["params"]
+    figure = Figure(figsize=(10, 1.6 + 0.42 * len(errors)), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [3, 2]})
     measure = comparison.measure
-    for place, row in enumerate(rows):
-        color = QUADRATIC if row.is_quadratic else PLAIN if row.contender else OTHER
-        values = [measure.shown(error) for error in row.errors]
+    names = []
+    for place, (label, row) in enumerate(errors.iterrows()):
+        color = PLAIN if label == LINEAR else QUADRATIC
+        color = color if label in comparison.networks else OTHER
+        values = [measure.shown(error) for error in row]
         mean = sum(values) / len(values)
         left.plot(values, [place] * len(values), "o", color=color, alpha=0.35, markersize=5)
         left.plot([mean], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
@@ -32,13 +36,12 @@ def draw(comparison: Comparison, path: Path) -> None:
         left.annotate(
             text, (1.01, place), xycoords=("axes fraction", "data"), va="center", color=color
         )
-    params = [row.mean("params") for row in rows]
-    sizes = ["" if count is None else f"  ({count:,.0f})" for count in params]
-    left.set_yticks(range(len(rows)), [r.model + size for r, size in zip(rows, sizes, strict=True)])
+        names.append(f"{label}" + (f"  ({params[label]:,.0f})" if params.notna()[label] else ""))
+    left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
     left.set_xlabel(f"{measure.name} on test rows\n(each fold, and the mean)")
     left.set_title("model  (parameters)", loc="left", fontsize=10)
-    shown = [error for row in rows for error in row.errors]
+    shown = errors.to_numpy().ravel().tolist()
     # A model that is many times worse than the best would hide all other differences.
     if measure.relative and min(shown) > 0 and max(shown) > 4 * min(shown):
         left.set_xscale("log")

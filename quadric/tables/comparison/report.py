@@ -2,96 +2,63 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
-from quadric.data.columns import UserTable
+import numpy as np
+import pandas as pd
+
 from quadric.data.intervals import Difference, mean_difference
+from quadric.data.user_table import UserTable
 from quadric.support import provenance
 from quadric.support.texttable import text_table
+from quadric.tables.comparison.fits import FitLog
 from quadric.tables.comparison.measures import ACCURACY, choose_measure, guess_loss, is_blow_up
-from quadric.tables.comparison.models import LINEAR, Contender, Plan
-from quadric.tables.comparison.records import Fit, Records
+from quadric.tables.comparison.plan import LINEAR, Network, Plan
 
 UNSURE = 25.0
 """With a wider interval there may well be a difference, which these folds do not show."""
 
 _PACKAGES = ("scikit-learn", "pandas", "numpy")
+_MEANS = ("score", "balanced", "auc", "loss", "params", "macs", "seconds", "predict_seconds")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model over all folds.
-
-    Attributes:
-        model: its label.
-        fits: one per fold and seed.
-        errors: what it is judged by, one per fold, averaged over seeds; empty if a fit diverged.
-        contender: the network; None for another model.
-        blown_up: the fits that went wrong so far that a mean over fits says nothing.
-    """
-
-    model: str
-    fits: tuple[Fit, ...]
-    errors: tuple[float, ...]
-    contender: Contender | None
-    blown_up: tuple[Fit, ...] = ()
-
-    @property
-    def is_quadratic(self) -> bool:
-        """Whether it is a network other than the linear one."""
-        return self.contender is not None and self.model != LINEAR
-
-    @property
-    def diverged(self) -> int:
-        """How many fits diverged."""
-        return sum(fit.status != "ok" for fit in self.fits)
-
-    @property
-    def error(self) -> float | None:
-        """The mean error over the folds."""
-        return statistics.fmean(self.errors) if self.errors else None
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation of the errors over the folds."""
-        return statistics.stdev(self.errors) if len(self.errors) > 1 else None
-
-    def mean(self, name: str) -> float | None:
-        """The mean of a number over the fits that have it."""
-        values = [v for v in (getattr(fit, name) for fit in self.fits) if v is not None]
-        return statistics.fmean(values) if values else None
-
-    def shares(self) -> dict[str, float] | None:
-        """The quadratic share of each layer, over the fits that have it."""
-        found = [fit.quadratic_share for fit in self.fits if fit.quadratic_share]
-        if not found:
-            return None
-        return {name: statistics.fmean(share[name] for share in found) for name in found[0]}
-
-
-class Comparison:
-    """The outcome of a comparison.
+class TableComparison:
+    """What `compare` found.
 
     Attributes:
-        rows: one for each model.
+        table: the table, its columns of their final type.
+        fits: a frame with a row for each fit.
+        errors: a frame of what models are judged by, models by folds, averaged over starts; NaN
+            for a fold with a fit that diverged or has no such measure.
+        summary: a frame with a row for each model: means over fits, `error` and its `spread` over
+            folds, and how many fits diverged and blew up.
         differences: of each quadratic network to the linear one, by its label.
         measure: what models are judged by.
         written: lines that say which files were written.
     """
 
-    def __init__(self, table: UserTable, plan: Plan, records: Records) -> None:
-        self.table, self.plan, self.records = table, plan, records
+    def __init__(self, table: UserTable, plan: Plan, log: FitLog) -> None:
+        self.table, self.plan, self.log = table, plan, log
         self.measure = choose_measure(table.task, table.target)
         self.written: list[str] = []
-        networks = {c.label: c for c in plan.contenders}
-        self._usual = self._medians()
-        self._guess = 0.0 if self.is_regression else guess_loss(table.target)
-        self.rows = [self._row(label, networks.get(label)) for label in plan.starts()]
+        self.networks = {network.label: network for network in plan.networks}
+        labels = list(plan.starts())
+        frame = log.frame()
+        self.fits = frame[frame["model"].isin(labels)].reset_index(drop=True)
+        self.fits["blew_up"] = self._blow_ups()
+        judged = self.fits.groupby(["model", "fold"])[self.measure.field]
+        means = judged.agg(lambda values: values.mean(skipna=False)).unstack()
+        self.errors = means.reindex(index=labels, columns=range(plan.folds))
+        models = self.fits.groupby("model")
+        self.summary = models[list(_MEANS)].mean().reindex(labels)
+        self.summary["error"] = self.errors.mean(axis=1, skipna=False)
+        self.summary["spread"] = self.errors.std(axis=1, skipna=False)
+        self.summary["fits"] = models.size()
+        self.summary["diverged"] = models["status"].agg(lambda status: int((status != "ok").sum()))
+        self.summary["blew_up"] = models["blew_up"].sum()
         self.differences = {
-            row.model: self._difference(row) for row in self.rows if row.is_quadratic
+            label: self._difference(label) for label in self.networks if label != LINEAR
         }
 
     @property
@@ -99,72 +66,49 @@ class Comparison:
         """Whether a number is predicted, not a class."""
         return self.table.task == "regression"
 
-    def _judged(self, fit: Fit) -> float | None:
-        value: float | None = getattr(fit, self.measure.field)
-        return value
+    def _blow_ups(self) -> list[bool]:
+        """The fits that went wrong so far that a mean over fits says nothing."""
+        values, scores = self.fits[self.measure.field], self.fits["score"]
+        if self.measure is ACCURACY:
+            return [False] * len(values)
+        usual = values.groupby(self.fits["fold"]).transform("median")
+        # R² is 1 minus the square of the error by that of the mean.
+        guess = (
+            values / np.sqrt((1 - scores).clip(lower=1e-12))
+            if self.is_regression
+            else pd.Series(guess_loss(self.table.target), values.index)
+        )
+        return list(map(is_blow_up, values, guess, usual))
 
-    def _medians(self) -> list[float]:
-        """The median of all models on each fold."""
-        fits = [fit for label in self.plan.starts() for fit in self.records.of(label)]
-        known = [(fit.fold, self._judged(fit)) for fit in fits]
-        folds = [[v for f, v in known if f == i and v is not None] for i in range(self.plan.folds)]
-        return [statistics.median(values) if values else math.nan for values in folds]
-
-    def _row(self, label: str, contender: Contender | None) -> Row:
-        fits = tuple(self.records.of(label))
-        values = [(fit, self._judged(fit)) for fit in fits]
-        folds = [[value for fit, value in values if fit.fold == i] for i in range(self.plan.folds)]
-        known = [[error for error in errors if error is not None] for errors in folds]
-        whole = all(folds) and known == folds
-        blown_up = tuple(fit for fit, value in values if self._is_blow_up(fit, value))
-        errors = tuple(map(statistics.fmean, known)) if whole else ()
-        return Row(label, fits, errors, contender, blown_up)
-
-    def _is_blow_up(self, fit: Fit, value: float | None) -> bool:
-        if value is None or fit.score is None or self.measure is ACCURACY:
-            return False
-        guess = self._guess
-        if self.is_regression:  # R² is 1 minus the square of the error by that of the mean
-            guess = value / math.sqrt(max(1 - fit.score, 1e-12))
-        return is_blow_up(value, guess, self._usual[fit.fold])
-
-    def row(self, label: str) -> Row:
-        """The row of a model."""
-        return next(row for row in self.rows if row.model == label)
-
-    def _difference(self, row: Row) -> Difference | None:
+    def _difference(self, label: str) -> Difference | None:
         """To the linear network: percent of its error, or points of accuracy."""
-        linear, relative = self.row(LINEAR).errors, self.measure.relative
-        if not row.errors or not linear or (relative and min(linear) == 0):
+        linear, other = self.errors.loc[LINEAR], self.errors.loc[label]
+        relative = self.measure.relative
+        if linear.isna().any() or other.isna().any() or (relative and linear.min() == 0):
             return None
-        pairs = zip(linear, row.errors, strict=True)
-        values = [100 * (b / a - 1 if relative else a - b) for a, b in pairs]
-        return mean_difference(values, self.plan.split.test_share(self.plan.folds))
+        values = 100 * (other / linear - 1 if relative else linear - other)
+        return mean_difference(values.tolist(), self.plan.split.test_share(self.plan.folds))
 
-    def best_quadratic(self) -> Row | None:
+    def best_network(self) -> Network | None:
         """The quadratic network with the lowest error."""
-        rows = [row for row in self.rows if row.is_quadratic and row.errors]
-        return min(rows, key=lambda row: row.error or 0.0, default=None)
+        errors = self.summary["error"].reindex(list(self.differences)).dropna()
+        return None if errors.empty else self.networks[str(errors.idxmin())]
 
     def verdict(self) -> str:
         """A few plain sentences: the networks, what went wrong, and the best model of all."""
-        parts = [self._networks(), *map(self._blow_up, self.rows), self._best_of_all()]
-        return " ".join(filter(None, parts))
+        blown = [self._blow_up(label) for label in self.summary.index[self.summary["blew_up"] > 0]]
+        return " ".join(filter(None, [self._networks(), *blown, self._best_of_all()]))
 
     def _networks(self) -> str:
         """What quadratic networks do beside the linear one."""
-        linear = self.row(LINEAR)
-        if linear.blown_up:
+        blew_up = self.summary["blew_up"] > 0
+        if blew_up[LINEAR]:
             return "no verdict on networks of equal size: the linear one blew up."
-        known = {
-            label: d
-            for label, d in self.differences.items()
-            if d is not None and not self.row(label).blown_up
-        }
+        known = {k: d for k, d in self.differences.items() if d is not None and not blew_up[k]}
         if not known:
-            if any(row.blown_up for row in self.rows if row.is_quadratic):
+            if blew_up[list(self.differences)].any():
                 return "no quadratic network is of use on this table."
-            reason = "training diverged" if any(r.diverged for r in self.rows) else "no error"
+            reason = "training diverged" if self.summary["diverged"].any() else "no error"
             return f"no verdict: {reason} for the linear or every quadratic network."
         sign = -1 if self.measure.relative else 1  # of an improvement
         better = [label for label, d in known.items() if d.is_clear and d.mean * sign > 0]
@@ -200,78 +144,67 @@ class Comparison:
     def _signed(self, d: Difference) -> str:
         return f"{'+' if d.mean > 0 else '−'}{self._amount(d)}"
 
-    def _blow_up(self, row: Row) -> str:
-        """A sentence for a model that went wrong in some fits; empty for others."""
-        if not row.blown_up:
-            return ""
+    def _blow_up(self, label: str) -> str:
+        """A sentence for a model that went wrong in some fits."""
+        fits = self.fits[self.fits["model"] == label]
+        bad = fits[fits["blew_up"]]
         if self.is_regression:
-            worst = f"R² {min(fit.score or 0.0 for fit in row.blown_up):.1f}".replace("-", "−")
+            worst = f"R² {bad['score'].min():.1f}".replace("-", "−")
         else:
-            worst = f"log loss {max(fit.loss or 0.0 for fit in row.blown_up):.2f}"
-        count = f"{len(row.blown_up)} of {len(row.fits)} fits"
-        return f"{row.model} blew up in {count} ({worst} at worst): do not trust it here."
+            worst = f"log loss {bad['loss'].max():.2f}"
+        count = f"{len(bad)} of {len(fits)} fits"
+        return f"{label} blew up in {count} ({worst} at worst): do not trust it here."
 
     def _best_of_all(self) -> str:
-        known = [row for row in self.rows if row.error is not None]
-        if not known:
+        errors = self.summary["error"].dropna()
+        if errors.empty:
             return ""
-        best = min(known, key=lambda row: row.error or 0.0)
         most = "lowest" if self.measure.relative else "highest"
-        shown = self._shown(best)
-        return f"{best.model} has the {most} {self.measure.word} of all ({shown})."
-
-    def _shown(self, row: Row) -> str:
-        assert row.error is not None
-        value = self.measure.shown(row.error)
-        return format_error(value) if self.measure.relative else f"{value:.3f}"
+        value = self.measure.shown(errors.min())
+        shown = format_error(value) if self.measure.relative else f"{value:.3f}"
+        return f"{errors.idxmin()} has the {most} {self.measure.word} of all ({shown})."
 
     def line(self, label: str) -> str:
         """A model in one line, for those who wait for the others."""
-        row = self.row(label)
-        header, cells = self._columns(row)
-        found = [f"{name} {cell}" for name, cell in zip(header, cells, strict=True) if cell != "-"]
-        return f"{label}: {', '.join(found)}, {_format(row.mean('seconds'), '.2f')} s to fit"
+        cells = [f"{name} {cell}" for name, cell in self._measures(label).items() if cell != "-"]
+        seconds = _format(self.summary["seconds"][label], ".2f")
+        return f"{label}: {', '.join(cells)}, {seconds} s to fit"
 
     def table_text(self) -> str:
         """The table that is printed."""
         cells = []
-        for row in self.rows:
-            difference = self.differences.get(row.model)
+        for label, row in self.summary.iterrows():
+            difference = self.differences.get(str(label))
             beside = "" if difference is None else self._signed(difference)
-            metrics, values = self._columns(row)
             cells.append(
                 [
-                    row.model,
-                    _format(row.mean("params"), ",.0f"),
-                    *values,
-                    "blew up" if row.blown_up else beside,
-                    _format(row.mean("seconds"), ".2f"),
-                    _format(row.mean("predict_seconds"), ".4f"),
+                    str(label),
+                    _format(row["params"], ",.0f"),
+                    *self._measures(str(label)).values(),
+                    "blew up" if row["blew_up"] > 0 else beside,
+                    _format(row["seconds"], ".2f"),
+                    _format(row["predict_seconds"], ".4f"),
                 ]
             )
-        header = ["model", "parameters", *metrics, "to linear", "s to fit", "s / 1,000 rows"]
+        names = list(self._measures(LINEAR))
+        header = ["model", "parameters", *names, "to linear", "s to fit", "s / 1,000 rows"]
         return text_table(header, cells, "l" + "r" * (len(header) - 1))
 
-    def _columns(self, row: Row) -> tuple[list[str], list[str]]:
+    def _measures(self, label: str) -> dict[str, str]:
         """The measures of a model by name; the one it is judged by has its spread over folds."""
-        judged = "-"
-        if row.diverged:
-            judged = f"diverged ({row.diverged} of {len(row.fits)})"
-        elif row.error is not None:
-            value = self.measure.shown(row.error)
+        row, judged = self.summary.loc[label], "-"
+        if row["diverged"] > 0:
+            judged = f"diverged ({row['diverged']:.0f} of {row['fits']:.0f})"
+        elif not np.isnan(row["error"]):
+            value = self.measure.shown(row["error"])
             digits = _digits(value) if self.measure.relative else 4
-            spread = "" if row.spread is None else f" ± {row.spread:.{digits}f}"
+            spread = "" if np.isnan(row["spread"]) else f" ± {row['spread']:.{digits}f}"
             judged = f"{value:.{digits}f}{spread}"
         if self.is_regression:
-            return ["RMSE", "R²"], [judged, "-" if row.diverged else _mean(row, "score")]
-        found = {
-            "accuracy": _mean(row, "score"),
-            "balanced": _mean(row, "balanced"),
-            "AUC": _mean(row, "auc"),
-            "log loss": _mean(row, "loss"),
-            self.measure.name: judged,
-        }
-        return list(found), list(found.values())
+            return {"RMSE": judged, "R²": "-" if row["diverged"] else _format(row["score"], ".4f")}
+        names = {"accuracy": "score", "balanced": "balanced", "AUC": "auc", "log loss": "loss"}
+        cells = {name: _format(row[field], ".4f") for name, field in names.items()}
+        return {**cells, self.measure.name: judged}
 
     def __str__(self) -> str:
         table, plan = self.table, self.plan
@@ -292,13 +225,15 @@ class Comparison:
         notes = [*self.table.notes, *self.plan.notes(len(self.table.target))]
         split = self.plan.split
         most = self.plan.epochs(self.plan.training_rows(len(self.table.target)))
-        for row in self.rows if split.kind != "time" else ():  # by time folds differ in epochs
-            ended = sum((fit.epochs or 0) >= most for fit in row.fits)
-            if row.contender is not None and self.plan.large and ended:
-                notes.append(
-                    f"{row.model} used up its epochs in {ended} of {len(row.fits)} fits: with more "
-                    "--epochs its error may be lower"
-                )
+        if self.plan.large and split.kind != "time":  # by time folds differ in epochs
+            for label in self.networks:
+                epochs = self.fits.loc[self.fits["model"] == label, "epochs"]
+                ended = int((epochs >= most).sum())
+                if ended:
+                    notes.append(
+                        f"{label} used up its epochs in {ended} of {len(epochs)} fits: with more "
+                        "--epochs its error may be lower"
+                    )
         if split.kind == "time":
             notes.append(f"{self.plan.folds} folds by time: each is tested on what comes after it")
         elif split.kind == "group":
@@ -328,22 +263,31 @@ class Comparison:
             "differences": {
                 label: None if d is None else d.to_dict() for label, d in self.differences.items()
             },
-            "results": [self.result(row) for row in self.rows],
-            "settings": self.records.settings,
+            "results": [self.result(label) for label in self.summary.index],
+            "settings": self.log.settings,
             **provenance.stamp(*_PACKAGES),
         }
 
-    def result(self, row: Row) -> dict[str, Any]:
+    def result(self, label: str) -> dict[str, Any]:
         """A model in the format of the project's result files."""
-        contender, settings = row.contender, self.records.settings
-        params, macs = row.mean("params"), row.mean("macs")
+        network, settings = self.networks.get(label), self.log.settings
+        row = {k: None if np.isnan(v) else float(v) for k, v in self.summary.loc[label].items()}
+        fits = [fit for fit in self.log.fits.values() if fit["model"] == label]
+        fits.sort(key=lambda fit: (fit["fold"], fit["seed"]))
         identity = {
             "dataset": self.table.name,
-            "model": "mlp" if contender is not None else row.model,
-            "neuron": None if contender is None else contender.neuron,
-            "rank": None if contender is None else contender.resolved_rank,
+            "model": label if network is None else "mlp",
+            "neuron": None if network is None else network.neuron,
+            "rank": None if network is None else network.resolved_rank,
             "seed": self.plan.seed,
         }
+        measured = {"test_rmse": row["error"]}
+        if not self.is_regression:
+            names = {"accuracy": "score", "balanced_accuracy": "balanced", "auc": "auc"}
+            measured = {
+                f"test_{name}": None if row["diverged"] else row[field]
+                for name, field in names.items()
+            }
         # By table: networks of different tables are not to be compared.
         recipe = f"compare {self.table.name}"
         decisive = ("data", "hidden", "activation", "folds", "seeds", "target", "task")
@@ -354,61 +298,59 @@ class Comparison:
         return {
             "recipe": recipe,
             **identity,
-            "status": "diverged" if row.diverged else "ok",
-            "params": None if params is None else round(params),
-            "macs": None if macs is None else round(macs),
-            **({"test_rmse": row.error} if self.is_regression else self._class_measures(row)),
-            "test_loss": row.mean("loss"),
-            "quadratic_share": row.shares(),
+            "status": "diverged" if row["diverged"] else "ok",
+            "params": None if row["params"] is None else round(row["params"]),
+            "macs": None if row["macs"] is None else round(row["macs"]),
+            **measured,
+            "test_loss": row["loss"],
+            "quadratic_share": _mean_shares(fits),
             "epochs": [],
-            "seconds": row.mean("seconds"),
-            "peak_memory_bytes": max((f.peak_memory_bytes or 0 for f in row.fits), default=0)
+            "seconds": row["seconds"],
+            "peak_memory_bytes": max((f["peak_memory_bytes"] or 0 for f in fits), default=0)
             or None,
-            "predict_seconds": row.mean("predict_seconds"),
-            "folds": [{name: getattr(fit, name) for name in shown} for fit in row.fits],
+            "predict_seconds": row["predict_seconds"],
+            "folds": [{name: fit[name] for name in shown} for fit in fits],
             **provenance.stamp(*_PACKAGES),
-            "settings": {
-                "name": recipe, **identity, **{key: settings[key] for key in decisive},
-            },
-        }  # fmt: skip
-
-    def _class_measures(self, row: Row) -> dict[str, float | None]:
-        names = {"test_accuracy": "score", "test_balanced_accuracy": "balanced", "test_auc": "auc"}
-        return {key: None if row.diverged else row.mean(name) for key, name in names.items()}
+            "settings": {"name": recipe, **identity, **{key: settings[key] for key in decisive}},
+        }
 
     def write(self) -> None:
         """Writes compare.json, and a result.json for each network, into the directory."""
-        directory = self.records.path
+        directory = self.log.path
         provenance.write_json(directory / "compare.json", self.to_dict())
         self.written.append(f"{directory / 'compare.json'}: all numbers")
-        for row in self.rows:
-            if row.contender is not None:
-                name = row.model.replace("[", "-k").replace("]", "")
-                provenance.write_json(directory / name / "result.json", self.result(row))
+        for label in self.networks:
+            name = label.replace("[", "-k").replace("]", "")
+            provenance.write_json(directory / name / "result.json", self.result(label))
 
     def python_line(self) -> str | None:
         """The best quadratic network, as one would write it in Python."""
-        best = self.best_quadratic()
-        if best is None or best.contender is None:
+        best = self.best_network()
+        if best is None:
             return None
         kind = "QuadraticRegressor" if self.is_regression else "QuadraticClassifier"
-        rank, activation = best.contender.rank, self.plan.activation
+        activation = self.plan.activation
         rows = self.plan.training_rows(len(self.table.target))
+        widths = self.log.fits[best.label, 0, 0]["widths"]
         return (
-            f"{kind}({tuple(best.fits[0].widths or ())}, neuron={best.contender.neuron!r}"
-            + ("" if rank is None else f", rank={rank}")
+            f"{kind}({tuple(widths)}, neuron={best.neuron!r}"
+            + ("" if best.rank is None else f", rank={best.rank}")
             + ("" if activation == "silu" else f", activation={activation!r}")
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
             f"n_iter_no_change={self.plan.patience(rows)})"
         )
 
 
-def _format(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _mean_shares(fits: list[dict[str, Any]]) -> dict[str, float] | None:
+    """The quadratic share of each layer, over the fits that have it."""
+    shares = [fit["quadratic_share"] for fit in fits if fit["quadratic_share"]]
+    if not shares:
+        return None
+    return {name: statistics.fmean(share[name] for share in shares) for name in shares[0]}
 
 
-def _mean(row: Row, name: str) -> str:
-    return _format(row.mean(name), ".4f")
+def _format(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
 
 
 def _digits(value: float) -> int:
@@ -419,9 +361,9 @@ def _digits(value: float) -> int:
     return digits if value < 1000 else 1
 
 
-def format_error(value: float | None) -> str:
+def format_error(value: float) -> str:
     """An error with four digits."""
-    return "-" if value is None else f"{value:.{_digits(value)}f}"
+    return f"{value:.{_digits(value)}f}"
 
 
 def _short(value: float) -> str:

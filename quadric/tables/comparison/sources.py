@@ -1,10 +1,11 @@
-"""What can be compared on: a file, a physical law, a UCI table, a data set of scikit-learn."""
+"""What can be compared on: a frame, a file, a law, a UCI table, a data set of scikit-learn."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 from sklearn import datasets
 
 from quadric.data import laws, uci
-from quadric.data.columns import NUMBER, TASKS, UserTable, list_columns, make_table
+from quadric.data.columns import DATE, NUMBER
+from quadric.data.preparation import check_frame, date_numbers
 from quadric.data.table_files import read_table
+from quadric.data.user_table import TASKS, UserTable, list_columns, make_table
 from quadric.errors import InputError
 from quadric.support.texttable import text_table
 from quadric.tables.comparison.splitting import GROUP, RANDOM, Split, order_note
@@ -31,8 +34,12 @@ EMBEDDED: dict[str, tuple[Callable[..., Any], str, str]] = {
 LAW_ROWS = 8_000
 
 
+ROWS_PER_FOLD = 4
+"""A fold with fewer rows says nothing about an error."""
+
+
 def load_source(
-    source: str,
+    source: str | pd.DataFrame,
     *,
     target: str | None = None,
     task: str | None = None,
@@ -44,11 +51,17 @@ def load_source(
     split: Split | None = None,
     seed: int = 0,
 ) -> UserTable:
-    """Loads what a user named."""
+    """Loads what a user named, or takes a frame of theirs."""
     if task is not None and task not in TASKS:
         raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-    kind, _, name = source.partition(":")
-    if kind not in ("law", "uci") and (source not in EMBEDDED or Path(source).is_file()):
+    split = split or Split()
+    frame, title = None, "table"
+    if isinstance(source, pd.DataFrame):
+        check_frame(source)
+        frame = source.head(rows).rename(columns=str) if rows else source.rename(columns=str)
+    elif not source.startswith(("law:", "uci:")) and (
+        source not in EMBEDDED or Path(source).is_file()
+    ):
         path = Path(source)
         if not path.expanduser().exists() and not path.suffix:
             raise InputError(
@@ -56,24 +69,38 @@ def load_source(
                 f"uci:NAME or one of {', '.join(EMBEDDED)} (quadric compare --list)"
             )
         frame = read_table(source, delimiter=delimiter, rows=rows)
+        title = path.name.partition(".")[0] or title
+    if frame is not None:
         if target is None:
             raise InputError(
                 f"name the column to predict with --target; the columns are {list_columns(frame)}"
             )
-        name = path.name.partition(".")[0] or "table"
-        split = split or Split()
         group = split.column if split.kind == GROUP else None
-        read = make_table(
-            name, frame, target, task=task, drop=drop, categories=categories, group=group
+        table = make_table(
+            title, frame, target, task=task, drop=drop, categories=categories, group=group
         )
-        warning = order_note(read) if split.kind == RANDOM else None
-        return read if warning is None else dataclasses.replace(read, notes=[*read.notes, warning])
+        warning = order_note(table) if split.kind == RANDOM else None
+        return table if warning is None else replace(table, notes=[*table.notes, warning])
+    assert isinstance(source, str)
+    return _known_table(source, target, task, data_dir, rows, seed, {
+        "--delimiter": delimiter, "--drop": drop, "--categories": categories,
+        "--split": split.kind != RANDOM,
+    })  # fmt: skip
+
+
+def _known_table(
+    source: str,
+    target: str | None,
+    task: str | None,
+    data_dir: str | os.PathLike[str] | None,
+    rows: int | None,
+    seed: int,
+    given: dict[str, Any],
+) -> UserTable:
+    """A law, a UCI table, or one that ships inside scikit-learn."""
+    kind, _, name = source.partition(":")
     own_task = EMBEDDED[source][1] if source in EMBEDDED else "regression"
-    given = {
-        "--target": target, "--delimiter": delimiter, "--drop": drop, "--categories": categories,
-        "--split": split is not None and split.kind != RANDOM,
-    }  # fmt: skip
-    for option, value in given.items():
+    for option, value in {"--target": target, **given}.items():
         if value:
             raise InputError(f"{option} is for files, {source} has its own columns: leave it out")
     if rows is not None and kind != "law":
@@ -100,6 +127,69 @@ def load_source(
     frame = pd.DataFrame(np.asarray(x, dtype=np.float64), columns=names)
     labels = pd.Series(np.asarray(y), name=target)
     return UserTable(source, frame, labels, dict.fromkeys(names, NUMBER), own_task)
+
+
+def check_table(table: UserTable, folds: int) -> UserTable:
+    """Takes out classes that are too rare, and stores numbers in float32 where that is enough."""
+    if folds < 2:
+        raise InputError(f"folds must be >= 2, got {folds}: 5 is usual")
+    _check_rows(table, folds)
+    if table.task == "classification":
+        table = _without_rare_classes(table, folds)
+        _check_rows(table, folds)
+    return _narrow(table)
+
+
+def _without_rare_classes(table: UserTable, folds: int) -> UserTable:
+    counts = table.target.value_counts()
+    rare = counts[counts < folds]
+    if not len(rare):
+        return table
+    if len(counts) - len(rare) < 2:
+        listed = ", ".join(f"{count} of {label!r}" for label, count in counts.head(5).items())
+        more = f" and {len(counts) - 5:,} more" if len(counts) > 5 else ""
+        raise InputError(
+            f"the target {table.target.name!r} must have at least 2 classes with {folds} rows, one "
+            f"per fold, got {listed}{more}: give more rows or fewer --folds"
+        )
+    kept = (~table.target.isin(rare.index)).to_numpy()
+    names = ", ".join(repr(str(label)) for label in rare.index[:10])
+    note = f"{rare.sum():,} rows of classes with fewer than {folds} rows are left out: {names}"
+    return replace(
+        table,
+        inputs=table.inputs[kept].reset_index(drop=True),
+        target=table.target[kept].reset_index(drop=True),
+        groups=None if table.groups is None else table.groups[kept].reset_index(drop=True),
+        notes=[*table.notes, note],
+    )
+
+
+def _check_rows(table: UserTable, folds: int) -> None:
+    rows = len(table.target)
+    if rows < ROWS_PER_FOLD * folds:
+        raise InputError(
+            f"{table.name} must have at least {ROWS_PER_FOLD} rows per fold, got {rows} rows for "
+            f"{folds} folds: give more rows or fewer --folds"
+        )
+
+
+def _narrow(table: UserTable) -> UserTable:
+    """Numbers in float32, unless the digits of a column are used up by its mean.
+
+    An estimator computes in float32 if all numbers of a frame are.
+    """
+    numbers = [name for name, kind in table.kinds.items() if kind == NUMBER]
+    dates = [name for name, kind in table.kinds.items() if kind == DATE]
+    learned = [table.inputs[numbers].to_numpy()]
+    if dates:
+        learned.append(date_numbers(table.inputs[dates]))
+    if table.task == "regression":
+        learned.append(table.target.to_numpy()[:, None])
+    values = np.column_stack(learned)
+    mean, deviation = np.abs(np.nanmean(values, 0)), np.nanstd(values, 0)
+    if np.nanmax(np.abs(values), initial=0) > 1e30 or (mean > 1e4 * deviation)[deviation > 0].any():
+        return table
+    return replace(table, inputs=table.inputs.astype(dict.fromkeys(numbers, np.float32)))
 
 
 def source_facts(data_dir: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:

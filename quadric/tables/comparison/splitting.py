@@ -19,7 +19,8 @@ from sklearn.model_selection import (
     TimeSeriesSplit,
 )
 
-from quadric.data.columns import CATEGORY, DATE, UserTable
+from quadric.data.columns import CATEGORY, DATE
+from quadric.data.user_table import UserTable
 from quadric.errors import InputError
 
 RANDOM, TIME, GROUP = "random", "time", "group"
@@ -70,8 +71,8 @@ def splits(table: UserTable, folds: int, seed: int, split: Split | None = None) 
     options = {"n_splits": folds, "shuffle": True, "random_state": seed}
     if split.kind == TIME:
         order = time_order(table, split.column)
-        found = TimeSeriesSplit(folds).split(order)
-        parts = [(np.sort(order[train]), np.sort(order[test])) for train, test in found]
+        places = TimeSeriesSplit(folds).split(order)
+        parts = [(np.sort(order[train]), np.sort(order[test])) for train, test in places]
     elif split.kind == GROUP:
         groups = _groups(table, folds)
         grouped = StratifiedGroupKFold(**options) if classes else GroupKFold(**options)
@@ -138,12 +139,12 @@ def order_note(table: UserTable) -> str | None:
         target = target.astype(np.float64)
     orders = {f"by {c!r}": time_order(table, c) for c, k in table.kinds.items() if k == DATE}
     orders["in the file"] = np.arange(len(target))
-    found = {where: likeness(target[order]) for where, order in orders.items()}
-    where = max(found, key=lambda key: found[key])  # of equals a date, which stands first
-    if not found[where] > max(ALIKE, 5 / math.sqrt(len(target))):
+    alike = {where: likeness(target[order]) for where, order in orders.items()}
+    where = max(alike, key=lambda key: alike[key])  # of equals a date, which stands first
+    if not alike[where] > max(ALIKE, 5 / math.sqrt(len(target))):
         return None
     return (
         f"warning: rows next to each other {where} are alike in {table.target.name!r} "
-        f"({found[where]:.2f}, where 0 is not at all), so random folds may flatter every model: "
+        f"({alike[where]:.2f}, where 0 is not at all), so random folds may flatter every model: "
         "--split time tests on later rows"
     )

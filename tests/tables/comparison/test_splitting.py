@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quadric.data.columns import UserTable, make_table
+from quadric.data.user_table import UserTable, make_table
 from quadric.tables.comparison.splitting import Split, order_note, parse_split, splits
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass, field
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
+from quadric.models import create, fit
+from quadric.support.modules import count_parameters
 from quadric.tables.classifier import QuadraticClassifier
-from quadric.tables.comparison.opponents import Opponent, make_rival, usual_opponents
+from quadric.tables.comparison.baselines import Baseline, usual_baselines
 from quadric.tables.comparison.splitting import Split
 from quadric.tables.estimators import AUTO_STOPPING_ROWS, QuadraticNetwork
-from quadric.tables.networks import fit_widths
 from quadric.tables.regressor import QuadraticRegressor
 
 LINEAR = "linear"
@@ -32,17 +34,13 @@ MAX_STEPS, FEW_EPOCHS = 36_000, 40
 SEEDS = 3
 SVM_ROWS, SVM_ROWS_LARGE = 10_000, 5_000
 
-# Seconds of a fit on 40,000 rows of 30 columns, roughly: for estimates of time.
-NETWORK_COSTS = {"linear": 2.2, "eigen": 3.4, "shared": 3.7}
-OTHER_COST = 10.0
-
 
 @dataclass(frozen=True)
-class Contender:
+class Network:
     """A network that takes part.
 
     Attributes:
-        neuron: the neuron's name in the registry.
+        neuron: its registry name.
         rank: None for the neuron's own default.
     """
 
@@ -59,10 +57,20 @@ class Contender:
         """The rank, or the neuron's own where none was given; None for a neuron without rank."""
         return get_neuron(self.neuron).default_rank if self.rank is None else self.rank
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019  # networks are few and small
+    def widths(self, columns: int, outputs: int, hidden: tuple[int, ...]) -> tuple[int, ...]:
+        """Hidden layers with which it has no more parameters than the linear network."""
+        if self.neuron == LINEAR:
+            return hidden
+        sizes = {"in_features": columns, "out_features": outputs, "hidden": hidden}
+        budget = count_parameters(create("mlp", seed=0, **sizes))
+        found = fit("mlp", params=budget, neuron=self.neuron, rank=self.rank, **sizes)
+        return tuple(found.options["hidden"])
 
-def parse_neurons(text: str) -> tuple[Contender, ...]:
-    """From "eigen,shared:4" to contenders."""
-    found = [Contender(LINEAR)]
+
+def parse_neurons(text: str) -> tuple[Network, ...]:
+    """From "eigen,shared:4" to networks, linear first."""
+    networks = [Network(LINEAR)]
     for word in filter(None, (word.strip() for word in text.split(","))):
         match = re.fullmatch(r"([a-z0-9_]+)(?:[:\[](\d+)\]?)?", word)
         if match is None:
@@ -71,12 +79,10 @@ def parse_neurons(text: str) -> tuple[Contender, ...]:
             )
         rank = int(match[2]) if match[2] else None
         get_neuron(match[1]).with_options(rank=rank)
-        contender = Contender(match[1], rank)
-        if contender not in found:
-            found.append(contender)
-    if len(found) < 2:
+        networks.append(Network(match[1], rank))
+    if len(set(networks)) < 2:
         raise InputError(f"neurons must name one besides linear, got {text!r}: for example eigen")
-    return tuple(found)
+    return tuple(dict.fromkeys(networks))
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Plan:
 
     Attributes:
         task: "regression" or "classification".
-        contenders: the networks, linear first.
+        networks: linear first.
         hidden: widths of the linear network; the others have no more parameters.
         activation: between the layers.
         max_iter: epochs at most; None lets the rows decide.
@@ -93,13 +99,13 @@ class Plan:
         seeds: starts of each network on each fold; their errors are averaged.
         seed: of the split, and the first of the starts.
         with_baselines: whether scikit-learn's own models take part.
-        rivals: models of other libraries, by their names in `RIVALS`.
+        others: baselines of other libraries.
         split: which rows are tested on.
         large: whether the table has more than `LARGE_ROWS` rows.
     """
 
     task: str
-    contenders: tuple[Contender, ...]
+    networks: tuple[Network, ...]
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "silu"
     max_iter: int | None = None
@@ -107,20 +113,14 @@ class Plan:
     seeds: int = SEEDS
     seed: int = 0
     with_baselines: bool = True
-    rivals: tuple[str, ...] = ()
+    others: tuple[Baseline, ...] = ()
     split: Split = field(default_factory=Split)
     large: bool = False
 
     def starts(self) -> dict[str, int]:
         """The label of each model, with the number of its fits on a fold."""
-        networks = dict.fromkeys((c.label for c in self.contenders), self.seeds)
-        return networks | dict.fromkeys((o.label for o in self.opponents(1)), 1)
-
-    def costs(self, outputs: int) -> dict[str, float]:
-        """What a fit of each model costs beside the others; boosting has trees for each output."""
-        networks = {c.label: NETWORK_COSTS.get(c.neuron, OTHER_COST) for c in self.contenders}
-        opponents = self.opponents(1)
-        return networks | {o.label: o.cost * (outputs if o.native else 1) for o in opponents}
+        networks = dict.fromkeys((network.label for network in self.networks), self.seeds)
+        return networks | dict.fromkeys((baseline.label for baseline in self.baselines(1)), 1)
 
     def epochs(self, rows: int) -> int:
         """Epochs at most, for a number of training rows."""
@@ -140,14 +140,14 @@ class Plan:
         return round(rows * (1 - 1 / parts))
 
     def estimator(
-        self, contender: Contender, columns: int, outputs: int, rows: int, seed: int
+        self, network: Network, columns: int, outputs: int, rows: int, seed: int
     ) -> QuadraticNetwork:
-        """The estimator of a contender for a table of this size."""
+        """The estimator of a network for a table of this size."""
         kind = QuadraticRegressor if self.task == "regression" else QuadraticClassifier
         return kind(
-            fit_widths(columns, outputs, self.hidden, contender.neuron, contender.rank),
-            neuron=contender.neuron,
-            rank=contender.rank,
+            network.widths(columns, outputs, self.hidden),
+            neuron=network.neuron,
+            rank=network.rank,
             activation=self.activation,
             learning_rate="adaptive",
             max_iter=self.epochs(rows),
@@ -155,9 +155,9 @@ class Plan:
             random_state=seed,
         )
 
-    def opponents(self, rows: int) -> list[Opponent]:
+    def baselines(self, rows: int) -> list[Baseline]:
         """What a person would use instead, for a number of training rows."""
-        found: list[Opponent] = []
+        usual: list[Baseline] = []
         if self.with_baselines:
             options = {
                 "hidden_layer_sizes": self.hidden,
@@ -166,8 +166,8 @@ class Plan:
                 "n_iter_no_change": self.patience(rows),
             }
             svm_rows = SVM_ROWS_LARGE if self.large else SVM_ROWS
-            found = usual_opponents(self.task, options, svm_rows)
-        return found + [make_rival(name, self.task) for name in self.rivals]
+            usual = usual_baselines(self.task, options, svm_rows)
+        return [*usual, *self.others]
 
     def notes(self, rows: int) -> list[str]:
         """What is less than usual because a table has this many rows, a line each."""
@@ -183,13 +183,12 @@ class Plan:
                 f"networks learn for at most {self.epochs(learned)} epochs instead of {MIN_EPOCHS} "
                 "(--epochs)"
             )
-        for opponent in self.opponents(learned):
-            if opponent.max_rows is not None and opponent.max_rows < learned:
-                notes.append(
-                    f"{opponent.label} learns from {opponent.max_rows:,} of {learned:,} rows: its "
-                    "time grows with their square"
-                )
-        return notes
+        return notes + [
+            f"{baseline.label} learns from {baseline.max_rows:,} of {learned:,} rows: its time "
+            "grows with their square"
+            for baseline in self.baselines(learned)
+            if baseline.max_rows is not None and baseline.max_rows < learned
+        ]
 
 
 def _steps(rows: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,19 @@ import onnxruntime
 import pandas as pd
 import pytest
 import torch
-from quadric.sklearn.comparison import run as run_module
 
-from quadric.data.columns import UserTable, make_table
-from quadric.data.preparation import prepare
+from quadric.data.user_table import UserTable, make_table
 from quadric.sklearn import QuadraticRegressor, load_network
-from quadric.tables.comparison.models import Plan, parse_neurons
+from quadric.tables.comparison import fits as fits_module
+from quadric.tables.comparison.fits import FitLog, run_fits, settings
 from quadric.tables.comparison.picture import draw
-from quadric.tables.comparison.records import Fit, Records
-from quadric.tables.comparison.report import Comparison
-from quadric.tables.comparison.run import check_table, run_fits, settings
+from quadric.tables.comparison.plan import Plan, parse_neurons
+from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import (
     EMBEDDED,
     LAW_ROWS,
+    check_table,
     list_sources,
     load_source,
     source_facts,
@@ -50,68 +49,65 @@ def plan(task: str = "regression", **changes: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    table = curved_table()
-    records = run_fits(table, plan(), directory=tmp_path_factory.mktemp("runs") / "c")
-    return Comparison(table, plan(), records)
+def done(tmp_path_factory: pytest.TempPathFactory) -> TableComparison:
+    table = check_table(curved_table(), 3)
+    log = run_fits(table, plan(), directory=tmp_path_factory.mktemp("runs") / "c")
+    return TableComparison(table, plan(), log)
 
 
-def test_every_model_on_every_fold(done: Comparison) -> None:
-    keys = set(done.records.fits)
-    networks = {
-        (m, f, s) for m in ("linear", "eigen", "shared[4]") for f in range(3) for s in (0, 1)
-    }
-    others = {
-        (m, f, 0)
-        for m in ("HistGradientBoosting", "MLPRegressor", "SVR (RBF)", "ridge")
-        for f in range(3)
-    }
-    assert keys == networks | others
-    assert len(keys) == plan().folds * sum(plan().starts().values())
-    budget = done.records.fits["linear", 0, 0].params
-    for fit in done.records.fits.values():
-        assert fit.status == "ok"
-        assert fit.error is not None
-        assert fit.seconds > 0
-        if fit.model in ("eigen", "shared[4]"):
-            assert fit.params is not None
-            assert fit.params <= budget
-            assert fit.quadratic_share is not None
-            assert list(fit.quadratic_share) == ["0"]
-            assert 0 < fit.quadratic_share["0"] < 1
+def test_every_model_on_every_fold(done: TableComparison) -> None:
+    networks = ("linear", "eigen", "shared[4]")
+    others = ("HistGradientBoosting", "MLPRegressor", "SVR (RBF)", "ridge")
+    expected = {(m, f, s) for m in networks for f in range(3) for s in (0, 1)}
+    expected |= {(m, f, 0) for m in others for f in range(3)}
+    assert set(done.log.fits) == expected
+    assert len(expected) == plan().folds * sum(plan().starts().values())
+    fits = done.fits
+    assert (fits["status"] == "ok").all()
+    assert fits["error"].notna().all()
+    assert (fits["seconds"] > 0).all()
+    budget = done.log.fits["linear", 0, 0]["params"]
+    for fit in done.log.fits.values():
+        if fit["model"] in ("eigen", "shared[4]"):
+            assert fit["params"] <= budget
+            assert list(fit["quadratic_share"]) == ["hidden1"]
+            assert 0 < fit["quadratic_share"]["hidden1"] < 1
 
 
-def test_a_fit_is_that_of_the_estimator_on_the_fold(done: Comparison) -> None:
-    table = done.table
-    train, test = splits(table, 3, 5)[1]
-    X, Z = prepare(table, train, test)
-    y = table.target.to_numpy()
-    fit = done.records.fits["eigen", 1, 1]
+def test_a_fit_is_that_of_the_estimator_on_the_fold(done: TableComparison) -> None:
+    train, test = splits(done.table, 3, 5)[1]
+    X, y = done.table.inputs, done.table.target.to_numpy()
+    fit = done.log.fits["eigen", 1, 1]
     model = QuadraticRegressor(
-        fit.widths, neuron="eigen", learning_rate="adaptive", max_iter=8,
+        tuple(fit["widths"]), neuron="eigen", learning_rate="adaptive", max_iter=8,
         n_iter_no_change=200, random_state=5 + 1000 + 1,
     )  # fmt: skip
     with pytest.warns(UserWarning, match="Maximum iterations"):
-        model.fit(X, y[train])
-    error = np.sqrt(np.mean((model.predict(Z) - y[test]) ** 2))
-    assert fit.error == pytest.approx(float(error), rel=1e-4)
-    assert fit.score == pytest.approx(model.score(Z, y[test]), rel=1e-3)
+        model.fit(X.iloc[train], y[train])
+    error = np.sqrt(np.mean((model.predict(X.iloc[test]) - y[test]) ** 2))
+    assert fit["error"] == pytest.approx(float(error), rel=1e-4)
+    assert fit["score"] == pytest.approx(model.score(X.iloc[test], y[test]), rel=1e-3)
+    assert model.predict(X).dtype == np.float32  # these digits are enough
 
 
-def test_means_and_differences(done: Comparison) -> None:
-    fits = done.records.fits
-    linear = [statistics.fmean(fits["linear", f, s].error for s in (0, 1)) for f in range(3)]
-    eigen = [statistics.fmean(fits["eigen", f, s].error for s in (0, 1)) for f in range(3)]
-    assert done.row("linear").error == pytest.approx(statistics.fmean(linear))
-    assert done.row("linear").spread == pytest.approx(statistics.stdev(linear))
-    expected = statistics.fmean(100 * (b / a - 1) for a, b in zip(linear, eigen, strict=True))
+def test_means_and_differences(done: TableComparison) -> None:
+    by_fold = {
+        model: [
+            np.mean([done.log.fits[model, fold, seed]["error"] for seed in (0, 1)])
+            for fold in range(3)
+        ]
+        for model in ("linear", "eigen")
+    }
+    linear, eigen = (np.array(by_fold[model]) for model in ("linear", "eigen"))
+    assert done.summary["error"]["linear"] == pytest.approx(linear.mean())
+    assert done.summary["spread"]["linear"] == pytest.approx(linear.std(ddof=1))
     difference = done.differences["eigen"]
     assert difference is not None
-    assert difference.mean == pytest.approx(expected)
+    assert difference.mean == pytest.approx((100 * (eigen / linear - 1)).mean())
     assert difference.pairs == 3
 
 
-def test_the_report(done: Comparison) -> None:
+def test_the_report(done: TableComparison) -> None:
     text = str(done)
     assert "curved: 90 rows, 3 columns, regression of y, 3 folds, 2 starts per network" in text
     assert "missing values: 'b' 10" in text
@@ -121,13 +117,13 @@ def test_the_report(done: Comparison) -> None:
     assert line is not None
     assert line.startswith("QuadraticRegressor((")
     assert "activation" not in line  # it is the default
-    other = Comparison(done.table, plan(activation="tanh"), done.records)
+    other = TableComparison(done.table, plan(activation="tanh"), done.log)
     assert "activation='tanh'" in (other.python_line() or "")
 
 
-def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) -> None:
+def test_the_files_are_results_of_the_project(done: TableComparison, tmp_path: Path) -> None:
     done.write()
-    folder = done.records.path
+    folder = done.log.path
     whole = json.loads((folder / "compare.json").read_text())
     assert whole["verdict"] == done.verdict()
     assert [r["model"] for r in whole["results"]].count("mlp") == 3
@@ -139,29 +135,29 @@ def test_the_files_are_results_of_the_project(done: Comparison, tmp_path: Path) 
     ]  # fmt: skip
     assert set(keys) <= set(result)
     assert (result["neuron"], result["rank"], result["status"]) == ("shared", 4, "ok")
-    assert list(result["quadratic_share"]) == ["0"]  # its one hidden layer
-    assert 0 < result["quadratic_share"]["0"] < 1
+    assert list(result["quadratic_share"]) == ["hidden1"]
+    assert 0 < result["quadratic_share"]["hidden1"] < 1
     assert result["peak_memory_bytes"] > 2**20
     # A rank that was not given is the neuron's own.
     eigen = json.loads((folder / "eigen" / "result.json").read_text())
     assert (eigen["rank"], eigen["settings"]["rank"]) == (9, 9)
     linear = json.loads((folder / "linear" / "result.json").read_text())
     assert (linear["rank"], linear["quadratic_share"]) == (None, None)
-    assert result["test_rmse"] == pytest.approx(done.row("shared[4]").error)
+    assert result["test_rmse"] == pytest.approx(done.summary["error"]["shared[4]"])
     assert len(result["folds"]) == 6
     picture = tmp_path / "p.png"
     draw(done, picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_quadric_results_reads_them(done: Comparison) -> None:
+def test_quadric_results_reads_them(done: TableComparison) -> None:
     pytest.importorskip("lightning")
     from quadric.runs.groups import group
     from quadric.runs.reading import read_runs
     from quadric.runs.tables import group_table
 
     done.write()
-    folders = [done.records.path / name for name in ("linear", "eigen", "shared-k4")]
+    folders = [done.log.path / name for name in ("linear", "eigen", "shared-k4")]
     runs, notes = read_runs(folders)
     text = group_table(group(runs))
     assert notes == []
@@ -171,45 +167,46 @@ def test_quadric_results_reads_them(done: Comparison) -> None:
 
 
 def test_a_stopped_comparison_goes_on(
-    done: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: TableComparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = (done.records.path / "fits.jsonl").read_text().splitlines()
+    lines = (done.log.path / "fits.jsonl").read_text().splitlines()
     folder = tmp_path / "again"
     folder.mkdir()
-    settings = (done.records.path / "settings.json").read_text()
+    settings = (done.log.path / "settings.json").read_text()
     (folder / "settings.json").write_text(settings)
     # Killed while it wrote the fifth fit.
     (folder / "fits.jsonl").write_text("\n".join(lines[:4]) + "\n" + lines[4][:25])
-    new: list[Fit] = []
-    add = Records.add
+    new: list[dict[str, Any]] = []
+    add = FitLog.add
 
-    def watch(self: Records, fit: Fit) -> None:
+    def watch(self: FitLog, **fit: Any) -> None:
         new.append(fit)
-        add(self, fit)
+        add(self, **fit)
 
-    monkeypatch.setattr(Records, "add", watch)
+    monkeypatch.setattr(FitLog, "add", watch)
     told: list[tuple[int, int]] = []
-
-    def tell(done: int, what: str, total: int) -> None:
-        told.append((done, total))
-
-    records = run_fits(curved_table(), plan(), directory=folder, progress=tell)
+    log = run_fits(
+        done.table,
+        plan(),
+        directory=folder,
+        progress=lambda done, what, total: told.append((done, total)),
+    )
     assert len(new) == len(lines) - 4
     assert told[0] == (4, len(lines))
     assert sum(done for done, _ in told) == len(lines)
-    assert set(records.fits) == set(done.records.fits)
     # The same numbers as without the interruption.
-    for key, fit in records.fits.items():
-        assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
+    assert set(log.fits) == set(done.log.fits)
+    for key, fit in log.fits.items():
+        assert fit["error"] == pytest.approx(done.log.fits[key]["error"], rel=1e-4)
     new.clear()
-    run_fits(curved_table(), plan(), directory=folder)
+    run_fits(done.table, plan(), directory=folder)
     assert new == []
 
 
-def test_a_directory_belongs_to_one_comparison(done: Comparison, tmp_path: Path) -> None:
-    folder = done.records.path
+def test_a_directory_belongs_to_one_comparison(done: TableComparison, tmp_path: Path) -> None:
+    folder = done.log.path
     with pytest.raises(ValueError, match=r"another comparison \(folds differ\)"):
-        run_fits(curved_table(), plan(folds=2), directory=folder)
+        run_fits(done.table, plan(folds=2), directory=folder)
     with pytest.raises(ValueError, match=r"data"):
         run_fits(curved_table(91), plan(), directory=folder)
     other = tmp_path / "other"
@@ -225,7 +222,7 @@ def test_default_directories_differ_by_data_and_settings(
     monkeypatch.chdir(tmp_path)
     table = curved_table()
     paths = {
-        Records(settings(p, t), t.name).path
+        FitLog(settings(p, t), t.name).path
         for p, t in [(plan(), table), (plan(seed=1), table), (plan(), curved_table(91))]
     }
     assert len(paths) == 3
@@ -233,12 +230,12 @@ def test_default_directories_differ_by_data_and_settings(
 
 
 def test_folds_are_prepared_in_parts_if_they_are_large(
-    done: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: TableComparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "PREPARED_BYTES", 1)
-    records = run_fits(curved_table(), plan(), directory=tmp_path / "c")
-    for key, fit in records.fits.items():
-        assert fit.error == pytest.approx(done.records.fits[key].error, rel=1e-4)
+    monkeypatch.setattr(fits_module, "PREPARED_BYTES", 1)
+    log = run_fits(done.table, plan(), directory=tmp_path / "c")
+    for key, fit in log.fits.items():
+        assert fit["error"] == pytest.approx(done.log.fits[key]["error"], rel=1e-4)
 
 
 def test_classification(tmp_path: Path) -> None:
@@ -246,15 +243,13 @@ def test_classification(tmp_path: Path) -> None:
     X = draw_.normal(size=(160, 2))
     inside = (X**2).sum(1) < 1.2
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.where(inside, "in", "out")})
-    table = make_table("ring", frame, "y")
+    table = check_table(make_table("ring", frame, "y"), 3)
     chosen = plan("classification", max_iter=200, seeds=1)
-    records = run_fits(table, chosen, directory=tmp_path / "c")
-    found = Comparison(table, chosen, records)
+    found = TableComparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
     assert "accuracy" in found.table_text()
-    assert 0.6 < 1 - found.row("eigen").error < 1
-    assert found.result(found.row("linear"))["test_accuracy"] == pytest.approx(
-        1 - found.row("linear").error
-    )
+    errors = found.summary["error"]
+    assert 0.6 < 1 - errors["eigen"] < 1
+    assert found.result("linear")["test_accuracy"] == pytest.approx(1 - errors["linear"])
     draw(found, tmp_path / "p.png")
     lines = save_best(found, tmp_path / "model.safetensors")
     assert "refitted on all 160 rows" in lines[0]
@@ -268,28 +263,22 @@ def test_classification(tmp_path: Path) -> None:
 
 def fake(
     errors: dict[str, list[float]], task: str = "regression", score: float = 0.5
-) -> Comparison:
+) -> TableComparison:
     """A comparison with these errors of each fold, and this score of the very large ones."""
-
-    class Fixed(Records):
-        def __init__(self) -> None:
-            self.settings = {}
-            self.fits = {
-                (model, fold, 0): Fit(model, fold, 0, "ok" if e == e else "diverged",
-                                      e if e == e else None, score if e > 10 else 0.5, 100, 100,
-                                      1.0, 0.01)
-                for model, values in errors.items()
-                for fold, e in enumerate(values)
-            }  # fmt: skip
-
     base = Plan(
         task, parse_neurons("eigen,shared"), (8,), folds=5, seeds=1,
         with_baselines="ridge" in errors or "logistic regression" in errors,
     )  # fmt: skip
     table = UserTable("t", pd.DataFrame({"a": [1.0]}), pd.Series([1.0], name="y"), {}, task)
-    for label in base.starts():
-        errors.setdefault(label, [9.0] * 5)
-    return Comparison(table, base, Fixed())
+    with tempfile.TemporaryDirectory() as folder:
+        log = FitLog({}, "t", folder)
+        for model in base.starts():
+            for fold, error in enumerate(errors.get(model, [9.0] * 5)):
+                log.add(
+                    model=model, fold=fold, seed=0, status="ok" if error == error else "diverged",
+                    error=error, score=score if error > 10 else 0.5, params=100, seconds=1.0,
+                )  # fmt: skip
+    return TableComparison(table, base, log)
 
 
 LINEAR = [1.0, 1.1, 0.9, 1.05, 0.95]
@@ -362,18 +351,18 @@ def test_uneven_classes_are_compared_by_log_loss(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": a, "b": b, "y": np.where(a * b > 1, "yes", "no")})
     table = make_table("rare", frame, "y")
     chosen = plan("classification", max_iter=60, seeds=1)
-    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
-    losses = [fit.loss for fit in found.row("eigen").fits]
-    assert found.row("eigen").errors == tuple(losses)
-    guess = found.row("base rate")
-    assert guess.mean("score") == pytest.approx((frame["y"] == "no").mean())
-    assert (guess.mean("auc"), guess.mean("balanced")) == (0.5, 0.5)
+    found = TableComparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
+    losses = found.fits.loc[found.fits["model"] == "eigen", "loss"]
+    assert found.errors.loc["eigen"].tolist() == losses.tolist()
+    guess = found.summary.loc["base rate"]
+    assert guess["score"] == pytest.approx((frame["y"] == "no").mean())
+    assert (guess["auc"], guess["balanced"]) == (0.5, 0.5)
     assert "uneven, so judged by log loss" in str(found)
     assert re.search(r"model +parameters +accuracy +balanced +AUC +log loss ", str(found))
     assert re.search(r"^SVC.* - ", found.table_text(), re.MULTILINE)  # it has no probabilities
     assert re.search(r" has the lowest log loss of all \(0\.\d+\)\.$", found.verdict())
     result = found.to_dict()["results"][1]
-    assert result["test_accuracy"] == pytest.approx(found.row("eigen").mean("score"))
+    assert result["test_accuracy"] == pytest.approx(found.summary["score"]["eigen"])
     assert {"test_auc", "test_balanced_accuracy", "test_loss"} <= set(result)
     draw(found, tmp_path / "p.png")
 
@@ -386,15 +375,15 @@ def test_large_tables_get_less_and_say_so() -> None:
         "networks learn for at most 200 epochs instead of 400 (--epochs)",
         "SVR (RBF) learns from 5,000 of 40,000 rows",
     ]
-    assert Plan("regression", large.contenders, (8,)).notes(12_000) == []
+    assert Plan("regression", large.networks, (8,)).notes(12_000) == []
 
 
 def test_models_are_told_as_they_come(tmp_path: Path) -> None:
     told: list[str] = []
     table, chosen = curved_table(), plan(seeds=1, folds=2, max_iter=2)
 
-    def on_model(records: Records, label: str) -> None:
-        told.append(Comparison(table, chosen, records).line(label))
+    def on_model(log: FitLog, label: str) -> None:
+        told.append(TableComparison(table, chosen, log).line(label))
 
     run_fits(table, chosen, directory=tmp_path / "c", on_model=on_model)
     names = [line.partition(":")[0] for line in told]
@@ -441,13 +430,24 @@ def test_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_embedded_data_sets_can_be_prepared(name: str) -> None:
+def test_embedded_data_sets_are_tables(name: str) -> None:
     table = check_table(load_source(name), 5)
-    train, test = splits(table, 5, 0)[0]
-    X, Z = prepare(table, train, test)
-    assert X.shape == (len(train), table.inputs.shape[1])
-    assert len(Z) == len(test)
     assert table.task == EMBEDDED[name][1]
+    assert set(table.kinds.values()) == {"number"}
+    assert {dtype.name for dtype in table.inputs.dtypes} == {"float32"}
+
+
+def test_a_frame_is_compared_like_the_file_it_is_written_to(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"size": np.arange(40) % 7, "town": ["a", "b"] * 20, "id": 0.5})
+    frame["price"] = frame["size"] ** 2 + 0.5
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    given = load_source(frame, target="price", drop=["id"], rows=30)
+    read = load_source(str(tmp_path / "table.csv"), target="price", drop=["id"], rows=30)
+    assert given.name == read.name == "table"
+    assert (given.kinds, given.notes) == (read.kinds, read.notes)
+    pd.testing.assert_frame_equal(given.inputs, read.inputs)
+    with pytest.raises(ValueError, match="name the column to predict"):
+        load_source(frame)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +473,11 @@ def test_wrong_sources(source: str, given: dict[str, Any], message: str) -> None
 def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix: str) -> None:
     x = np.random.default_rng(0).uniform(-1, 1, 60)
     # In float32 both columns would be steps of 64.
-    table = make_table("offset", pd.DataFrame({"x": 1e9 + x, "y": 1e9 + 3 * x}), "y")
+    table = check_table(
+        make_table("offset", pd.DataFrame({"x": 1e9 + x, "y": 1e9 + 3 * x}), "y"), 2
+    )
     chosen = plan(max_iter=400, folds=2, seeds=1, with_baselines=False)
-    found = Comparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
+    found = TableComparison(table, chosen, run_fits(table, chosen, directory=tmp_path / "c"))
     path = tmp_path / f"model{suffix}"
     save_best(found, path)
     rows = table.inputs.to_numpy()
@@ -488,13 +490,18 @@ def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix:
     assert np.corrcoef(predicted - 1e9, x)[0, 1] > 0.9
 
 
-def test_saving(done: Comparison, tmp_path: Path) -> None:
+def test_saving(done: TableComparison, tmp_path: Path) -> None:
     lines = save_best(done, tmp_path / "model.safetensors")
     assert "prepared columns" in lines[1]
     facts = json.loads((tmp_path / "model.json").read_text())
     assert facts["inputs"] == ["a", "b", "missingindicator_b", "kind_x", "kind_y"]
     median = float(done.table.inputs["b"].median())
-    assert facts["preparation"][1] == {"column": "b", "kind": "number", "if_missing": median}
+    assert facts["takes"] == "prepared columns"
+    assert facts["preparation"][1] == {
+        "column": "b",
+        "kind": "number",
+        "if_missing": pytest.approx(median),
+    }
     assert facts["preparation"][4] == {"column": "kind", "kind": "1 if 'y', else 0"}
     module = load_network(tmp_path / "model.safetensors")
     with torch.no_grad():

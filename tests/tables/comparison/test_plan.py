@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
-from quadric.sklearn.comparison import opponents
 
+from quadric.models import create
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
-from quadric.tables.comparison.models import Contender, Plan, parse_neurons
-from quadric.tables.networks import count_parameters
+from quadric.support.modules import count_parameters
+from quadric.tables.comparison.baselines import fitted_parameters
+from quadric.tables.comparison.plan import Network, Plan, parse_neurons
 
 
 def test_words() -> None:
     assert parse_neurons("eigen, shared:4,eigen[3],linear,eigen") == (
-        Contender("linear"), Contender("eigen"), Contender("shared", 4), Contender("eigen", 3),
+        Network("linear"), Network("eigen"), Network("shared", 4), Network("eigen", 3),
     )  # fmt: skip
     assert [c.label for c in parse_neurons("shared:4")] == ["linear", "shared[4]"]
 
@@ -35,17 +37,21 @@ def test_wrong_words(text: str, message: str) -> None:
 
 
 def test_networks_have_no_more_parameters_than_linear() -> None:
-    contenders = parse_neurons("eigen,shared,shared:4,square,fan")
-    plan = Plan("regression", contenders, (64, 64))
-    budget = count_parameters(8, 1, (64, 64))
-    for contender in contenders:
-        model = plan.estimator(contender, 8, 1, 5000, seed=3)
+    networks = parse_neurons("eigen,shared,shared:4,square,fan")
+    plan = Plan("regression", networks, (64, 64))
+
+    def count(hidden: tuple[int, ...], neuron: str, rank: int | None) -> int:
+        return count_parameters(create("mlp", neuron, rank, in_features=8, hidden=hidden))
+
+    budget = count((64, 64), "linear", None)
+    for network in networks:
+        model = plan.estimator(network, 8, 1, 5000, seed=3)
         assert isinstance(model, QuadraticRegressor)
-        used = count_parameters(8, 1, model.hidden_layer_sizes, model.neuron, model.rank)
+        used = count(model.hidden_layer_sizes, model.neuron, model.rank)
         assert 0.97 * budget < used <= budget
         assert model.random_state == 3
     assert isinstance(
-        Plan("classification", contenders, (8,)).estimator(Contender("eigen"), 4, 3, 100, 0),
+        Plan("classification", networks, (8,)).estimator(Network("eigen"), 4, 3, 100, 0),
         QuadraticClassifier,
     )
 
@@ -58,7 +64,7 @@ def test_small_tables_get_more_epochs() -> None:
     assert plan.epochs(300) == 4000
     assert plan.patience(100_000) == 10
     assert plan.patience(300) == 100
-    assert Plan("regression", plan.contenders, (8,), max_iter=7).epochs(300) == 7
+    assert Plan("regression", plan.networks, (8,), max_iter=7).epochs(300) == 7
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -68,9 +74,10 @@ def test_parameters_of_the_baselines(task: str) -> None:
     y = X[:, 0] if task == "regression" else np.where(X[:, 0] > 0, "a", "b")
     plan = Plan(task, parse_neurons("eigen"), (5,), max_iter=3)
     counts = {}
-    for opponent in plan.opponents(60):
-        model = opponent.make(0, []).fit(X, y)
-        counts[opponent.label] = opponents.count_parameters(model)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    for baseline in plan.baselines(60):
+        model = baseline.make(task, 0, {}).fit(frame, y)
+        counts[baseline.label] = fitted_parameters(model)
     assert list(plan.starts()) == ["linear", "eigen", *counts]
     trees, network, machine, linear, *guess = counts.values()
     assert trees is None
