@@ -84,7 +84,7 @@ def test_an_estimators_scaling_is_put_in() -> None:
 
     x = torch.rand(200, 2, dtype=torch.float64).numpy() * [10, 0.1] + [5, 0]
     y = 3 * x[:, 0] * x[:, 1] - 2
-    model = QuadraticRegressor((6,), activation="identity", tol=1e3, random_state=0).fit(x, y)
+    model = QuadraticRegressor((6,), activation="none", tol=1e3, random_state=0).fit(x, y)
     module = model.to_torch().double()
     formula = to_sympy(module, names=["a", "b"])
     row = torch.tensor(x[0])
