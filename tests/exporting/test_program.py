@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import quadric
 from quadric.exporting import export_torch
-from tests.exporting.networks import encoder, small_cnn, trained_
+from tests.exporting.networks import small_cnn
 from tests.networks import NETWORKS, curve_
 
 
@@ -35,23 +35,6 @@ def test_a_convolutional_network(neuron: str, tmp_path: Path) -> None:
     assert len(report.folding.folded) == 3
     assert "torch.export program" in str(report)
     assert "opset" not in report.to_dict()
-
-
-def test_a_table_network_and_an_encoder(tmp_path: Path) -> None:
-    model = trained_(quadric.models.create("mlp", neuron="eigen"))
-    export_torch(model, tmp_path / "mlp.pt2", torch.zeros(1, 8))
-    assert_same(tmp_path / "mlp.pt2", model, torch.randn(5, 8))
-    model = encoder()
-    export_torch(model, tmp_path / "encoder.pt2", torch.randn(2, 5, 16))
-    assert_same(tmp_path / "encoder.pt2", model, torch.randn(3, 5, 16))
-
-
-def test_a_fixed_batch(tmp_path: Path) -> None:
-    model = trained_(quadric.models.create("mlp", neuron="eigen"))
-    path = tmp_path / "mlp.pt2"
-    report = export_torch(model, path, torch.zeros(3, 8), dynamic_batch=False)
-    assert report.batch_sizes == (3,)
-    assert_same(path, model, torch.randn(3, 8))
 
 
 def test_a_difference_fails_and_leaves_no_file(tmp_path: Path) -> None:
