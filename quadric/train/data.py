@@ -38,29 +38,35 @@ TABLE_BATCH = 4096
 GIVEN = "given:"
 
 
-class PictureRunData(RunData):
-    """Pictures with labels, from memory or from folders."""
+class SampleRunData(RunData):
+    """Samples as they are, with classes or numbers: pictures, or a data set of a user's own."""
 
-    def __init__(self, recipe: Recipe, data: ImageData | FolderData) -> None:
-        super().__init__(recipe, data, seed=0)
-        self.task = Classification(data.num_classes, recipe.label_smoothing, own_loss(recipe))
-        # A perceptron takes a picture as a row of pixels.
-        self.flat = "model" not in recipe.functions() and takes_rows(recipe)
+    def __init__(self, recipe: Recipe, data: ImageData | FolderData | UserDataset) -> None:
+        super().__init__(recipe, data, recipe.data_seed if isinstance(data, UserDataset) else 0)
         shape = data.input_shape
+        if len(shape) == 1 and not takes_rows(recipe):
+            raise _not_for_tables(recipe)
+        if data.num_classes is None:
+            self.task = Regression(1.0, own_loss(recipe))
+        else:
+            self.task = Classification(data.num_classes, recipe.label_smoothing, own_loss(recipe))
+        # A perceptron takes what is not a row as one, a picture as its pixels.
+        self.flat = "model" not in recipe.functions() and takes_rows(recipe)
         self.input_shape = (math.prod(shape),) if self.flat else shape
 
     def model_options(self) -> dict[str, Any]:
-        """Pixels or channels, and classes."""
-        if self.flat:
-            return {"in_features": self.input_shape[0], "out_features": self.data.num_classes}
-        return {"in_channels": self.input_shape[0], "num_classes": self.data.num_classes}
+        """Columns or channels, and outputs."""
+        outputs = self.data.num_classes or self.data.num_targets
+        if len(self.input_shape) == 1:
+            return {"in_features": self.input_shape[0], "out_features": outputs}
+        return {"in_channels": self.input_shape[0], "num_classes": outputs}
 
     def _shaped(self, batches: Batches) -> Batches:
         return FlatBatches(batches) if self.flat else batches
 
 
 class FlatBatches:
-    """Batches of pictures as rows of pixels."""
+    """Batches of samples as rows of numbers."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
@@ -93,34 +99,6 @@ class TableRunData(RunData):
     def model_options(self) -> dict[str, Any]:
         """Columns of the inputs, and one output."""
         return {"in_features": self.data.num_inputs, "out_features": 1}
-
-
-class UserRunData(RunData):
-    """Samples of a user's own: classes, or numbers as they are."""
-
-    def __init__(self, recipe: Recipe, data: UserDataset) -> None:
-        super().__init__(recipe, data, recipe.data_seed)
-        self.input_shape = data.input_shape
-        if data.num_classes is None:
-            self.task = Regression(1.0, own_loss(recipe))
-        else:
-            self.task = Classification(data.num_classes, recipe.label_smoothing, own_loss(recipe))
-        if len(self.input_shape) == 1 and not takes_rows(recipe):
-            raise _not_for_tables(recipe)
-        # A perceptron takes what is not a row as one.
-        self.flat = "model" not in recipe.functions() and takes_rows(recipe)
-        if self.flat:
-            self.input_shape = (math.prod(self.input_shape),)
-
-    def model_options(self) -> dict[str, Any]:
-        """Columns or channels, and outputs."""
-        outputs = self.data.num_classes or self.data.num_targets
-        if len(self.input_shape) == 1:
-            return {"in_features": self.input_shape[0], "out_features": outputs}
-        return {"in_channels": self.input_shape[0], "num_classes": outputs}
-
-    def _shaped(self, batches: Batches) -> Batches:
-        return FlatBatches(batches) if self.flat else batches
 
 
 def kept_data(recipe: Recipe, folder: Path) -> RunData | None:
@@ -157,10 +135,10 @@ def own_loss(recipe: Recipe) -> Loss | None:
 
 # What is trained on each kind of data.
 _KINDS: dict[type, Callable[[Recipe, Any], RunData]] = {
-    ImageData: PictureRunData,
-    FolderData: PictureRunData,
+    ImageData: SampleRunData,
+    FolderData: SampleRunData,
+    UserDataset: SampleRunData,
     TableData: TableRunData,
-    UserDataset: UserRunData,
     TextData: TextRunData,
 }
 

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data import TEXTS
+from quadric.data.folders import FolderData
+from quadric.data.images import ImageData
 from quadric.data.tables import Standardization
 from quadric.errors import InputError
 from quadric.exporting.checking import TOLERANCES
 from quadric.exporting.deploying import Deployable
 from quadric.exporting.step_files import export_steps
 from quadric.support.writing import whole_file
-from quadric.train.data import PictureRunData, RunData, TableRunData
+from quadric.train.data import RunData, TableRunData
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network, load_run
 from quadric.train.tasks import Classification
@@ -121,7 +123,7 @@ def _units(data: RunData) -> dict[str, Any]:
         columns, target = list(data.data.input_names), data.data.target_name
         text = f"in own units: takes {', '.join(columns)}; gives {target}"
         return {"text": text, "inputs": columns, "output": target}
-    if isinstance(data, PictureRunData):
+    if isinstance(data.data, ImageData | FolderData):
         how = data.data.normalization
         mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (how.mean, how.std))
         text = f"takes (pixel / {how.scale:g} - mean) / std, with mean {mean} and std {std}"

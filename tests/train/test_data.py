@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quadric.train import catalog
-from quadric.train.data import PictureRunData, TableRunData, load_data
+from quadric.train.data import SampleRunData, TableRunData, load_data
 from quadric.train.network import build_network
 from quadric.train.recipe import Recipe
 from tests.train.small import pictures
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused(name: str, overrides: dict[str, Any], mess
 def test_the_seed_decides_the_weights_and_nothing_else_does() -> None:
     small = recipe(neuron="eigen")
     data = load_data(small)
-    assert isinstance(data, PictureRunData)
+    assert isinstance(data, SampleRunData)
     torch.manual_seed(123)
     first = build_network(small, data).state_dict()
     after = torch.rand(1)

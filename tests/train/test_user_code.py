@@ -20,7 +20,7 @@ import quadric
 from quadric.errors import InputError
 from quadric.layers import neurons, unregister
 from quadric.train import evaluate, load, run
-from quadric.train.data import TableRunData, UserRunData, load_data
+from quadric.train.data import SampleRunData, TableRunData, load_data
 from quadric.train.directory import RunDirectory
 from quadric.train.network import build_network
 from quadric.train.runner import plan_run
@@ -333,7 +333,7 @@ def test_pictures_of_ones_own_reach_networks_of_ours(here: Path) -> None:
     )
     recipe = plan_run("cifar10-resnet20", {"dataset": "elsewhere:pictures"}).recipe
     data = load_data(recipe)
-    assert isinstance(data, UserRunData)
+    assert isinstance(data, SampleRunData)
     assert build_network(recipe, data)(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
     flat = plan_run("law-lorentz", {"dataset": "elsewhere:pictures"}).recipe
     rows = load_data(flat)
