@@ -138,7 +138,7 @@ def _needed(
     ours, others = recipe.identity(), plain.identity()
     changing = {
         key: ours[key]
-        for key in ours
+        for key in ("neuron", "rank", *ours)
         if key in overrides and ours[key] != (base.neuron if key == "neuron" else others[key])
     }
     if len(changing) < len(overrides):

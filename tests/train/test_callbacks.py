@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +13,10 @@ from safetensors.torch import load_file
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate, measure
 from quadric.train.network import build_network
-from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.train.runner import plan_run, train
 from quadric.train.step import TrainingModule
 from tests.train.small import curve, law_result, law_run, pictures
-
-# A rate that is too large: the first epochs are the best.
-UNSTABLE: dict[str, Any] = {
-    "validation": 0.25, "optimizer": "sgd", "lr": 0.3, "momentum": 0.95, "schedule": "constant",
-}  # fmt: skip
-
-
-class Killed(Exception):
-    pass
-
-
-class KillingScreen:
-    """Ends a run when a line of this epoch is printed, before its checkpoint is written."""
-
-    def __init__(self, epoch: int) -> None:
-        self.start = rf"epoch +{epoch}/"
-
-    def write(self, text: str) -> int:
-        if re.match(self.start, text):
-            raise Killed
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
-
-
-def killed_and_continued(run: PlannedRun, epoch: int) -> dict[str, Any]:
-    with pytest.raises(Killed):
-        train(run, screen=KillingScreen(epoch))  # type: ignore[arg-type]
-    assert run.epochs_done == epoch - 1
-    result = train(plan_run(str(run.directory.path)), resume=True)
-    assert result is not None
-    return result
+from tests.train.test_states import UNSTABLE
 
 
 def test_the_average_is_that_of_its_definition(
@@ -114,18 +79,6 @@ def test_the_best_average_is_saved(tmp_path: Path) -> None:
     assert found["rmse"] == pytest.approx(min(values), rel=1e-5)
 
 
-@pytest.mark.parametrize("validation", [0.0, 0.25])
-def test_a_run_with_an_average_continues_exactly(tmp_path: Path, validation: float) -> None:
-    options: dict[str, Any] = {"ema": 0.9, "neuron": "eigen", "validation": validation}
-    whole = law_result(tmp_path / "whole", **options)
-    result = killed_and_continued(law_run(tmp_path / "killed", **options), 3)
-    assert curve(result) == curve(whole)
-    assert result["test_loss"] == whole["test_loss"]
-    weights = [load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "killed")]
-    for name, value in weights[0].items():
-        assert torch.equal(weights[1][name], value)
-
-
 def test_patience_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
     result = law_result(tmp_path / "run", epochs=12, patience=2, **UNSTABLE)
     values = [record["val_rmse"] for record in result["epochs"]]
@@ -134,16 +87,6 @@ def test_patience_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
     assert len(values) == best + 1 + 2 < 12
     assert result["stopped_early"] is True
     assert result["status"] == "ok"
-
-
-def test_a_run_with_patience_continues_exactly(tmp_path: Path) -> None:
-    options = UNSTABLE | {"epochs": 12, "patience": 3}
-    whole = law_result(tmp_path / "whole", **options)
-    last = len(whole["epochs"])
-    assert last < 12
-    # In the middle of its patience.
-    result = killed_and_continued(law_run(tmp_path / "killed", **options), last - 1)
-    assert curve(result) == curve(whole)
 
 
 def test_a_run_that_had_stopped_does_not_go_on(tmp_path: Path) -> None:
@@ -160,8 +103,7 @@ def test_a_run_that_had_stopped_does_not_go_on(tmp_path: Path) -> None:
 
 
 def test_every_nth_checkpoint_is_kept(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"epochs": 5, "keep_every": 2}
-    killed_and_continued(law_run(tmp_path / "run", **options), 4)
+    law_result(tmp_path / "run", epochs=5, keep_every=2)
     folder = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in folder.glob("epoch-*")) == [
         "epoch-0002.ckpt",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import random
 import shutil
@@ -47,66 +46,6 @@ def test_the_one_before_is_kept(made: PlannedRun) -> None:
     assert checkpoints.read(made.directory.previous_checkpoint)["epoch"] + 1 == 2
     names = {file.name for file in made.directory.checkpoints.iterdir()}
     assert names == {"last.ckpt", "previous.ckpt"}
-
-
-def damaged(whole: bytes, kind: str) -> bytes:
-    draw = random.Random(0)
-    if kind == "empty":
-        return b""
-    if kind == "random":
-        return draw.randbytes(len(whole))
-    if kind == "cut":
-        return whole[: len(whole) // 2]
-    changed = bytearray(whole)
-    for place in draw.sample(range(len(whole)), 40):
-        changed[place] ^= 0xFF
-    return bytes(changed)
-
-
-KINDS = ["empty", "random", "cut", "flipped"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_one_is_refused_and_the_one_before_goes_on(
-    unfinished: PlannedRun, tmp_path: Path, kind: str
-) -> None:
-    directory = unfinished.directory
-    directory.last_checkpoint.write_bytes(damaged(directory.last_checkpoint.read_bytes(), kind))
-    named = f"{directory.last_checkpoint} is damaged ("
-    options = ["train", "law-lorentz", "--run-dir", directory.path]
-    options += ["--set", "samples=256", "--batch-size", 64, "--epochs", 3]
-    told = quadric(*options)
-    assert_mistake(told, f"2 of 3 epochs are in {directory.previous_checkpoint}, as {named}")
-    screen = io.StringIO()
-    result = train(unfinished, resume=True, screen=screen)
-    assert result is not None
-    note = next(line for line in screen.getvalue().splitlines() if named in line)
-    assert note.endswith(f"going on from {directory.previous_checkpoint}")
-    assert "epoch 1/3" not in screen.getvalue()
-    assert curve(result) == curve(law_result(tmp_path / "whole"))
-
-
-def test_without_one_that_is_whole_nothing_is_trained(unfinished: PlannedRun) -> None:
-    directory = unfinished.directory
-    before = {}
-    for file in (directory.last_checkpoint, directory.previous_checkpoint):
-        file.write_bytes(b"half")
-        before[file] = file.stat().st_mtime_ns
-    told = quadric("train", directory.path, "--resume")
-    assert_mistake(told, "no other checkpoint is left: start again with --overwrite")
-    assert {file: file.stat().st_mtime_ns for file in before} == before
-    assert train(unfinished, overwrite=True) is not None
-
-
-def test_a_missing_one_is_replaced_by_the_one_before(
-    unfinished: PlannedRun, tmp_path: Path
-) -> None:
-    """What a kill leaves between two renames, on a file system without links."""
-    unfinished.directory.last_checkpoint.unlink()
-    assert unfinished.epochs_done == 2
-    result = train(unfinished, resume=True)
-    assert result is not None
-    assert curve(result) == curve(law_result(tmp_path / "whole"))
 
 
 def test_no_flipped_bit_is_overlooked(made: PlannedRun, tmp_path: Path) -> None:

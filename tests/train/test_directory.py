@@ -46,15 +46,6 @@ def test_a_directory_keeps_its_recipe(tmp_path: Path) -> None:
         directory.check_owner(moved, named=False)
 
 
-def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
-    recipe = law_run(tmp_path).recipe
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match=r"holds files but no recipe.yaml"):
-        RunDirectory(tmp_path).check_owner(recipe)
-    with pytest.raises(ValueError, match="is a file: choose another --run-dir"):
-        RunDirectory(tmp_path / "thesis.tex").check_owner(recipe)
-
-
 def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     run = law_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
@@ -129,23 +120,6 @@ def test_only_one_process_trains_in_a_directory(
     monkeypatch.undo()
     with run.directory.lock():  # the lock died with the process
         pass
-
-
-def test_files_of_a_run_that_are_broken_are_named(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path)
-    with pytest.raises(ValueError, match=r"is not a run directory, it has no recipe.yaml"):
-        directory.recipe()
-    with pytest.raises(ValueError, match=r"is not finished, it has no result.json"):
-        directory.result()
-    directory.result_file.write_text("{")
-    with pytest.raises(ValueError, match=r"result.json is not JSON"):
-        directory.result()
-    directory.recipe_file.write_text("epochs: [")
-    with pytest.raises(ValueError, match=r"recipe.yaml is not YAML"):
-        directory.recipe()
-    directory.recipe_file.write_text("epochs: 3\n")
-    with pytest.raises(ValueError, match=r"recipe.yaml: field 'name' is missing"):
-        directory.recipe()
 
 
 def test_a_continued_run_may_move_but_not_change(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import math
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 
 from quadric.data.batches import TensorBatches
 from quadric.train.data import load_data
-from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import evaluate, measure
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining
@@ -104,12 +102,6 @@ def test_evaluation_repeats_the_result(digits: PlannedRun) -> None:
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-4)
 
 
-def test_a_finished_run_is_not_trained_again(digits: PlannedRun) -> None:
-    before = digits.directory.result_file.stat().st_mtime_ns
-    assert train(digits) == digits.directory.result()
-    assert digits.directory.result_file.stat().st_mtime_ns == before
-
-
 def test_the_same_seed_gives_the_same_curve(tmp_path: Path) -> None:
     first = law_result(tmp_path / "a", neuron="shared")
     torch.rand(7)  # nothing depends on the state of the global generator
@@ -171,48 +163,6 @@ def test_every_epoch_has_its_own_order(tmp_path: Path, monkeypatch: pytest.Monke
         torch.testing.assert_close(epoch.sort(0).values, epochs[0].sort(0).values)
 
 
-@pytest.mark.parametrize("validation", [0.0, 0.25])
-def test_a_run_continues_from_its_last_epoch(tmp_path: Path, validation: float) -> None:
-    """What a killed process leaves is its checkpoint: here, that of the second of four epochs."""
-    options: dict[str, Any] = {"epochs": 4, "neuron": "eigen", "validation": validation}
-    # The rate is too large, so that the best epoch is the first one.
-    options |= {"optimizer": "sgd", "lr": 0.5, "momentum": 0.95, "seed": 2}
-    whole = law_result(tmp_path / "whole", **options)
-    assert whole.get("best_epoch", 1) == 1
-
-    class Killed(Exception):
-        pass
-
-    run = law_run(tmp_path / "killed", **options)
-
-    class Screen:
-        def write(self, text: str) -> int:
-            if text.startswith("epoch 3"):
-                raise Killed
-            return len(text)
-
-        def flush(self) -> None: ...
-
-        def isatty(self) -> bool:
-            return False
-
-    with pytest.raises(Killed):
-        train(run, screen=Screen())  # type: ignore[arg-type]
-    assert run.epochs_done == 2
-    assert len(metrics(run.directory)) == 3
-    with pytest.raises(ValueError, match="unfinished run, 2 of 4 epochs are done: continue it"):
-        train(run)
-    # And the directory may have been moved meanwhile.
-    shutil.move(tmp_path / "killed", tmp_path / "moved")
-    again = plan_run(str(tmp_path / "moved"))
-    result = train(again, resume=True)
-    assert result is not None
-    assert curve(result) == curve(whole)
-    assert result["test_loss"] == whole["test_loss"]
-    rows = metrics(again.directory)
-    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
-
-
 def test_a_terminal_gets_a_bar_and_a_line_for_each_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,38 +187,6 @@ def test_a_line_says_whether_the_kernels_are_on(
     screen = io.StringIO()
     train(law_run(tmp_path / "run", **overrides), screen=screen)
     assert screen.getvalue().count("fused kernels are o") == lines
-
-
-def test_overwriting_starts_again(tmp_path: Path) -> None:
-    first = law_result(tmp_path / "run")
-    run = law_run(tmp_path / "run")
-    run.directory.result_file.unlink()
-    again = train(run, overwrite=True)
-    assert again is not None
-    assert len(again["epochs"]) == 3
-    assert curve(again) == curve(first)
-
-
-def test_overwriting_removes_nothing_before_all_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    law_result(tmp_path / "run")
-    run = law_run(tmp_path / "run")
-
-    def missing(*args: Any) -> None:
-        raise ValueError("no such data")
-
-    monkeypatch.setattr("quadric.train.runner.load_data", missing)
-    with pytest.raises(ValueError, match="no such data"):
-        train(run, overwrite=True)
-    assert run.directory.is_finished
-    assert run.directory.weights_file.is_file()
-
-
-def test_another_recipe_is_refused(tmp_path: Path) -> None:
-    law_result(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"holds another recipe \(seed is 0, not 1\)"):
-        law_result(tmp_path / "run", seed=1)
 
 
 def test_divergence_stops_and_names_the_layer(tmp_path: Path) -> None:
@@ -398,25 +316,6 @@ def test_precisions(tmp_path: Path, precision: str) -> None:
     assert result["status"] == "ok"
     found = evaluate(tmp_path / "run")
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-2)
-
-
-def test_weights_of_an_unfinished_run_cannot_be_evaluated(tmp_path: Path) -> None:
-    law_result(tmp_path / "run", epochs=1)
-    (tmp_path / "run" / "weights.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"has no weights.safetensors, the run is not finished"):
-        evaluate(tmp_path / "run")
-
-
-def test_a_run_can_be_moved(tmp_path: Path) -> None:
-    law_result(tmp_path / "run", epochs=1)
-    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    assert evaluate(tmp_path / "elsewhere")["run"] == str(tmp_path / "elsewhere")
-    assert RunDirectory(tmp_path / "elsewhere").is_finished
-
-
-def test_several_machines_need_a_launcher(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nodes must be 1 without a launcher, got 2"):
-        law_result(tmp_path / "run", nodes=2)
 
 
 def test_a_launcher_decides_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from quadric.train.runner import PlannedRun, plan_run, train
 from quadric.train.step import TrainingModule
 from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
+from tests.train.test_states import Killed, KillingScreen
 
 SMALL = {"depth": 1, "model_width": 16, "feedforward_width": 16, "heads": 2}
 OPTIONS: dict[str, Any] = {
@@ -183,25 +184,8 @@ def curve(result: dict[str, Any]) -> list[Any]:
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = trained(tmp_path, "whole", epochs=3)
     run = run_of(tmp_path, epochs=3)
-    from lightning.pytorch import Callback
-
-    from quadric.train import callbacks, fitting
-
-    class Kill(Callback):
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            if trainer.current_epoch == 2:
-                raise SystemError("killed")
-
-    make = callbacks.make_callbacks
-
-    def with_kill(*args: Any) -> Any:
-        records, found = make(*args)
-        return records, [*found, Kill()]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "make_callbacks", with_kill)
-        with pytest.raises(SystemError, match="killed"):
-            train(run)
+    with pytest.raises(Killed):
+        train(run, screen=KillingScreen(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is not finished"):
         quadric.train.translator(tmp_path / "run")
     again = train(run, resume=True)
