@@ -153,13 +153,13 @@ class CostReport:
             >>> quadric.cost(narrow, x).compare(quadric.cost(wide, x))["macs_ratio"]
             0.25
         """
-        found: dict[str, Any] = {}
+        ratios: dict[str, Any] = {}
         for what, own, theirs in (
             ("params", self.params, other.params),
             ("macs", self.macs, other.macs),
         ):
-            found |= {what: own, f"{what}_ratio": own / theirs if theirs else None}
-        return found
+            ratios |= {what: own, f"{what}_ratio": own / theirs if theirs else None}
+        return ratios
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""

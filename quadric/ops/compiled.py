@@ -63,8 +63,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     kept, eigenvalues = ctx.saved_tensors
-    found = torch.ops.quadric.add_squares_backward(grad, kept, eigenvalues, *ctx.settings)
-    return (*found, *(None,) * len(ctx.settings))
+    slopes = torch.ops.quadric.add_squares_backward(grad, kept, eigenvalues, *ctx.settings)
+    return (*slopes, *(None,) * len(ctx.settings))
 
 
 def _no_second(ctx: Any, *grads: Tensor) -> None:

@@ -74,7 +74,7 @@ def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
     # A full block's product is wasted on the other blocks of its chunk, but many calls cost more.
     full = 16 if blocks.channels <= 128 else 32
     per_chunk = max(1, (_WIDEST if blocks.shape == "star" else full) // blocks.size)
-    found = []
+    chunks = []
     for first in range(0, len(table), per_chunk):
         rows = table[first : first + per_chunk]
         start, stop = rows[0][0], rows[-1][0] + rows[-1][1]
@@ -85,8 +85,8 @@ def chunks_of(blocks: Blocks) -> tuple[Chunk, ...]:
         # On the CPU whatever the default device is: a chunk outlives it.
         index = torch.tensor(at, dtype=torch.long, device="cpu")
         outputs = slice(start, stop, step)
-        found.append(Chunk(slice(start, stop), outputs, slice(begin, end), shape, index))
-    return tuple(found)
+        chunks.append(Chunk(slice(start, stop), outputs, slice(begin, end), shape, index))
+    return tuple(chunks)
 
 
 def as_rows(tensor: Tensor, channels: int) -> Tensor:
@@ -188,8 +188,8 @@ def backward(
     # Each square of a chunk meets each gradient in these: they are finite only if all are.
     if not math.isfinite(sum(each.sum().item() for each in sums)):
         return torch_views.backward(grad, kept, eigenvalues, blocks, dim)
-    found = [each.gather(0, chunk.places) for chunk, each in zip(chunks, sums, strict=True)]
-    return result, torch.cat(found).to(eigenvalues.dtype)
+    parts = [each.gather(0, chunk.places) for chunk, each in zip(chunks, sums, strict=True)]
+    return result, torch.cat(parts).to(eigenvalues.dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -180,22 +180,25 @@ def test_a_fresh_layer_is_exactly_linear(neuron: str, train: bool, kernels: bool
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_network_trains_as_in_float64(neuron: str, threads: int, channels_last: bool) -> None:
+@pytest.mark.parametrize("how", ["eager", "two threads", "compiled"])
+def test_a_network_trains_as_in_float64(neuron: str, channels_last: bool, how: str) -> None:
+    """In front of activations that overwrite what the layers keep."""
     conv = bent(quadric.make_layer(nn.Conv2d, 3, 26, 3, padding=1, neuron=neuron, rank=4))
     linear = bent(quadric.make_layer(nn.Linear, 26, 17, neuron=neuron, rank=3))
-    pool = nn.AdaptiveAvgPool2d(1)
-    model = nn.Sequential(conv, nn.ReLU(True), pool, nn.Flatten(), linear, nn.SiLU(True))
+    rest = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear, nn.SiLU(True))
+    model = nn.Sequential(conv, nn.ReLU(True), *rest)
     x = torch.randn(8, 3, 24, 24)  # large enough for several threads to share the work
     wide = copy.deepcopy(model).double()
     wide(x.double()).square().sum().backward()
     if channels_last:
         model, x = model.to(memory_format=FORMATS[4]), x.contiguous(memory_format=FORMATS[4])
+    torch.compiler.reset()
+    runs: Any = torch.compile(model, fullgraph=True, backend="aot_eager")
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(2 if how == "two threads" else 1)
     try:
-        model(x).square().sum().backward()
+        (runs if how == "compiled" else model)(x).square().sum().backward()
     finally:
         torch.set_num_threads(before)
     for (name, ours), theirs in zip(model.named_parameters(), wide.parameters(), strict=True):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import quadric
 from quadric.ops import torch_probes
 
 
@@ -16,6 +19,17 @@ def test_this_torch_has_every_name() -> None:
     assert torch_probes.MISSING == []
     marked = torch.compiler.assume_constant_result(lambda: True)
     assert vars(marked).items() <= vars(torch_probes.in_torch_func).items()
+
+
+def test_no_other_file_uses_private_names() -> None:
+    """But for two modules of torch that other libraries import as well."""
+    package = Path(quadric.__file__).parent
+    names: set[str] = set()
+    for file in package.rglob("*.py"):
+        if file.name != "torch_probes.py":
+            text = file.read_text(encoding="utf-8")
+            names |= set(re.findall(r"\btorch(?:\.\w+)*\._[a-zA-Z]\w*", text))
+    assert names == {"torch.utils._pytree", "torch.utils._python_dispatch"}
 
 
 WITHOUT = """
