@@ -498,6 +498,7 @@ def test_import_quadric_loads_nothing_and_its_names_only_torch() -> None:
     doors = ("analysis", "bench", "data", "demo", "runs", "sklearn", "train")
     every = f"[getattr(quadric, name) for name in dir(quadric) if name not in {doors}]"
     assert loaded_after(use + every, "torch", "safetensors", *HEAVY) == ["torch", "safetensors"]
+    assert loaded_after("import quadric.data, quadric.models", *HEAVY) == []
 
 
 # Rooms that no user asks for by name: their names stand at the top, or in the public door.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import torch
 from sklearn.datasets import load_digits
-from torch.nn import functional as F
 
 from quadric import models
 from quadric.data import CropFlip, digits
@@ -38,28 +37,3 @@ def test_training_pixels_are_normalized() -> None:
 def test_augmentation_is_a_choice() -> None:
     assert digits.load().augmentation is None
     assert digits.load(augment=True).augmentation == CropFlip(padding=1, flip=False)
-
-
-def test_the_digits_network_learns_them() -> None:
-    data = digits.load()
-    model = models.build("digits_cnn")
-    batches = data.train_batches(64)
-    epochs = 8
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.2, total_steps=epochs * len(batches)
-    )
-    for epoch in range(epochs):
-        batches.set_epoch(epoch)
-        for images, labels in batches:
-            optimizer.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-            schedule.step()
-    model.eval()
-    with torch.no_grad():
-        right = sum(
-            int((model(images).argmax(1) == labels).sum())
-            for images, labels in data.test_batches(500)
-        )
-    assert right / len(data.test_labels) > 0.97

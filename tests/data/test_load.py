@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -51,20 +50,6 @@ def test_the_directory_reaches_the_loader(tmp_path: Path) -> None:
         data.load("cifar100", tmp_path)
     with pytest.raises(ValueError, match=r"missing directory .*train"):
         data.load("folders", tmp_path)
-
-
-HEAVY = ["sklearn", "pooch", "PIL", "lightning", "pandas", "yaml", "matplotlib"]
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, quadric.data, quadric.models\n"
-        f"print([m for m in {HEAVY} if m in sys.modules])\n"
-        # Proves that the test would see one.
-        f"import PIL\nprint([m for m in {HEAVY} if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.splitlines() == ["[]", "['PIL']"]
 
 
 class Without:
