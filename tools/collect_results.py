@@ -1,7 +1,8 @@
-"""Take the results of finished runs into the repository.
+"""Take the results, or the weights, of finished runs into the repository.
 
     python tools/collect_results.py runs/* --into results/images
     python tools/collect_results.py runs/tune-* --into results/images --tuning
+    python tools/collect_results.py runs/r20-eigen-s0 --weights cifar10-quick --limits "..."
 
 Each run becomes one file, named after its run directory, EXPERIMENT-ARM-sSEED: its result.json with
 at most 20 points of its curve, and without paths of the machine that trained it. What `quadric
@@ -9,23 +10,32 @@ analyze` wrote of it becomes EXPERIMENT-ARM-sSEED.analysis.json, without picture
 --tuning the runs become rows of tuning.csv instead, one file for all of them. A run that was
 collected before is replaced; one that is not finished is left out, with a note. Then `make
 results`.
+
+With --weights the weights go to quadric/models/weights/NAME/MODEL-NEURON[-kRANK].safetensors, each
+with its card beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evidence_runs import read_csv, read_piece, without_paths, write_csv
 
+from quadric import models
 from quadric.analysis.analyzing import FILE
+from quadric.models.trained import FOLDER
+from quadric.runs.metrics import METRICS
 from quadric.runs.reading import read_runs
 from quadric.support import provenance
+from quadric.support.writing import whole_file, write_text
 from quadric.train import catalog
+from quadric.train.directory import RunDirectory
 
 POINTS = 20
 TUNED = (
@@ -119,18 +129,73 @@ def collect(
     return files
 
 
+LIMITS = (
+    "Made to try things with, not to be deployed: trained on this one data set, measured on its "
+    "test pictures alone, one seed."
+)
+
+
+def card(name: str, result: Mapping[str, Any], limits: str) -> str:
+    """What a person should know before using the weights."""
+    rank = "" if result["rank"] is None else f", rank={result['rank']}"
+    neuron = f'neuron="{result["neuron"]}"{rank}'
+    scores = [f"{m.label} {m.show(result[m.key])}" for m in METRICS.values() if m.key in result]
+    shares = list((result.get("quadratic_share") or {}).values())
+    share = f"{sum(shares) / len(shares):.3f} (mean of {len(shares)} layers)" if shares else "none"
+    settings, versions, machine = (result[key] for key in ("settings", "versions", "machine"))
+    recipe = (
+        f"recipe `{result['recipe']}`, {settings['epochs']} epochs, seed {result['seed']}, "
+        f"{result['seconds'] / 60:.1f} minutes on {machine['cpu']}, torch {versions['torch']}"
+    )
+    lines = [
+        f"# {result['model']}, {result['neuron']}: `{name}`",
+        f'`quadric.models.create("{result["model"]}", {neuron}, pretrained="{name}")`',
+        f"- Data: {result['dataset']}, inputs normalized as `quadric.data.load` does.",
+        f"- Training: {recipe}.",
+        f"- Test: {', '.join(scores)}, loss {result['test_loss']:.4g}.",
+        f"- Cost: {result['params']:,} parameters, {result['macs']:,} MACs for one input.",
+        f"- Quadratic share: {share}.",
+        f"- Command: `{result['command']}`",
+        f"- Limits: {limits}",
+        "- License: as the package. The pictures are not part of it.",
+    ]
+    return "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:]) + "\n"
+
+
+def publish(run: Path, name: str, limits: str) -> Path:
+    """Copies the weights of a run into the package and writes their card; gives their path."""
+    (found,), _ = read_runs(run)
+    result = published(found.values)
+    rank = "" if found.rank is None else f"-k{found.rank}"
+    path = FOLDER / name / f"{found.model}-{found.neuron}{rank}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as partial:
+        shutil.copyfile(RunDirectory(run).weights_file, partial)
+    write_text(path.with_suffix(".md"), card(name, result, limits))
+    return path
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Collects the runs that are named."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="+", help="run directories")
-    parser.add_argument("--into", type=Path, required=True, help="such as results/images")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", type=Path, help="such as results/images")
+    where.add_argument("--weights", metavar="NAME", help="what `pretrained=` takes")
     parser.add_argument("--experiment", help="replaces what stands before the first dash")
     parser.add_argument("--tuning", action="store_true", help="as rows of tuning.csv")
+    parser.add_argument("--limits", default=LIMITS, help="the last word of a card")
     given = parser.parse_args(arguments)
-    for path in collect(given.runs, given.into, given.tuning, given.experiment):
-        print(path)
+    if given.weights is None:
+        print(*collect(given.runs, given.into, given.tuning, given.experiment), sep="\n")
+        return
+    paths = [publish(run, given.weights, given.limits) for run in given.runs]
+    for weights in models.pretrained():
+        if weights.file in paths:  # loaded as a user would
+            models.create(weights.model, weights.neuron, weights.rank, pretrained=weights.name)
+            print(f"{weights.file.stat().st_size / 1e6:.2f} MB: {weights}")
 
 
 if __name__ == "__main__":

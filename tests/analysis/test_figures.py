@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quadric.analysis import figures
-from quadric.analysis.drawing import NAMES, draw, numbers
+from quadric.analysis.drawing import draw, numbers
 from quadric.analysis.style import COLUMN, PAGE, line_styles, neuron_styles
 from quadric.errors import InputError, InputTypeError
 from quadric.runs.reading import read_runs
@@ -154,12 +154,10 @@ def test_files_fit_for_a_paper(tmp_path: Path) -> None:
         [*(result(n, s) for n in ("linear", "eigen") for s in (0, 1)), law_result()]
     )
     analyzed, _ = read_runs([result() | {"analysis": picture_analysis()}])
-    files, notes = draw([*runs, *analyzed], NAMES, tmp_path / "figures", latex=True)
+    which = ["efficiency", "responses", "couplings"]
+    files, notes = draw([*runs, *analyzed], which, tmp_path / "figures", latex=True)
     stems = {file.stem for file in files}
-    assert stems == {
-        "efficiency", "neurons", "stability", "laws", "distribution-run_1", "responses-run_1",
-        "frequencies-run_1",
-    }  # fmt: skip
+    assert stems == {"efficiency", "responses-run_1"}
     assert notes == ["couplings: the analysis holds no couplings: analyze a network on a table"]
     for stem in stems:
         pdf = (tmp_path / "figures" / f"{stem}.pdf").read_bytes()
@@ -194,6 +192,21 @@ def test_names_from_files_are_text(tmp_path: Path) -> None:
     runs, _ = read_runs([strange])
     draw(runs, ["efficiency"], tmp_path, latex=True)
     assert r"\$\textbackslash frac\{\$" in (tmp_path / "efficiency.tex").read_text()
+
+
+@pytest.mark.parametrize("name", figures.OF_ANALYSES)
+def test_every_figure_of_an_analysis_has_its_numbers(name: str) -> None:
+    analysis = table_analysis() if name == "couplings" else picture_analysis()
+    (run,), _ = read_runs(result() | {"analysis": analysis})
+    text = numbers(name, run).to_csv(index=False)
+    head = {
+        "distribution": "layer,name,what,count,mean,std,min,5%,25%,50%,75%,95%,max",
+        "couplings": "column,with,by quadratic forms,by the whole network,unit,factor of the "
+        "product,unit of the factor",
+    }.get(name, "layer,name,quadratic share,correlation,low linear,std linear,low quadratic,std "
+          "quadratic,difference,half width 95%")  # fmt: skip
+    assert text.splitlines()[0] == head
+    assert len(text.splitlines()) > 3
 
 
 def test_curves_as_numbers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from quadric.runs.groups import group
 from quadric.runs.reading import read_runs
+from tests.analysis.made import trained_runs
 from tests.tools.loading import load_tool
 
 
@@ -105,3 +106,29 @@ def test_tuning_runs_become_rows_of_one_file(tool: Any, tmp_path: Path) -> None:
     ]
     assert [row["val_accuracy"] for row in rows] == ["0.3", "0.45"]  # the epoch that was kept
     assert "/home" not in (tmp_path / "out" / "tuning.csv").read_text(encoding="utf-8")
+
+
+def test_a_card_says_what_one_must_know(tool: Any) -> None:
+    result = {
+        "model": "resnet20", "neuron": "eigen", "rank": 9, "dataset": "cifar10", "recipe": "quick",
+        "seed": 0, "seconds": 120.0, "params": 270330, "macs": 1000, "test_accuracy": 0.8123,
+        "test_loss": 0.5, "quadratic_share": {"a": 0.1, "b": 0.3}, "settings": {"epochs": 6},
+        "versions": {"torch": "2"}, "machine": {"cpu": "x"}, "command": "quadric train quick",
+    }  # fmt: skip
+    text = tool.card("cifar10-quick", result, "Short training.")
+    for words in (
+        'create("resnet20", neuron="eigen", rank=9, pretrained="cifar10-quick")',
+        "6 epochs, seed 0, 2.0 minutes", "accuracy 81.23 %", "270,330 parameters",
+        "0.200 (mean of 2 layers)", "Limits: Short training.",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_weights_are_published_with_their_card(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tool, "FOLDER", tmp_path)
+    tool.main([str(trained_runs() / "digits"), "--weights", "tiny"])
+    weights = tmp_path / "tiny" / "digits_cnn-eigen-k3.safetensors"
+    assert weights.read_bytes() == (trained_runs() / "digits" / "weights.safetensors").read_bytes()
+    assert "recipe `digits`, 1 epochs, seed 0" in weights.with_suffix(".md").read_text()

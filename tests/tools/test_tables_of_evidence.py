@@ -134,22 +134,3 @@ def test_polynomials(monkeypatch: pytest.MonkeyPatch, tool: Any, tmp_path: Path)
     assert rows[1]["quadratic_share"] >= 0
     assert rows[1]["params"] <= rows[0]["params"]
     assert "| shared-k4 | none | norm |" in tool.polynomial_table(tmp_path)
-
-
-def test_a_card_says_what_one_must_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_tool("evidence_runs", monkeypatch)
-    load_tool("collect_results", monkeypatch)
-    tool = load_tool("publish_weights", monkeypatch)
-    result = {
-        "model": "resnet20", "neuron": "eigen", "rank": 9, "dataset": "cifar10", "recipe": "quick",
-        "seed": 0, "seconds": 120.0, "params": 270330, "macs": 1000, "test_accuracy": 0.8123,
-        "test_loss": 0.5, "quadratic_share": {"a": 0.1, "b": 0.3}, "settings": {"epochs": 6},
-        "versions": {"torch": "2"}, "machine": {"cpu": "x"}, "command": "quadric train quick",
-    }  # fmt: skip
-    text = tool.card("cifar10-quick", result, "Short training.")
-    for words in (
-        'create("resnet20", neuron="eigen", rank=9, pretrained="cifar10-quick")',
-        "6 epochs, seed 0, 2.0 minutes", "accuracy 81.23 %", "270,330 parameters",
-        "0.200 (mean of 2 layers)", "Limits: Short training.",
-    ):  # fmt: skip
-        assert words in text
