@@ -44,7 +44,7 @@ class Int8Report:
 
     Attributes:
         path: the int8 file.
-        size: its bytes.
+        size: the bytes of the file.
         float_report: the float file, which was checked against the model.
         calibrated_on: the number of inputs that the ranges were taken from.
         squares: "int8" if they are quantized too, or "float".

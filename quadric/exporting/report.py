@@ -19,7 +19,7 @@ class ExportReport:
         format: "onnx" or "pt2".
         size: bytes, data beside the file included.
         difference: the largest difference to the model, relative to its largest output.
-        batch_sizes: at which that was measured.
+        batch_sizes: the sizes at which that was measured.
         folding: which BatchNorms are folded into their layers.
         opset: the version of the operators, in an ONNX file.
         operators: the number of times that an ONNX file uses each operator.

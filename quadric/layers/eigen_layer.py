@@ -36,8 +36,8 @@ class EigenLayer(QuadraticLayer):
         Args:
             module: the torch layer of this kind.
             rank: the number of features of a neuron.
-            normalize: as in the constructor.
-            recompute: as in the constructor.
+            normalize: the layer's option `normalize`.
+            recompute: the layer's option `recompute`.
 
         Returns:
             The new layer, in the training mode of `module`.

@@ -40,8 +40,8 @@ class QuadraticLayer(nn.Module):
         args: the arguments of the torch layer, which may be keywords too.
         neuron: the registry name.
         init: "published", "linear" or another start of the neuron.
-        device: where the parameters live.
-        dtype: their type.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
         options: keyword arguments of the torch layer, and the neuron's options.
 
     Attributes:

@@ -44,12 +44,12 @@ class Neuron:
     Attributes:
         name: the registry name.
         paper: the source.
-        formula: what one neuron computes over its n inputs x.
+        formula: the formula of one neuron over its n inputs x.
         params: parameters per output of our layer, a formula in n and k, biases aside.
         macs: multiply-accumulates per output, a formula in n and k.
-        printed_params: what the paper's Table I prints, where it has the neuron.
-        printed_macs: what that table prints for the computation.
-        note: why printed and exact counts differ, or what else should be known.
+        printed_params: the parameters that the paper's Table I prints, where it has the neuron.
+        printed_macs: the computation that this table prints.
+        note: the reason why printed and exact counts differ, or another remark.
         can_be_linear: whether it can represent a linear layer: trained networks then convert
             without loss.
         has_rank: whether it has a rank.
@@ -60,7 +60,7 @@ class Neuron:
         switches: parameters each of which, being zero, leaves the linear part alone. At the linear
             start the last one is zero.
         maps: further weights of the shape of `weight`.
-        biases: how many biases an output has: `bias`, `bias2`, …
+        biases: the number of biases of an output: `bias`, `bias2`, …
         redraws: whether the published start draws new weights for a layer that has some.
         transposable: whether it can be computed over transposed convolutions.
     """
@@ -170,7 +170,7 @@ class Neuron:
             n: inputs of one neuron.
             outputs: output channels.
             groups: convolution groups.
-            positions: how often the layer is applied: batch times output pixels.
+            positions: the number of times the layer is applied: batch times output pixels.
             inputs: elements of the input tensor (default: n per position).
 
         Returns:

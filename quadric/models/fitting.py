@@ -40,8 +40,8 @@ class Fit:
         options: the arguments of `quadric.models.create` that build it: neuron, rank, widths and
             all else that was given.
         factor: the number that the widths were multiplied by.
-        params: its parameters.
-        macs: its multiply-accumulates for one input.
+        params: the network's parameters.
+        macs: the multiply-accumulates for one input.
         budget: the limits that were given.
     """
 

@@ -24,7 +24,7 @@ class Weights:
     Attributes:
         name: the value for the argument `pretrained` of `quadric.models.create`.
         model: the network's name.
-        neuron: its neuron.
+        neuron: the network's neuron.
         rank: the neuron's rank; None for a neuron without one.
         file: the file of the weights.
     """

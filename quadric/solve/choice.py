@@ -37,7 +37,7 @@ def choose_solver(
 
     Args:
         residuals: rows times outputs.
-        parameters: of the network.
+        parameters: the number of the network's parameters.
         memory: bytes that the matrices may take.
         patience: seconds that a usual fit may take on one core.
 

@@ -66,7 +66,7 @@ def least_squares(
         max_steps: steps at most, refused ones included.
         max_seconds: seconds at most.
         tolerance: stop when the loss falls by less than this share of it in 30 steps.
-        callback: called with a `Progress` after each step; ends the fit if it returns true.
+        callback: a function of a `Progress`, called after each step; True from it ends the fit.
 
     Returns:
         How it went, and error bars: `fit.std(inputs)`.

@@ -24,17 +24,17 @@ class LeastSquaresFit:
     Attributes:
         loss: the mean of the squared residuals (with terms: their weighted mean squares, summed) of
             the model as it is now, in its own dtype.
-        steps: how many steps were tried.
+        steps: the number of steps that were tried.
         reason: why it stopped, in words.
-        seconds: how long it took.
-        effective_parameters: how many parameters the data determine; None where that was not
+        seconds: the time that it took.
+        effective_parameters: the number that the data determine; None where that was not
             measured (`regularization=None` with terms).
         decay: the weight decay of the last step, as a multiple of the squared residuals' sum in
             units of the targets' spread.
         solver: "normal", "residual" or "products".
         why: why that solver.
         term_losses: the mean squared residual of each term; empty for data.
-        notes: what else should be known, such as a linear fit that is as good.
+        notes: remarks, such as that a linear fit is as good.
         history: each step: `.seconds`, `.loss`, `.validation`, `.damping`.
     """
 

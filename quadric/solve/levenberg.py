@@ -35,8 +35,8 @@ class Progress:
         seconds: since the start.
         loss: mean of the squared residuals, in the unit of the targets squared.
         validation: that of the validation rows, None without any.
-        damping: what was added to the diagonal of J'J, as a share of its largest entry.
-        effective_parameters: how many parameters the data determine, None where not asked for.
+        damping: the number added to the diagonal of J'J, as a share of its largest entry.
+        effective_parameters: the number that the data determine, None where not asked for.
     """
 
     step: int

@@ -54,7 +54,7 @@ class Term:
             number, or a vector for several equations. `u(x)` is a number for a network of one
             output. `torch.func` works inside: `hessian(u)(x).diagonal().sum()` is the Laplacian.
         points: where it should be zero, (N, d).
-        weight: what the mean of the squared residuals counts.
+        weight: the factor of the mean of the squared residuals.
 
     Examples:
         >>> from torch.func import hessian
