@@ -92,29 +92,20 @@ def reconstruct(basis: Tensor, eigenvalues: Tensor) -> Tensor:
     Returns:
         Symmetric matrices of shape ``(*, n, n)``.
     """
-    for name, tensor, least in (("basis", basis, 2), ("eigenvalues", eigenvalues, 1)):
+    for name, tensor in (("basis", basis), ("eigenvalues", eigenvalues)):
         if not isinstance(tensor, Tensor):
             raise InputTypeError(
                 f"{name} must be a tensor, got {type(tensor).__name__}: "
                 "pass the parts of decompose(M, rank)."
             )
-        if tensor.dim() < least:
-            raise InputError(
-                f"{name} must have at least {least} dimension{'s' if least > 1 else ''}, got shape "
-                f"{tuple(tensor.shape)}: basis is (*, n, k) and eigenvalues (*, k)."
-            )
-    if basis.shape[-1] != eigenvalues.shape[-1]:
+    rows, columns = basis.shape[:-2], eigenvalues.shape[:-1]
+    leading = zip(reversed(rows), reversed(columns), strict=False)
+    fits = basis.dim() >= 2 and eigenvalues.dim() >= 1 and basis.shape[-1] == eigenvalues.shape[-1]
+    if not fits or any(one != other and 1 not in (one, other) for one, other in leading):
         raise InputError(
-            "basis must have one column per eigenvalue, got basis of shape "
-            f"{tuple(basis.shape)} and eigenvalues of shape {tuple(eigenvalues.shape)}: "
-            "basis is (*, n, k) and eigenvalues (*, k)."
-        )
-    leading = zip(reversed(basis.shape[:-2]), reversed(eigenvalues.shape[:-1]), strict=False)
-    if any(here != there and 1 not in (here, there) for here, there in leading):
-        raise InputError(
-            "basis and eigenvalues must have leading dimensions that broadcast, got basis of shape "
-            f"{tuple(basis.shape)} and eigenvalues of shape {tuple(eigenvalues.shape)}: "
-            "give both the same leading dimensions."
+            "basis must be (*, n, k) and eigenvalues (*, k), with leading dimensions that "
+            f"broadcast, got shapes {tuple(basis.shape)} and {tuple(eigenvalues.shape)}: pass the "
+            "parts of decompose(M, rank)."
         )
     return (basis * eigenvalues.unsqueeze(-2)) @ basis.mT
 

@@ -170,14 +170,18 @@ EYE, PAIR = torch.eye(3), torch.ones(2, 1)
     (lambda: decompose(EYE, 2.0), TypeError, "rank must be an integer, got 2.0 of type float"),
     (lambda: reconstruct([[1.0]], PAIR[0]), TypeError, "basis must be a tensor, got list"),
     (lambda: reconstruct(PAIR, 3.0), TypeError, "eigenvalues must be a tensor, got float"),
-    (lambda: reconstruct(PAIR[0], PAIR[0]), ValueError, "basis must have at least 2 dim"),
-    (lambda: reconstruct(PAIR, PAIR.sum()), ValueError, "eigenvalues must have at least 1 dim"),
-    (lambda: reconstruct(EYE[:, :2], EYE[0]), ValueError, r"column per eigenvalue, got .*\(3, 2\)"),
     (
-        lambda: reconstruct(torch.ones(2, 3, 1), torch.ones(4, 1)),
+        lambda: reconstruct(PAIR[0], PAIR[0]),
         ValueError,
-        "leading dimensions that broadcast",
+        r"basis must be .* shapes \(1,\) and \(1,\)",
     ),
+    (
+        lambda: reconstruct(PAIR, PAIR.sum()),
+        ValueError,
+        r"shapes \(2, 1\) and \(\): pass the parts",
+    ),
+    (lambda: reconstruct(EYE[:, :2], EYE[0]), ValueError, r"shapes \(3, 2\) and \(3,\)"),
+    (lambda: reconstruct(EYE.repeat(2, 1, 1), EYE.repeat(4, 1)), ValueError, "that broadcast, got"),
 )
 def test_refusals(check: Check):
     check()

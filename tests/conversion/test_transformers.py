@@ -79,9 +79,11 @@ def test_gpt2_reverts_to_its_own_layers() -> None:
     model, inputs = build("GPT-2")
     expected = run(model, inputs)
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    random = torch.get_rng_state()
-    quadric.convert_(model)
-    quadric.revert_(model)
+    model.transformer.h[0].mlp.eval()
+    flags, random = [m.training for m in model.modules()], torch.get_rng_state()
+    for change in (quadric.convert_, quadric.revert_):
+        change(model)
+        assert [m.training for m in model.modules()] == flags
     assert torch.equal(torch.get_rng_state(), random)
     assert type(model.transformer.h[0].mlp.c_fc).__name__ == "Conv1D"
     for key, value in model.state_dict().items():
