@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -91,13 +92,10 @@ def deploy(
     networks = {what.neuron: what.network}
     if what.linear is not None:
         networks["linear"] = what.linear
-    # The wanted file first; the others are only measured.
-    wanted = [(name, False) for name in networks]
-    if int8:
-        wanted = [(what.neuron, True), *wanted, *((n, True) for n in networks if n != what.neuron)]
     reports: dict[str, ExportReport | Int8Report] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, small in wanted:
+        # The wanted file comes first; the others are only measured.
+        for small, name in itertools.product((True, False) if int8 else (False,), networks):
             file = Path(folder) / f"{len(reports)}{out.suffix}" if reports else out
             if small:
                 # Only the wanted file has accuracies: the linear network is not trained.
