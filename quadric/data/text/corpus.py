@@ -11,8 +11,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,13 +20,12 @@ from typing import Any
 import torch
 
 from quadric.data.batches import make_generator
-from quadric.data.files import cache_directory, directory
+from quadric.data.files import cache_directory, directory, whole_folder
 from quadric.data.text.lines import TextFile, inspect_pair, read_pairs
 from quadric.data.text.sentences import SentenceWriter, open_sentences
 from quadric.data.text.token_batches import Pairs
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
 from quadric.errors import InputError
-from quadric.support.writing import DISK, naming, sync
 
 VERSION = 1
 """Of the files in the cache."""
@@ -136,43 +133,19 @@ def load(
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
     kept = cache_directory("text") / "text" / key
     if not kept.is_dir():
-        _prepare(kept, files, vocabulary, longest)
+        with whole_folder(kept) as made:
+            _prepare(made, files, vocabulary, longest)
     return _open(kept, files, name, source, target, vocabulary, longest)
 
 
 def _prepare(
-    kept: Path, files: dict[str, tuple[TextFile, TextFile]], vocabulary: int, longest: int
+    made: Path, files: dict[str, tuple[TextFile, TextFile]], vocabulary: int, longest: int
 ) -> None:
-    """Learns pieces and encodes all parts; the directory appears when it is whole."""
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", dir=kept.parent))
-    except OSError as error:
-        raise InputError(
-            f"cannot write to the cache {kept.parent} ({error.strerror}): name another directory "
-            "with the environment variable QUADRIC_CACHE"
-        ) from None
-    try:
-        tokenizer = train_tokenizer(_sample(*files["train"]), vocabulary)
-        with naming(kept, DISK):
-            (made / "tokenizer.model").write_bytes(tokenizer.content)
-            report = {part: _encode(made, part, *files[part], tokenizer, longest) for part in files}
-            (made / "report.json").write_text(json.dumps(report), encoding="utf-8")
-            publish(made, kept)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def publish(made: Path, kept: Path) -> None:
-    """Gives a finished folder its name, once all of it is on the disk."""
-    for place in (*made.iterdir(), made):
-        sync(place)
-    try:
-        made.rename(kept)
-    except OSError:
-        if not kept.is_dir():
-            raise
-    sync(kept.parent)
+    """Learns pieces and encodes all parts."""
+    tokenizer = train_tokenizer(_sample(*files["train"]), vocabulary)
+    (made / "tokenizer.model").write_bytes(tokenizer.content)
+    report = {part: _encode(made, part, *files[part], tokenizer, longest) for part in files}
+    (made / "report.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 def _sample(source: TextFile, target: TextFile) -> Iterator[str]:

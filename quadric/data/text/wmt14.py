@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from quadric.data.files import cache_directory, download
-from quadric.data.text.corpus import publish
+from quadric.data.files import cache_directory, download, whole_folder
 from quadric.errors import InputError
-from quadric.support.writing import DISK, naming
 
 LANGUAGES = ("en", "de")
 
@@ -71,18 +67,11 @@ ARCHIVES = (
 def fetch(progress: bool = True) -> Path:
     """Downloads the archives and writes `train`, `val` and `test` files, once."""
     kept = cache_directory("WMT14") / "wmt14"
-    if kept.is_dir():
-        return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix="wmt14.", dir=kept.parent))
-    try:
-        with naming(kept, DISK):
+    if not kept.is_dir():
+        with whole_folder(kept) as made:
             for archive in ARCHIVES:
                 path = download(archive.url, f"sha256:{archive.sha256}", "WMT14", progress)
                 _unpack(archive, path, made)
-            publish(made, kept)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
     return kept
 
 
