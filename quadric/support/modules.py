@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from quadric.errors import InputError, InputTypeError
 
@@ -78,17 +77,15 @@ def count_parameters(module: nn.Module) -> int:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in arguments or a result, in order."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif isinstance(leaf, (tuple, list)):  # a subclass
-            found += tensors_in(list(leaf))
-        elif isinstance(leaf, Mapping):
-            found += tensors_in(list(leaf.values()))
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors_in(list(vars(leaf).values()))
-    return found
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = list(vars(value).values())
+    elif not isinstance(value, (tuple, list)):
+        return []
+    return [tensor for inner in value for tensor in tensors_in(inner)]
 
 
 def random_state_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:

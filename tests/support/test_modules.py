@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,3 +144,17 @@ def test_a_model_is_restored_even_after_an_error() -> None:
     assert model[0].num_batches_tracked == 0
     assert not model[0].running_mean.any()
     assert [m.training for m in model.modules()] == [flag for _, _, flag in before[0]]
+
+
+PRIVATE = {
+    "torch.utils._pytree": ("tree_map", "tree_map_only"),
+    "torch.utils._python_dispatch": ("TorchDispatchMode",),
+}
+
+
+@pytest.mark.parametrize("module", PRIVATE)
+def test_torchs_private_names_are_still_there(module: str) -> None:
+    """The canary: where it fails, share, counting and exporting need another way."""
+    missing = [n for n in PRIVATE[module] if not hasattr(importlib.import_module(module), n)]
+    assert not missing
+    assert hasattr(torch.empty(0).untyped_storage(), "_cdata")
