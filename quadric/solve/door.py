@@ -203,7 +203,7 @@ def _written(
         reason=path.reason,
         seconds=last.seconds if last else 0.0,
         effective_parameters=path.effective,
-        decay=path.decay,
+        decay=float(path.decay.mean()),
         solver=choice.solver,
         why=choice.reason,
         history=path.history,

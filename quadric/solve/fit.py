@@ -29,8 +29,8 @@ class LeastSquaresFit:
         seconds: the time that it took.
         effective_parameters: the number that the data determine; None where that was not
             measured (`regularization=None` with terms).
-        decay: the weight decay of the last step, as a multiple of the squared residuals' sum in
-            units of the targets' spread.
+        decay: the mean weight decay of the last step, as a multiple of the squared residuals' sum
+            in units of the targets' spread.
         solver: "normal", "residual" or "products".
         why: why that solver.
         term_losses: the mean squared residual of each term; empty for data.
@@ -89,13 +89,14 @@ class Bars:
     ) -> None:
         self.problem, self.u, self.system, self.decay = problem, path.u, path.system, path.decay
         self.convert, self.flat = convert, flat
-        count, effective = problem.count, path.effective
+        effective = path.effective
         for _ in range(_TURNS):
             before = self.decay
-            first = before or 1e-8 * self.system.scale
-            self.decay, effective = evidence(self.system, self.u, count, first)
-            if abs(self.decay - before) <= 0.01 * self.decay:
+            self.decay, effective = evidence(problem, self.system, self.u, before)
+            if bool(((self.decay - before).abs() <= 0.01 * self.decay).all()):
                 break
+        # Without noise nothing is uncertain, but matrices are singular.
+        self.decay = self.decay.clamp_min(1e-14 * self.system.scale)
         self.effective = float(effective or 0)
         with torch.no_grad():
             residuals = problem.residuals(self.u).view(problem.targets.shape).square().sum(0)

@@ -2,8 +2,9 @@
 
 The damping follows Nielsen (1999): each step's gain, measured by what its model promised, says how
 much is added to the diagonal of J'J in the next one. The weight decay follows MacKay (1992), as
-Foresee and Hagan (1997) put it into Levenberg-Marquardt: with gamma well-determined unknowns the
-decay is gamma / |u|^2 times the variance of the noise, |r|^2 / (N - gamma).
+Foresee and Hagan (1997) put it into Levenberg-Marquardt, with a decay for each parameter tensor: if
+gamma of its unknowns u are determined by the data, it is gamma / |u|^2 times the variance of the
+noise, |r|^2 / (N - all gamma).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from quadric.solve.problems import Problem
@@ -20,7 +22,7 @@ from quadric.solve.systems import System
 
 FIRST_DAMPING = 1e-3
 LARGEST_DAMPING = 1e24
-FIRST_DECAY = 1e-3
+FIRST_DECAY = 1.0
 DECAY_EVERY = 5
 WINDOW = 30
 EXACT = 1e-28
@@ -66,7 +68,7 @@ class Path:
     Attributes:
         u: the unknowns that are kept.
         system: the problem made linear there.
-        decay: the weight decay there.
+        decay: the weight decay of each unknown there.
         effective: how many unknowns the data determine there.
         best: what `u` reached: the loss, or the validation loss.
         reason: why it stopped.
@@ -75,7 +77,7 @@ class Path:
 
     u: Tensor
     system: System
-    decay: float
+    decay: Tensor
     effective: float | None = None
     best: float = math.inf
     reason: str = ""
@@ -93,7 +95,8 @@ def minimize(
 ) -> Path:
     """Fits from a start; Ctrl-C ends it as any other reason does."""
     begin = time.perf_counter()
-    path = Path(start, make(problem, start), settings.decay)
+    decay = torch.full_like(start, settings.decay)
+    path = Path(start, make(problem, start), decay)
     run = _Run(problem, make, settings, path)
     try:
         while not path.reason:
@@ -131,23 +134,23 @@ class _Run:
         self.problem, self.make, self.settings, self.path = problem, make, settings, path
         self.u, self.system = path.u, path.system
         self.damping, self.growth = FIRST_DAMPING * self.system.scale, 2.0
-        self.decay, self.effective = settings.decay, None
+        self.decay: Tensor = path.decay
+        self.effective: float | None = None
         if settings.evidence:
-            self.decay = FIRST_DECAY * self.system.loss / problem.count
+            self.decay = self.decay + FIRST_DECAY * self.system.loss / problem.count
         self.accepted, self.waited = 0, 0
         self.losses: list[float] = []
 
     def step(self) -> None:
         """Tries one step."""
-        u, system, shift = self.u, self.system, self.decay + self.damping
-        pull = self.decay * u
-        d = system.step(shift, pull) if shift > 0 else None
+        u, system, pull = self.u, self.system, self.decay * self.u
+        d = system.step(self.decay + self.damping, pull)
         if d is None:
             self._refuse()
             return
         trial = u + d
         loss = self.problem.loss(trial)
-        gained = system.loss - loss + self.decay * float(u @ u - trial @ trial)
+        gained = system.loss - loss + float(self.decay @ (u * u - trial * trial))
         promised = self.damping * float(d @ d) - float((system.gradient + pull) @ d)
         if not (gained > 0 and promised > 0):
             self._refuse()
@@ -157,9 +160,7 @@ class _Run:
         self.growth = 2.0
         self.accepted += 1
         if self.settings.evidence and self.accepted % DECAY_EVERY == 0:
-            self.decay, self.effective = evidence(
-                self.system, self.u, self.problem.count, self.decay
-            )
+            self.decay, self.effective = evidence(self.problem, self.system, self.u, self.decay)
 
     def _refuse(self) -> None:
         self.damping = max(self.damping, 1e-16 * self.system.scale) * self.growth
@@ -192,10 +193,16 @@ class _Run:
         return ""
 
 
-def evidence(system: System, u: Tensor, count: int, decay: float) -> tuple[float, float]:
+def evidence(problem: Problem, system: System, u: Tensor, decay: Tensor) -> tuple[Tensor, float]:
     """The weight decay that makes the data most probable, and the effective parameters."""
-    effective = min(system.effective(decay), count) if decay > 0 else float(min(len(u), count))
-    free, size = count - effective, float(u @ u)
-    if free < 0.5 or size == 0:
+    determined = system.determined(decay.clamp_min(1e-14 * system.scale)).clamp(0, 1)
+    effective = float(determined.sum())
+    free = problem.count - effective
+    if free < 0.5:
         return decay, effective
-    return effective / size * system.loss / free, effective
+    noise, result = system.loss / free, decay.clone()
+    for a, b, _ in problem.unknowns.parts.values():
+        size = float(u[a:b] @ u[a:b])
+        if size > 0:
+            result[a:b] = float(determined[a:b].sum()) / size * noise
+    return result, effective

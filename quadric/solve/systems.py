@@ -1,4 +1,4 @@
-"""The linear system of a step: minimize |r + J d|^2 + shift |d|^2 + 2 pull'd.
+"""The linear system of a step: minimize |r + J d|^2 + sum shift d^2 + 2 pull'd.
 
 Three ways. `NormalSystem` builds J'J (P x P). `ResidualSystem` builds J J' (N x N), for fewer
 residuals than unknowns. `ProductSystem` builds nothing: conjugate gradients on products with J.
@@ -34,15 +34,15 @@ class System:
     def __init__(self, problem: Problem, u: Tensor) -> None:
         raise NotImplementedError
 
-    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+    def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
         """The minimum d, or None where rounding leaves no positive matrix."""
         raise NotImplementedError
 
-    def effective(self, decay: float) -> float:
-        """tr(J'J (J'J + decay)^-1): how many unknowns the data determine."""
+    def determined(self, decay: Tensor) -> Tensor:
+        """The diagonal of J'J (J'J + decay)^-1: how far the data determine each unknown, 0 to 1."""
         raise NotImplementedError
 
-    def spread(self, rows: Tensor, decay: float) -> Tensor:
+    def spread(self, rows: Tensor, decay: Tensor) -> Tensor:
         """j'(J'J + decay)^-1 j for each row j."""
         raise NotImplementedError
 
@@ -63,25 +63,25 @@ class NormalSystem(System):
             self.loss += float(r @ r)
         self.scale = float(self.matrix.diagonal().max())
 
-    def _factor(self, shift: float) -> Tensor | None:
+    def _factor(self, shift: Tensor) -> Tensor | None:
         matrix = self.matrix.clone()
         matrix.diagonal().add_(shift)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         return None if int(failed) else factor
 
-    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+    def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
         factor = self._factor(shift)
         if factor is None:
             return None
         return -torch.cholesky_solve((self.gradient + pull).unsqueeze(1), factor).squeeze(1)
 
-    def effective(self, decay: float) -> float:
+    def determined(self, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
         if factor is None:
-            return float(len(self.gradient))
-        return len(self.gradient) - decay * float(torch.cholesky_inverse(factor).trace())
+            return torch.ones_like(self.gradient)
+        return 1 - decay * torch.cholesky_inverse(factor).diagonal()
 
-    def spread(self, rows: Tensor, decay: float) -> Tensor:
+    def spread(self, rows: Tensor, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
         if factor is None:
             raise _no_error_bars()
@@ -95,37 +95,38 @@ class ResidualSystem(System):
         parts = [(r, rows.clone()) for r, rows in problem.blocks(u)]
         self.r = torch.cat([r for r, _ in parts])
         self.rows = torch.cat([rows for _, rows in parts])
-        self.matrix = self.rows @ self.rows.T
         self.gradient = self.rows.T @ self.r
         self.loss = float(self.r @ self.r)
         self.scale = float(self.rows.square().sum(0).max())
 
-    def _factor(self, shift: float) -> Tensor | None:
-        matrix = self.matrix.clone()
-        matrix.diagonal().add_(shift)
+    def _factor(self, shift: Tensor) -> Tensor | None:
+        """The Cholesky factor of 1 + J shift^-1 J'."""
+        matrix = (self.rows / shift) @ self.rows.T
+        matrix.diagonal().add_(1)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         return None if int(failed) else factor
 
-    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+    def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
         factor = self._factor(shift)
         if factor is None:
             return None
         apart = -pull / shift
         right = (self.r + self.rows @ apart).unsqueeze(1)
-        return apart - self.rows.T @ torch.cholesky_solve(right, factor).squeeze(1)
+        return apart - self.rows.T @ torch.cholesky_solve(right, factor).squeeze(1) / shift
 
-    def effective(self, decay: float) -> float:
+    def determined(self, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
         if factor is None:
-            return float(len(self.r))
-        return len(self.r) - decay * float(torch.cholesky_inverse(factor).trace())
+            return torch.ones_like(self.gradient)
+        return torch.linalg.solve_triangular(factor, self.rows, upper=False).square().sum(0) / decay
 
-    def spread(self, rows: Tensor, decay: float) -> Tensor:
+    def spread(self, rows: Tensor, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
         if factor is None:
             raise _no_error_bars()
-        seen = torch.linalg.solve_triangular(factor, self.rows @ rows.T, upper=False)
-        return (rows.square().sum(1) - seen.square().sum(0)).clamp_min(0) / decay
+        own = rows / decay
+        seen = torch.linalg.solve_triangular(factor, self.rows @ own.T, upper=False)
+        return ((rows * own).sum(1) - seen.square().sum(0)).clamp_min(0)
 
 
 class ProductSystem(System):
@@ -150,7 +151,7 @@ class ProductSystem(System):
         out: Tensor = self._back(jvp(self.problem.residuals, (self.u,), (d,))[1])[0]
         return out
 
-    def _solve(self, shift: float, right: Tensor) -> Tensor:
+    def _solve(self, shift: Tensor, right: Tensor) -> Tensor:
         x, left = torch.zeros_like(right), right.clone()
         direction, size = left.clone(), float(left @ left)
         end = self.tolerance**2 * size
@@ -164,15 +165,15 @@ class ProductSystem(System):
             direction = left + size / before * direction
         return x
 
-    def step(self, shift: float, pull: Tensor) -> Tensor | None:
+    def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
         return self._solve(shift, -(self.gradient + pull))
 
-    def effective(self, decay: float) -> float:
-        # Hutchinson: the mean of z'Az over random signs is the trace of A.
+    def determined(self, decay: Tensor) -> Tensor:
+        # Hutchinson: the mean of z Az over random signs z is the diagonal of A.
         probe = self._probe()
-        return len(self.u) - decay * float(probe @ self._solve(decay, probe))
+        return 1 - decay * probe * self._solve(decay, probe)
 
-    def spread(self, rows: Tensor, decay: float) -> Tensor:
+    def spread(self, rows: Tensor, decay: Tensor) -> Tensor:
         return torch.stack([row @ self._solve(decay, row) for row in rows])
 
 
