@@ -14,7 +14,7 @@ from quadric.solve.choice import Choice, choose_solver
 from quadric.solve.fit import Bars, LeastSquaresFit
 from quadric.solve.jacobian import outputs_of
 from quadric.solve.levenberg import Path, Progress, Settings, minimize
-from quadric.solve.problems import Problem
+from quadric.solve.problems import Problem, RowProblem
 from quadric.solve.rows import RowDoor, as_rows
 from quadric.solve.starts import ridge
 from quadric.solve.systems import NormalSystem, ProductSystem, ResidualSystem, System
@@ -119,7 +119,7 @@ def _fit_rows(
         held = _Held(problem, x, y)
         validate = held.loss
     choice = _chosen(solver, problem)
-    path, start = _minimized(problem, choice, settings, validate, callback, door.unit)
+    path, start = _minimized(problem, door.start(), choice, settings, validate, callback, door.unit)
     fit = _written(unknowns, problem, path, choice, start, door.unit)
     bars = (
         Bars(problem, path, door.converted, door.flat, None if held is None else held.noise(path.u))
@@ -129,17 +129,24 @@ def _fit_rows(
     fit._bars = bars
     if fit.effective_parameters is None and bars is not None:
         fit.effective_parameters = bars.effective
-    x = problem.inputs
-    if x.dim() == 2 and x.shape[1] < min(len(x), 500):
-        factor = problem.factors * problem.unit
-        line = ridge(x.double(), problem.targets)[2]
-        own = float(problem.residuals(path.u).square().mean()) * door.unit**2
-        if own >= line and bool((factor == 1).all()) and line > 0:
-            fit.notes.append(
-                f"no better than a linear fit (mean square {line:.3g}, the network {own:.3g}): "
-                "start again from another seed, or from ridge_start_"
-            )
+    if sample_weight is None:
+        fit.notes += _beside_a_line(problem, path.u)
     return fit
+
+
+def _beside_a_line(problem: RowProblem, u: Tensor) -> list[str]:
+    """A note if a linear fit is as good."""
+    x = problem.inputs
+    if x.dim() != 2 or not x.shape[1] < min(len(x), 500):
+        return []
+    line = ridge(x.double(), problem.targets)[2]
+    own = problem.loss(u) / problem.count * problem.unit * problem.unit
+    if own < line or line == 0:
+        return []
+    return [
+        f"no better than a linear fit (mean square {line:.3g}, the network {own:.3g}): start "
+        "again from another seed, or from ridge_start_"
+    ]
 
 
 def _fit_terms(
@@ -154,7 +161,7 @@ def _fit_terms(
     unknowns = Unknowns(model)
     problem = TermProblem(unknowns, terms)
     choice = _chosen(solver, problem)
-    path, start = _minimized(problem, choice, settings, None, callback, 1.0)
+    path, start = _minimized(problem, unknowns.start(), choice, settings, None, callback, 1.0)
     fit = _written(unknowns, problem, path, choice, start, 1.0)
     fit.term_losses = problem.means(unknowns.start())
     return fit
@@ -170,24 +177,25 @@ def _chosen(solver: str, problem: Problem) -> Choice:
 
 def _minimized(
     problem: Problem,
+    start: Tensor,
     choice: Choice,
     settings: Settings,
     validate: Callable[[Tensor], float] | None,
     callback: Callable[[Progress], object] | None,
     unit: float,
 ) -> tuple[Path, float]:
-    """Runs the fit from where the model is; the loss at the start beside it."""
-    start = problem.unknowns.start() / problem.units
-    first = problem.loss(start)
+    """Runs the fit from a start; the loss where the model is beside it."""
+    given = problem.unknowns.start() / problem.units
+    first = problem.loss(given)
     if not math.isfinite(first):
         with torch.no_grad():
-            bad = int((~problem.residuals(start).isfinite()).sum())
+            bad = int((~problem.residuals(given).isfinite()).sum())
         raise InputError(
             f"all residuals must be finite at the start, got {bad} of {problem.count} that are "
             "not: look for divisions by zero, logarithms and roots at the points"
         )
     make = _SYSTEMS["products" if choice.solver == "adam" else choice.solver]
-    return minimize(problem, start, make, settings, validate, callback, unit), first
+    return minimize(problem, start / problem.units, make, settings, validate, callback, unit), first
 
 
 def _written(
@@ -198,7 +206,7 @@ def _written(
     rounded = problem.loss(unknowns.write(path.u * problem.units) / problem.units)
     last = path.history[-1] if path.history else None
     fit = LeastSquaresFit(
-        loss=rounded / problem.count * unit**2,
+        loss=rounded / problem.count * unit * unit,
         steps=len(path.history),
         reason=path.reason,
         seconds=last.seconds if last else 0.0,
@@ -211,7 +219,7 @@ def _written(
     if rounded > 1.01 * exact:
         fit.notes.append(
             "rounding to the model's own dtype raised the loss from "
-            f"{exact / problem.count * unit**2:.3g} to {fit.loss:.3g}: use model.double()"
+            f"{exact / problem.count * unit * unit:.3g} to {fit.loss:.3g}: use model.double()"
         )
     if choice.solver == "adam":
         fit.notes.append(f"Adam on minibatches is probably faster here ({choice.reason})")
@@ -223,7 +231,7 @@ def _written(
 class _Held:
     """Validation rows."""
 
-    def __init__(self, problem: Any, x: Tensor, y: Tensor) -> None:
+    def __init__(self, problem: RowProblem, x: Tensor, y: Tensor) -> None:
         self.problem, self.x, self.y = problem, x, y
 
     def _squares(self, u: Tensor) -> Tensor:
@@ -232,7 +240,7 @@ class _Held:
         return ((outputs - self.y) / problem.unit).square()
 
     def loss(self, u: Tensor) -> float:
-        value = float(self._squares(u).mean()) * self.problem.unit**2
+        value = float(self._squares(u).mean()) * self.problem.unit * self.problem.unit
         return value if math.isfinite(value) else math.inf
 
     def noise(self, u: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def minimize(
                 Progress(
                     len(path.history) + 1,
                     time.perf_counter() - begin,
-                    run.system.loss / problem.count * unit**2,
+                    run.system.loss / problem.count * unit * unit,
                     validation,
                     run.damping / max(run.system.scale, 1e-300),
                     run.effective,
@@ -137,7 +137,7 @@ class _Run:
         self.decay: Tensor = path.decay
         self.effective: float | None = None
         if settings.evidence:
-            self.decay = self.decay + FIRST_DECAY * self.system.loss / problem.count
+            self.decay = self.decay + FIRST_DECAY * min(self.system.loss / problem.count, 1.0)
         self.accepted, self.waited = 0, 0
         self.losses: list[float] = []
 

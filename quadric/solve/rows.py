@@ -18,10 +18,15 @@ from quadric.solve.jacobian import (
     steps_of,
 )
 from quadric.solve.problems import RowProblem
+from quadric.solve.starts import ridge
 from quadric.solve.unknowns import Unknowns
 from quadric.support.modules import random_state_kept
 
 _RANGE = 1e6
+_CHANGING = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+)
 
 
 def as_rows(values: Any, name: str, device: torch.device) -> Tensor:
@@ -60,6 +65,12 @@ class RowDoor:
 
     def __init__(self, model: nn.Module, inputs: Any, targets: Any, weight: Any) -> None:
         self.unknowns = unknowns = Unknowns(model)
+        for name, module in unknowns.copy.named_modules():
+            if module.training and isinstance(module, _CHANGING):
+                raise InputError(
+                    "the model must give a row the same outputs each time and beside any others, "
+                    f"got {type(module).__name__} {name!r} in training mode: call model.eval()"
+                )
         x = as_rows(inputs, "inputs", unknowns.device)
         if not len(x):
             raise InputError("inputs must have at least one row, got none: give data")
@@ -84,6 +95,11 @@ class RowDoor:
         mean = (y * w.unsqueeze(1)).sum() / (w.sum() * y.shape[1])
         spread = float(((y - mean) / size).square().mul(w.unsqueeze(1)).mean().sqrt()) * size
         self.unit = spread if spread > 1e-12 * size else size
+        if not 1e-140 < self.unit < 1e140:
+            raise InputError(
+                f"the spread of targets must lie within 1e-140 and 1e140, got {self.unit:.1e}: "
+                "scale them"
+            )
         units = self._units(x, float(mean))
         self.problem = RowProblem(unknowns, self.steps, (x, y, w), self.unit, units)
 
@@ -112,6 +128,25 @@ class RowDoor:
             )
         return y.reshape(len(x), outputs)
 
+    def start(self) -> Tensor:
+        """Where the fit starts: the network, its last layer solved if it is worse than the mean."""
+        start, problem = self.unknowns.start(), self.problem
+        loss, head = problem.loss(start / problem.units), self.steps[-1] if self.steps else None
+        if loss <= problem.count or not isinstance(head, Linear) or head.blocks is not None:
+            return start
+        parts = self.unknowns.parts
+        if not {head.weight, head.bias} <= set(parts):
+            return start
+        parameters = self.unknowns.split(start)
+        features = outputs_of(self.steps[:-1], parameters, problem.inputs)
+        weight, bias, _ = ridge(features, problem.targets / problem.unit)
+        solved = start.clone()
+        for name, value in ((head.weight, weight), (head.bias, bias)):
+            a, b, _ = parts[name]
+            solved[a:b] = value.flatten() * problem.unit
+        better = problem.loss(solved / problem.units) < loss or not math.isfinite(loss)
+        return solved if better else start
+
     def _checked_outputs(self, x: Tensor) -> int:
         parameters = self.unknowns.split(self.unknowns.start())
         few = x[:5]
@@ -122,7 +157,7 @@ class RowDoor:
             if float((torch.cat(alone) - first).abs().max()) > 1e-6 * scale:
                 raise InputError(
                     "the model must give each row the same outputs alone and together, each time, "
-                    "got outputs that change (BatchNorm in training mode? dropout?): call "
+                    "got outputs that change (something random? a mean over rows?): call "
                     "model.eval() first"
                 )
         if not bool(first.isfinite().all()):
