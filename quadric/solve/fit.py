@@ -110,6 +110,10 @@ class Bars:
         """As `LeastSquaresFit.std` says."""
         problem = self.problem
         x = self.convert(inputs)
+        if not len(x):
+            return (
+                self.u.new_empty(0) if self.flat else self.u.new_empty(0, problem.targets.shape[1])
+            )
         outputs = problem.targets.shape[1]
         rows = problem.rows_at_once(outputs)
         parts = []
@@ -118,6 +122,6 @@ class Bars:
             jacobian(problem.steps, problem.unknowns, self.u * problem.units, piece, into)
             found = into.view(-1, len(self.u)) * (problem.units / problem.unit)
             parts.append(self.system.spread(found, self.decay).view(-1, outputs))
-        spread = torch.cat(parts) if parts else self.u.new_empty(0, outputs)
+        spread = torch.cat(parts)
         std = (self.noise * (spread + float(noise))).sqrt() * problem.unit
         return std.squeeze(1) if self.flat else std

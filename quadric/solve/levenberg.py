@@ -22,7 +22,7 @@ from quadric.solve.systems import System
 
 FIRST_DAMPING = 1e-3
 LARGEST_DAMPING = 1e24
-FIRST_DECAY = 1.0
+FIRST_DECAY = 0.01
 DECAY_EVERY = 5
 WINDOW = 30
 EXACT = 1e-28

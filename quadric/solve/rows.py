@@ -23,6 +23,8 @@ from quadric.solve.unknowns import Unknowns
 from quadric.support.modules import random_state_kept
 
 _RANGE = 1e6
+# A network that starts with this multiple of the targets' variance is not made for their scale.
+_FAR = 4.0
 _CHANGING = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
@@ -129,10 +131,10 @@ class RowDoor:
         return y.reshape(len(x), outputs)
 
     def start(self) -> Tensor:
-        """Where the fit starts: the network, its last layer solved if it is worse than the mean."""
+        """Where the fit starts: the network, its last layer solved if it is far off in scale."""
         start, problem = self.unknowns.start(), self.problem
         loss, head = problem.loss(start / problem.units), self.steps[-1] if self.steps else None
-        if loss <= problem.count or not isinstance(head, Linear) or head.blocks is not None:
+        if loss <= _FAR * problem.count or not isinstance(head, Linear) or head.blocks is not None:
             return start
         parts = self.unknowns.parts
         if not {head.weight, head.bias} <= set(parts):
