@@ -106,11 +106,11 @@ class Product:
         x, factor, gate, leaf = kept
         (slope,) = torch.autograd.grad(gate, leaf, torch.ones_like(leaf), retain_graph=True)
         sides = (g * gate.detach().unsqueeze(1), g * (factor * slope).unsqueeze(1))
-        back = None
-        for (weight, bias), side in zip(self.names, sides, strict=True):
-            own = _map_back(parameters, weight, bias, x, side, rows, wanted)
-            back = own if back is None else back + own
-        return back
+        backs = [
+            _map_back(parameters, weight, bias, x, side, rows, wanted)
+            for (weight, bias), side in zip(self.names, sides, strict=True)
+        ]
+        return backs[0] + backs[1] if wanted else None
 
 
 class AnyModule:
@@ -134,18 +134,18 @@ class AnyModule:
         own = {name: parameters[full] for name, full in self.names.items()}
         trained = {name: own.pop(name) for name, full in self.names.items() if full in rows}
 
-        def one_row(x: Tensor, seeds: Tensor) -> tuple[Tensors, Tensor | None]:
-            if wanted:
-                _, back = vjp(lambda p, x: self._call({**own, **p}, x), trained, x)
-                result: tuple[Tensors, Tensor] = vmap(back)(seeds)
-                return result
-            _, back = vjp(lambda p: self._call({**own, **p}, x), trained)
-            return vmap(back)(seeds)[0], None
+        def by_parameters(x: Tensor, seeds: Tensor) -> Any:
+            back = vjp(lambda p: self._call({**own, **p}, x), trained)[1]
+            return vmap(back)(seeds)[0]
+
+        def by_both(x: Tensor, seeds: Tensor) -> Any:
+            back = vjp(lambda p, x: self._call({**own, **p}, x), trained, x)[1]
+            return vmap(back)(seeds)
 
         if wanted:
-            found, back = vmap(one_row)(kept, g)
+            found, back = vmap(by_both)(kept, g)
         else:
-            found, back = vmap(lambda x, seeds: one_row(x, seeds)[0])(kept, g), None
+            found, back = vmap(by_parameters)(kept, g), None
         for name, gradient in found.items():
             rows[self.names[name]].copy_(gradient)
         return back
@@ -153,7 +153,7 @@ class AnyModule:
 
 def _map_back(
     parameters: Tensors, weight: str, bias: str, x: Tensor, g: Tensor, rows: Rows, wanted: bool
-) -> Tensor | None:
+) -> Any:
     """The derivatives of z = Wx + b, given those by z."""
     if weight in rows:
         torch.mul(g.unsqueeze(-1), x[:, None, None, :], out=rows[weight])

@@ -198,10 +198,13 @@ class RowDoor:
                         units[a:b] = _power(size).expand(shape).flatten()
         head = steps[-1] if steps else None
         if isinstance(head, Linear) and head.blocks is None:
-            for name, size in ((head.weight, self.unit), (head.bias, math.hypot(self.unit, mean))):
+            for name, height in (
+                (head.weight, self.unit),
+                (head.bias, math.hypot(self.unit, mean)),
+            ):
                 if name in parts:
                     a, b, _ = parts[name]
-                    units[a:b] *= 2.0 ** round(math.log2(size))
+                    units[a:b] *= 2.0 ** round(math.log2(height))
         return units
 
 

@@ -7,6 +7,7 @@ residuals than unknowns. `ProductSystem` builds nothing: conjugate gradients on 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,7 +137,8 @@ class ProductSystem(System):
 
     def __init__(self, problem: Problem, u: Tensor) -> None:
         self.problem, self.u = problem, u
-        r, self._back = vjp(problem.residuals, u)
+        pair: Any = vjp(problem.residuals, u)
+        r, self._back = pair
         self.gradient, self.loss = self._back(r)[0], float(r @ r)
         self.generator = torch.Generator().manual_seed(0)
         probe = self._probe()

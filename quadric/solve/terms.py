@@ -100,8 +100,8 @@ class TermProblem(Problem):
             seeds = torch.eye(size, dtype=u.dtype, device=u.device)
 
             def rows(x: Tensor, i: int = i, seeds: Tensor = seeds) -> tuple[Tensor, Tensor]:
-                r, back = vjp(lambda u: self._one(i, u, x), u)
-                return r, vmap(back)(seeds)[0]
+                pair: Any = vjp(lambda u: self._one(i, u, x), u)
+                return pair[0], vmap(pair[1])(seeds)[0]
 
             for x in self._pieces(i):
                 r, found = vmap(rows)(x)
