@@ -15,7 +15,13 @@ from quadric.conversion.report import Skipped
 from quadric.conversion.targets import Target, keeps_weights, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import Neuron, QuadraticLayer, check_size, get_neuron
-from quadric.support.modules import check_initialized, tensors_in, unfused, unwrapped
+from quadric.support.modules import (
+    check_initialized,
+    storage_of,
+    tensors_in,
+    unfused,
+    unwrapped,
+)
 
 Selection = str | Sequence[str] | Callable[[str, nn.Module], bool]
 Rank = int | Mapping[str, int] | Callable[..., int | None]
@@ -278,7 +284,7 @@ def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Tr
     handles = [target.module.register_forward_hook(watch) for target in targets]
     try:
         with unfused():
-            result = {_storage(t) for t in tensors_in(run())}
+            result = {storage_of(t) for t in tensors_in(run())}
     finally:
         for handle in handles:
             handle.remove()
@@ -290,19 +296,15 @@ def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Tr
     return Trace(
         order=[*(by_id[key] for key in inputs), *uncalled],
         uncalled={id(target.module) for target in uncalled},
-        makes_output={k for k, made in outputs.items() if any(_storage(t) in result for t in made)},
+        makes_output={
+            k for k, made in outputs.items() if any(storage_of(t) in result for t in made)
+        },
         shortcuts={
             key
             for key, k in kernels.items()
             if k and max(k) == 1 and any(id(t) in larger for t in inputs[key])
         },
     )
-
-
-def _storage(tensor: Tensor) -> Any:
-    if tensor.is_meta:  # no addresses there: views share the storage object
-        return tensor.untyped_storage()._cdata
-    return tensor.untyped_storage().data_ptr() or id(tensor)
 
 
 def is_shortcut(target: Target) -> bool:

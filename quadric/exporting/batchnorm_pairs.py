@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.conversion.targets import Target, run_examples
 from quadric.layers import QuadraticLayer
-from quadric.support.modules import tensors_in
+from quadric.support.modules import storage_of, tensors_in
 
 LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
 """Whose outputs are followed; their subclasses, too."""
@@ -86,13 +86,9 @@ class _Readers(TorchDispatchMode):
 
     def note(self, tensor: Tensor, reader: nn.Module | None) -> None:
         """Notes that a module reads a tensor."""
-        output = self.outputs.get(_storage(tensor))
+        output = self.outputs.get(storage_of(tensor))
         if output is not None and reader is not output.layer:
             output.readers.append(reader)
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _watched(
@@ -107,7 +103,7 @@ def _watched(
         calls[id(module)] += 1
         first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
         if isinstance(module, _BatchNorm) and first is not None and len(inputs) == 1:
-            output = noted.outputs.get(_storage(first))
+            output = noted.outputs.get(storage_of(first))
             if output is not None and output.value is first:
                 before[id(module)] = output
         noted.reader.append(module)
@@ -116,7 +112,7 @@ def _watched(
         noted.reader.pop()
         if isinstance(module, LAYERS) and isinstance(output, Tensor):
             # Kept alive, so that no other tensor gets its storage.
-            noted.outputs[_storage(output)] = _Output(module, output)
+            noted.outputs[storage_of(output)] = _Output(module, output)
 
     handles: list[Any] = []
     for target in targets.values():

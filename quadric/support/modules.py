@@ -88,6 +88,11 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [tensor for inner in value for tensor in tensors_in(inner)]
 
 
+def storage_of(tensor: Tensor) -> int:
+    """What views of one tensor have in common; on the meta device there are no addresses."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def random_state_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """A context after which the random state of the CPU and of the model's GPUs is as before."""
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
