@@ -129,12 +129,14 @@ def layer_macs(
     n, outputs, groups = layer.num_inputs, layer.num_outputs, linear_op.groups
     positions = output.numel() // outputs
     elements = linear_op.prepare(input).numel()
-    linear = positions * outputs * n
-    quadratic = rule.num_macs(n, outputs, groups, positions, elements) - linear
+    total = rule.num_macs(n, outputs, groups, positions, elements)
     if isinstance(layer, NeuronConvTranspose):
         # Each input value meets each tap once; the stride leaves holes in the output.
-        linear = input.numel() // layer.in_channels * outputs * n
-    return linear + quadratic, quadratic
+        taken = input.numel() // layer.in_channels
+        filters = [p for p in layer.parameters() if p.dim() == len(layer.kernel_size) + 2]
+        total += (taken - positions) * sum(weight.numel() for weight in filters)
+        positions = taken
+    return total, total - positions * outputs * n
 
 
 class _Counter(TorchDispatchMode):

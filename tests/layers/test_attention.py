@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention, neurons
-from tests.nn.test_memory import saved_storages
+from tests.layers.test_memory import saved_storages
 
 E, H, N, L, S = 12, 4, 3, 5, 7
 CAN_BE_LINEAR = sorted(name for name, row in neurons().items() if row.can_be_linear)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import quadric
 from quadric import layers
 from quadric.layers import Neuron, neurons
 from quadric.layers.table import HEADER, neuron_facts, neuron_table
+from tests.conftest import assert_close
+from tests.layers.cases import Geometry, each_geometry
 
 NAMES = [
     "linear",
@@ -50,11 +54,6 @@ def test_the_neurons() -> None:
         assert row.macs
 
 
-def test_changing_the_dict_does_not_change_the_registry() -> None:
-    neurons().clear()
-    assert sorted(neurons()) == sorted(NAMES)
-
-
 def test_ranks_and_starts() -> None:
     ranks = {name: row.default_rank for name, row in neurons().items() if row.has_rank}
     assert ranks == {"eigen": 9, "symmetric": 9, "lowrank": 2, "shared": 8, "cross": 4}
@@ -82,104 +81,84 @@ def test_unknown_names_list_the_known() -> None:
 # ------------------------------------------------------------------------------------------------
 
 
+FILE = Path(__file__).parents[1] / "data_files" / "own_parts" / "my_neurons.py"
+
+
 @pytest.fixture
-def gated() -> Iterator[type[Neuron]]:
-    """z + a z^2 scaled: a neuron that the library does not know, with an option."""
-
-    @layers.register(
-        "gated",
-        paper="a test",
-        formula="z + s a z^2, z = w'x + b",
-        params="n + 1",
-        macs="n + 3",
-        note="made up",
-    )
-    @dataclass(frozen=True)
-    class Gated(Neuron):
-        scale: float = 2.0
-        quadratic = ("gate",)
-
-        def shapes(self, layer: Any, bias: bool) -> dict[str, tuple[int, ...]]:
-            return super().shapes(layer, bias) | {"gate": (layer.num_outputs,)}
-
-        def start_(self, layer: Any, init: str) -> None:
-            nn.init.zeros_(layer.gate)
-
-        def forward(self, layer: Any, input: Tensor) -> Tensor:
-            z = layer.linear_op(input, layer.weight, layer.bias)
-            gate = layer.along_channels(layer.gate)
-            return z + self.scale * gate * z * z
-
-        def num_params(self, n: int, outputs: int, groups: int = 1, bias: bool = False) -> int:
-            return outputs * (n + 1 + bias)
-
-        def num_macs(
-            self,
-            n: int,
-            outputs: int,
-            groups: int = 1,
-            positions: int = 1,
-            inputs: int | None = None,
-        ) -> int:
-            return positions * outputs * (n + 2)
-
-    yield Gated
-    if "gated" in neurons():
-        layers.unregister("gated")
+def bent() -> Iterator[type[Neuron]]:
+    """A neuron that the library does not know, from a file of its own: z + a z^2."""
+    runpy.run_path(str(FILE))
+    yield neurons()["bent"]
+    if "bent" in neurons():
+        layers.unregister("bent")
 
 
-def test_a_registered_neuron_makes_layers(gated: type[Neuron]) -> None:
-    plain = nn.Conv2d(3, 5, 3, padding=1)
-    layer: Any = quadric.make_layer(plain, neuron="gated", scale=3.0)
-    x = torch.randn(2, 3, 4, 4)
-    torch.testing.assert_close(layer(x), plain(x))
-    nn.init.ones_(layer.gate)
-    torch.testing.assert_close(layer(x), plain(x) + 3 * plain(x) ** 2)
-    assert list(layer.quadratic_parameters()) == ["gate"]
-    assert layer.rule == gated(scale=3.0)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="'gated' has no option 'p'; its options are: scale"):
-        quadric.make_layer(plain, neuron="gated", p=3)
+def test_a_neuron_is_one_file_of_less_than_40_lines(bent: type[Neuron]) -> None:
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 40
+    assert {line for line in lines if "import" in line} == {
+        "from dataclasses import dataclass",
+        "from torch import nn",
+        "import quadric",
+    }
+
+
+@each_geometry
+def test_a_new_neuron_makes_layers_of_every_kind(bent: type[Neuron], geometry: Geometry) -> None:
+    plain, x = geometry.make_plain(), geometry.input().requires_grad_()
+    layer: Any = quadric.make_layer(plain, neuron="bent")
+    assert_close(layer(x), plain(x))
+    nn.init.normal_(layer.a)
+    a = layer.a.reshape(-1, *(1,) * (0 if geometry.dim == -1 else plain(x).dim() - 2))
+    truth = plain(x) + a * plain(x) ** 2
+    assert_close(layer(x), truth)
+    inputs, seed = [x, *layer.parameters()], torch.randn_like(truth)
+    got = torch.autograd.grad(layer(x), inputs, seed)
+    for one, other in zip(got, torch.autograd.grad(truth, inputs, seed), strict=True):
+        assert_close(one, other)
     linear, quadratic, _ = layer.responses(x)
-    torch.testing.assert_close(linear + quadratic, layer(x))
+    assert_close(linear + quadratic, truth)
+    report, before = quadric.cost(layer, x.detach()), quadric.cost(plain, x.detach())
+    assert report.params == before.params + geometry.outputs
+    assert report.macs == before.macs + 2 * truth.numel()
+    assert torch.equal(pickle.loads(pickle.dumps(layer.state_dict()))["a"], layer.a)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    assert_close(compiled(x), truth)
 
 
-def test_a_registered_neuron_takes_part_in_all_else(gated: type[Neuron]) -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    before, x = quadric.cost(model, torch.zeros(1, 4)), torch.randn(3, 4)
+def test_a_new_neuron_takes_part_in_all_else(bent: type[Neuron], tmp_path: Path) -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    x = torch.randn(3, 4)
     expected = model(x)
-    report = quadric.convert_(model, neuron="gated", scale=5.0)
-    assert report.names == ["0"]
+    assert quadric.convert_(model, neuron="bent").names == ["0"]
     torch.testing.assert_close(model(x), expected)
-    after = quadric.cost(model, torch.zeros(1, 4))
-    assert after.params == before.params + 6
-    assert after.macs == before.macs + 2 * 6
-    assert after.by_layer()[0].neuron == "gated"
     groups = quadric.param_groups(model, lr=1.0)
-    assert any(p is model[0].gate for g in groups for p in g["params"])
-    assert sum(p.numel() for g in groups for p in g["params"]) == after.params
-    created = quadric.models.create("resnet8", neuron="gated")
-    assert created.conv1.neuron == "gated"
-    assert "gated" in neuron_table()
-    assert any(facts["name"] == "gated" for facts in neuron_facts())
+    assert any(p is model[0].a for group in groups for p in group["params"])
+    nn.init.ones_(model[0].a)
+    quadric.save(model, tmp_path / "model.safetensors")
+    other = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    quadric.load_(other, tmp_path / "model.safetensors")
+    torch.testing.assert_close(other(x), model(x))
+    assert quadric.models.create("resnet8", neuron="bent").conv1.neuron == "bent"
+    assert "bent" in neuron_table()
+    attention = quadric.QuadraticMultiheadAttention(8, 2, neuron="bent")
+    assert attention.q_proj.neuron == "bent"
+    with pytest.raises(ValueError, match="'bent' has no option 'p'; its options are: none"):
+        quadric.make_layer(nn.Linear, 2, 3, neuron="bent", p=3)
+    layers.unregister("bent")
+    with pytest.raises(ValueError, match="got 'bent'"):
+        quadric.make_layer(nn.Linear(2, 3), neuron="bent")
 
 
-def test_unregister(gated: type[Neuron]) -> None:
-    layers.unregister("gated")
-    assert "gated" not in neurons()
-    with pytest.raises(ValueError, match="got 'gated'"):
-        quadric.make_layer(nn.Linear(2, 3), neuron="gated")
+def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(bent: type[Neuron]) -> None:
+    layers.unregister("bent")
 
-
-def test_a_neuron_without_a_cost_formula_is_counted_by_what_runs(gated: type[Neuron]) -> None:
-    layers.unregister("gated")
-
-    @layers.register("gated", paper="a test", formula="?", params="?", macs="?")
+    @layers.register("bent", paper="a test", formula="?", params="?", macs="?")
     @dataclass(frozen=True)
-    class Uncosted(gated):  # type: ignore[valid-type, misc]
-        num_macs = Neuron.num_macs
+    class Uncosted(bent):  # type: ignore[valid-type, misc]
+        per_output = Neuron.per_output
 
-    layer = quadric.make_layer(nn.Linear, 4, 6, neuron="gated")
-    report = quadric.cost(layer, torch.zeros(2, 4))
+    report = quadric.cost(quadric.make_layer(nn.Linear, 4, 6, neuron="bent"), torch.zeros(2, 4))
     assert report.macs == 2 * 24
     assert {entry.operator for entry in report.uncounted} == {"mul", "add"}
 
@@ -226,20 +205,6 @@ def test_markdown_table_has_every_neuron_and_its_printed_cost_where_it_differs()
     for name in printed:  # each with its reason
         number = by_name[name][6].strip("[]")
         assert any(line.startswith(f"[{number}] ") for line in lines)
-
-
-def test_text_table_is_aligned() -> None:
-    lines = neuron_table().splitlines()
-    header, rule, first = lines[:3]
-    assert header.startswith("neuron ")
-    assert set(rule) == {"-", " "}
-    start = header.index("formula")
-    assert first[start:].startswith("w'x + b")
-    assert len(lines) == 2 + len(neurons()) + 2 + neuron_notes()
-
-
-def neuron_notes() -> int:
-    return len({row.note for row in neurons().values() if row.note})
 
 
 # ------------------------------------------------------------------------------------------------

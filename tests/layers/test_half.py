@@ -1,5 +1,4 @@
-"""Half precision in deep networks: nothing overflows that the linear network would not, and what
-does not fit is infinite only where a part of it does not fit."""
+"""Half precision: squares accumulate in float32, and infinity comes only where it must."""
 
 from __future__ import annotations
 
@@ -8,12 +7,125 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import quadric
+from quadric import functional as QF
 from tests import reference
+
+each_half = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+def test_layers_of_two_dtypes_meet_under_autocast() -> None:
+    model = nn.Sequential(quadric.QuadraticLinear(4, 8), nn.ReLU(True), nn.Linear(8, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(torch.randn(3, 4))
+    assert out.dtype == torch.bfloat16
+
+
+# ------------------------------------------------------------------------------------------------
+# What fits
+# ------------------------------------------------------------------------------------------------
+
+
+def one_neuron(features: list[float], eigenvalues: list[float], linear: float = 0.0) -> Tensor:
+    """y of one fp16 neuron with given features, by a layer whose input is 1."""
+    layer = quadric.QuadraticLinear(
+        1, 1 + len(features), rank=len(features), bias=False, dtype=torch.float16
+    )
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[linear], *([f] for f in features)]))
+        layer.eigenvalues.copy_(torch.tensor(eigenvalues))
+    return layer(torch.ones(1, dtype=torch.float16))[0]
+
+
+def test_a_square_that_does_not_fit_while_its_weighted_value_does() -> None:
+    y = one_neuron([300.0], [0.01])  # 300^2 = 90,000 > 65,504
+    torch.testing.assert_close(y.float(), torch.tensor(900.0), rtol=2e-3, atol=0)
+
+
+def test_weighted_squares_that_do_not_fit_but_cancel() -> None:
+    y = one_neuron([300.0, 300.0], [1.0, -1.0], linear=7.0)
+    torch.testing.assert_close(y.float(), torch.tensor(7.0), rtol=0, atol=0.01)
+
+
+def test_squares_that_fit_only_together_with_the_linear_part() -> None:
+    y = one_neuron([300.0], [1.0], linear=-60_000.0)  # 90,000 - 60,000
+    torch.testing.assert_close(y.float(), torch.tensor(30_000.0), rtol=2e-3, atol=0)
+
+
+def test_what_does_not_fit_is_infinite() -> None:
+    assert torch.isposinf(one_neuron([300.0], [1.0]))
+    assert torch.isneginf(one_neuron([300.0], [-1.0]))
+
+
+def test_squares_too_small_for_the_dtype_still_add_up() -> None:
+    # each weighted square is 1e-8, below fp16's smallest number; a thousand of them are not
+    y = one_neuron([1e-2] * 1000, [1e-4] * 1000)
+    torch.testing.assert_close(y.float(), torch.tensor(1e-5), rtol=0.05, atol=0)
+
+
+@each_half
+def test_a_long_sum_does_not_stall(dtype: torch.dtype) -> None:
+    """Adding ones in half precision stops at 256 (bf16) or 2048 (fp16)."""
+    rank = 5000
+    out = torch.ones(1, rank + 1, dtype=dtype)
+    y = QF.add_quadratic(out, torch.ones(rank, dtype=dtype), rank)[0, 0]
+    torch.testing.assert_close(y.float(), torch.tensor(5001.0), rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize("path", ["training", "inference"])
+@each_half
+def test_one_rounding_at_the_end(dtype: torch.dtype, path: str) -> None:
+    """The result is the float32 sum rounded once: at most half a unit in the last place away."""
+    channels, rank = 30, 9
+    out = (8 * torch.randn(200, channels)).to(dtype).requires_grad_(path == "training")
+    lam = torch.randn(27).to(dtype)
+    with torch.set_grad_enabled(path == "training"):
+        got = QF.add_quadratic(out, lam, rank).detach()
+    exact = reference.add_quadratic(out.detach().double(), lam.double(), rank)
+    unit = torch.finfo(dtype).eps * torch.exp2(torch.floor(torch.log2(exact.abs())))
+    assert torch.all((got.double() - exact).abs() <= 0.501 * unit + 1e-4)
+
+
+def test_gradients_of_eigenvalues_accumulate_in_float32() -> None:
+    """sum g f^2 with f^2 above fp16's largest number, and a sum of many terms."""
+    layer: Any = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.0], [300.0]]))
+    out = layer(torch.ones(1, 1, dtype=torch.float16))
+    out.backward(torch.tensor([[1e-3, 0.0]], dtype=torch.float16))
+    expected = torch.tensor([90.0])
+    torch.testing.assert_close(layer.eigenvalues.grad.float(), expected, rtol=5e-3, atol=0)
+    layer = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    layer(torch.ones(5000, 1, dtype=torch.bfloat16)).sum().backward()
+    expected = torch.tensor([5000.0])
+    torch.testing.assert_close(layer.eigenvalues.grad.float(), expected, rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_normalize_in_half_precision(normalize: bool) -> None:
+    """|q|^2 = 400 * 20^2 = 160,000 does not fit fp16; the neuron's y does."""
+    layer = quadric.QuadraticLinear(
+        400, 2, rank=1, bias=False, normalize=normalize, dtype=torch.float16
+    )
+    with torch.no_grad():
+        layer.weight.copy_(torch.stack([torch.zeros(400), torch.full((400,), 20.0)]))
+        layer.eigenvalues.fill_(1.0 if normalize else 1e-4)
+    x = torch.full((1, 400), 0.05, dtype=torch.float16)
+    expected = reference.eigen_linear(
+        x.double(), layer.weight.double(), None, layer.eigenvalues.double(), 1, normalize
+    )
+    torch.testing.assert_close(layer(x).double(), expected, rtol=5e-3, atol=0)
+
+
+# ------------------------------------------------------------------------------------------------
+# Deep networks
+# ------------------------------------------------------------------------------------------------
 
 
 def losses(network: str, neuron: str, dtype: torch.dtype, steps: int, batch: int) -> list[float]:
@@ -29,7 +141,7 @@ def losses(network: str, neuron: str, dtype: torch.dtype, steps: int, batch: int
     digits = load_digits()
     pictures = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     x, target = pictures.expand(-1, 3, -1, -1), torch.tensor(digits.target)
-    found = []
+    seen = []
     for _ in range(steps):
         chosen = torch.randint(len(x), (batch,))
         with torch.autocast("cpu", dtype=dtype):
@@ -38,15 +150,12 @@ def losses(network: str, neuron: str, dtype: torch.dtype, steps: int, batch: int
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        found.append(loss.item())
+        seen.append(loss.item())
     if dtype == torch.float16:
         assert scaler.get_scale() == 256.0, f"{neuron}: a gradient overflowed"
     for name, parameter in model.named_parameters():
         assert torch.all(torch.isfinite(parameter)), f"{neuron}: {name}"
-    return found
-
-
-each_half = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    return seen
 
 
 @each_half
@@ -65,11 +174,6 @@ def test_the_deepest_network_trains_under_autocast(neuron: str, dtype: torch.dty
     assert torch.all(torch.isfinite(found)), found
     # It learned something, too: chance is 2.3.
     assert found[-20:].mean() < 1.5
-
-
-# ------------------------------------------------------------------------------------------------
-# Inputs a thousand times too large
-# ------------------------------------------------------------------------------------------------
 
 
 def fits_eigen(layer: Any, linear: Tensor, y: Tensor, limit: float) -> Tensor:

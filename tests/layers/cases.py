@@ -1,4 +1,8 @@
-"""Every neuron with options, every kind of layer, and what the reference says of each."""
+"""Every neuron with options, every geometry, and what the reference says of each.
+
+A layer is a geometry times a neuron. What a layer must do is tested once, over this table; flags
+say what a neuron cannot do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,11 +21,11 @@ F64 = torch.float64
 
 
 @dataclass(frozen=True)
-class Kind:
+class Geometry:
     """A torch layer class with arguments, and the shape of an input for it."""
 
     plain: type[nn.Module]
-    args: tuple[int, ...]
+    args: tuple[Any, ...]
     shape: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -29,65 +34,103 @@ class Kind:
         return self.plain.__name__
 
     @property
+    def transposed(self) -> bool:
+        return "Transpose" in self.name
+
+    @property
     def groups(self) -> int:
         return int(self.options.get("groups", 1))
 
-    def make_plain(self, bias: bool = True, dtype: torch.dtype = F64) -> Any:
-        return self.plain(*self.args, **self.options, bias=bias, dtype=dtype)
+    @property
+    def outputs(self) -> int:
+        return int(self.args[1])
+
+    @property
+    def dim(self) -> int:
+        """The channel dimension of a batched input or output."""
+        return -1 if self.plain is nn.Linear else 1
+
+    def make_plain(self, bias: bool = True, dtype: torch.dtype = F64, **more: Any) -> Any:
+        return self.plain(*self.args, **self.options, bias=bias, dtype=dtype, **more)
+
+    def make(self, neuron: str = "eigen", dtype: torch.dtype = F64, **more: Any) -> Any:
+        """A fresh layer of any neuron."""
+        more = {"dtype": dtype, "neuron": neuron, **self.options, **more}
+        return quadric.make_layer(self.plain, *self.args, **more)
 
     def input(self, dtype: torch.dtype = F64) -> Tensor:
         return torch.randn(self.shape, dtype=dtype)
 
 
-# Five and seven outputs: every remainder of a group is there for the small ranks below.
-KINDS = [
-    Kind(nn.Linear, (4, 7), (2, 3, 4)),
-    Kind(nn.Conv1d, (4, 10, 3), (2, 4, 5), {"stride": 2, "padding": 1, "groups": 2}),
-    Kind(nn.Conv2d, (2, 7, 2), (2, 2, 3, 2), {"padding": 1, "padding_mode": "circular"}),
-    Kind(nn.Conv2d, (1, 5, (3, 2)), (2, 1, 4, 3), {"padding": "same", "dilation": (1, 2)}),
-    Kind(nn.Conv3d, (2, 10, 2), (1, 2, 3, 2, 2), {"stride": (2, 1, 1), "padding": 1, "groups": 2}),
+# Five, seven and ten outputs: every remainder of a group is there for the small ranks below.
+GEOMETRIES = [
+    Geometry(nn.Linear, (4, 7), (2, 3, 4)),
+    Geometry(nn.Conv1d, (4, 10, 3), (2, 4, 5), {"stride": 2, "padding": 1, "groups": 2}),
+    Geometry(nn.Conv2d, (2, 7, 2), (2, 2, 3, 2), {"padding": 1, "padding_mode": "circular"}),
+    Geometry(nn.Conv2d, (1, 5, (3, 2)), (2, 1, 4, 3), {"padding": "same", "dilation": (1, 2)}),
+    Geometry(
+        nn.Conv3d, (2, 10, 2), (1, 2, 3, 2, 2), {"stride": (2, 1, 1), "padding": 1, "groups": 2}
+    ),
+    Geometry(
+        nn.ConvTranspose1d,
+        (4, 10, 3),
+        (2, 4, 3),
+        {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
+    ),
+    Geometry(
+        nn.ConvTranspose2d,
+        (3, 7, 2),
+        (2, 3, 2, 2),
+        {"stride": 2, "padding": 1, "dilation": 2},
+    ),
+    Geometry(nn.ConvTranspose3d, (2, 5, 2), (1, 2, 2, 2, 1), {"stride": 2}),
 ]
-KIND_IDS = [f"{kind.name}-{i}" for i, kind in enumerate(KINDS)]
+LINEAR, CONV1D, CONV2D, _, CONV3D, _, TRANSPOSED2D, _ = GEOMETRIES
+IDS = [f"{geometry.name}-{i}" for i, geometry in enumerate(GEOMETRIES)]
+each_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=IDS)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A neuron with options, and its reference on one group of one layer."""
+    """A neuron with options, its reference on one group of one layer, and what it cannot do."""
 
     neuron: str
     options: dict[str, Any]
     formula: Callable[[Any, slice, Tensor], Tensor]
+    degree: int | None = 2
+    can_be_linear: bool = True
+    transposable: bool = True
 
     @property
     def name(self) -> str:
         return "-".join([self.neuron, *(f"{k}{v}" for k, v in self.options.items())])
 
-    def make(self, kind: Kind, bias: bool = True, dtype: torch.dtype = F64) -> Any:
+    def make(self, geometry: Geometry, **more: Any) -> Any:
         """A layer whose parameters are all random, so that nothing of the formula is hidden."""
-        layer = quadric.make_layer(
-            kind.plain,
-            *kind.args,
-            **kind.options,
-            bias=bias,
-            dtype=dtype,
-            neuron=self.neuron,
-            **self.options,
-        )
-        return randomize_(layer)
+        return randomize_(geometry.make(self.neuron, **self.options, **more))
 
     def reference(self, layer: Any, inputs: Tensor) -> Tensor:
         """The output by the reference, in float64, from the layer's parameters alone."""
-        is_linear = hasattr(layer, "in_features")
-        outputs = layer.out_features if is_linear else layer.out_channels
         x = inputs.double()
-        if is_linear:
-            return reference.over_vectors(lambda v: self.formula(layer, slice(0, outputs), v), x)
-        per_group = outputs // layer.groups
+        if hasattr(layer, "in_features"):
+            part = slice(0, layer.out_features)
+            return reference.over_vectors(lambda v: self.formula(layer, part, v), x)
+        per_group = layer.out_channels // layer.groups
 
         def neuron(group: int, patch: Tensor) -> Tensor:
-            part = slice(group * per_group, (group + 1) * per_group)
-            return self.formula(layer, part, patch)
+            return self.formula(layer, slice(group * per_group, (group + 1) * per_group), patch)
 
+        if layer.transposed:
+            return reference.over_transposed_patches(
+                neuron,
+                x,
+                layer.kernel_size,
+                layer.stride,
+                layer.padding,
+                layer.output_padding,
+                layer.groups,
+                layer.dilation,
+            )
         return reference.over_patches(
             neuron,
             x,
@@ -106,14 +149,21 @@ def randomize_(layer: nn.Module) -> nn.Module:
     return layer
 
 
+def filters(layer: Any, name: str) -> Tensor:
+    weight = getattr(layer, name).double()
+    if getattr(layer, "transposed", False):
+        return reference.transposed_rows(weight, layer.groups)
+    return weight.flatten(1)
+
+
 def rows(layer: Any, name: str, part: slice) -> Tensor:
     """The filters of some outputs, flattened: (outputs, n)."""
-    return getattr(layer, name).double().flatten(1)[part]
+    return filters(layer, name)[part]
 
 
 def factors(layer: Any, name: str, part: slice) -> Tensor:
     """k filters for each of some outputs: (outputs, k, n)."""
-    weight = getattr(layer, name).double().flatten(1)
+    weight = filters(layer, name)
     return weight.reshape(-1, layer.rank, weight.shape[1])[part]
 
 
@@ -135,7 +185,7 @@ def _linear(layer: Any, o: slice, x: Tensor) -> Tensor:
 
 def _eigen(layer: Any, o: slice, x: Tensor) -> Tensor:
     weight, bias = rows(layer, "weight", o), values(layer, "bias", o)
-    return reference.eigen(x, weight, bias, _part_of(layer, o), layer.rank)
+    return reference.eigen(x, weight, bias, _part_of(layer, o), layer.rank, layer.normalize)
 
 
 def _shared(layer: Any, o: slice, x: Tensor) -> Tensor:
@@ -225,16 +275,17 @@ def _cross(layer: Any, o: slice, x: Tensor) -> Tensor:
 
 
 CASES = [
-    Case("linear", {}, _linear),
+    Case("linear", {}, _linear, degree=1),
     Case("eigen", {"rank": 2}, _eigen),
     Case("eigen", {"rank": 9}, _eigen),
+    Case("eigen", {"rank": 3, "normalize": True}, _eigen),
     Case("symmetric", {"rank": 2}, _symmetric),
     Case("square", {}, _square),
-    Case("general", {}, _general),
-    Case("pure", {}, _pure),
-    Case("kervolution", {}, _kervolution),
-    Case("kervolution", {"p": 2, "c": 0.5}, _kervolution),
-    Case("kervolution", {"learnable_c": True}, _kervolution),
+    Case("general", {}, _general, transposable=False),
+    Case("pure", {}, _pure, can_be_linear=False, transposable=False),
+    Case("kervolution", {}, _kervolution, degree=3, can_be_linear=False),
+    Case("kervolution", {"p": 2, "c": 0.5}, _kervolution, can_be_linear=False),
+    Case("kervolution", {"learnable_c": True}, _kervolution, degree=3, can_be_linear=False),
     Case("qres", {}, _qres),
     Case("lowrank", {"rank": 1}, _lowrank),
     Case("lowrank", {"rank": 3}, _lowrank),
@@ -243,11 +294,29 @@ CASES = [
     Case("quadenhancer", {}, _quadenhancer),
     Case("quadenhancer", {"shifts": 2}, _quadenhancer),
     Case("bilinear", {}, _bilinear),
-    *(Case("glu", {"act": act}, _glu) for act in GATE_OFFSETS),
+    *(Case("glu", {"act": act}, _glu, degree=None) for act in GATE_OFFSETS),
     Case("cross", {"rank": 1}, _cross),
     Case("cross", {"rank": 4}, _cross),
     Case("shared", {"rank": 3}, _shared),
-    Case("shared", {"rank": 8}, _shared),
+    Case("shared", {"rank": 8, "recompute": True}, _shared),
     Case("shared", {"rank": 1}, _shared),
 ]
-CASE_IDS = [case.name for case in CASES]
+QUADRATIC = [case for case in CASES if case.neuron != "linear"]
+ONCE = list({case.neuron: case for case in reversed(QUADRATIC)}.values())
+EIGEN, SHARED = (next(c for c in CASES if c.neuron == name) for name in ("eigen", "shared"))
+
+
+def _product(cases: list[Case]) -> Any:
+    pairs = [(c, g) for c in cases for g in GEOMETRIES if c.transposable or not g.transposed]
+    ids = [f"{c.name}-{g.name}-{GEOMETRIES.index(g)}" for c, g in pairs]
+    return pytest.mark.parametrize(("case", "geometry"), pairs, ids=ids)
+
+
+each_layer = _product(CASES)
+each_quadratic_layer = _product(QUADRATIC)
+each_squares_layer = _product([EIGEN, SHARED])
+each_case = pytest.mark.parametrize("case", QUADRATIC, ids=[case.name for case in QUADRATIC])
+each_neuron = pytest.mark.parametrize("case", ONCE, ids=[case.neuron for case in ONCE])
+each_linear_start = pytest.mark.parametrize(
+    "case", [c for c in CASES if c.can_be_linear], ids=[c.name for c in CASES if c.can_be_linear]
+)
