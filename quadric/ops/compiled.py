@@ -95,4 +95,6 @@ def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int) -> Ten
 
     settings = (blocks.shape, blocks.channels, blocks.size, blocks.groups, dim, __version__)
     result: Tensor = torch.ops.quadric.add_squares(z, eigenvalues, *settings)
-    return result
+    # Star blocks keep the operator's own result for backward: an activation in place overwrites
+    # another one. The compiler removes the copy again.
+    return result.clone() if blocks.shape == "star" else result
