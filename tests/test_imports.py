@@ -221,6 +221,7 @@ ORDER: dict[str, list[str]] = {
         "scoring",
         "target_transforms",
         "inputs",
+        "fitted",
         "estimators",
         "regressor",
         "classifier",

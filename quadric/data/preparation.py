@@ -156,9 +156,9 @@ class TablePreparation(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             else:
                 kinds = [f"date: {what}" for what in DATE_PARTS] if part == "dates" else ["number"]
                 fill = transformer.named_steps["fill"] if part == "dates" else transformer
-                inputs = [(column, kind) for column in columns for kind in kinds]
-                medians = zip(inputs, fill.statistics_, strict=True)
-                made += [_filled_column(*input, float(median)) for input, median in medians]
+                names = [column for column in columns for _ in kinds]
+                filled = zip(names, kinds * len(columns), fill.statistics_, strict=True)
+                made += [_filled_column(name, kind, float(m)) for name, kind, m in filled]
         return made
 
     def _of(self, kind: str) -> list[str]:

@@ -141,22 +141,22 @@ def _read_text(path: Path, delimiter: str | None, rows: int | None) -> pd.DataFr
     if named:  # pandas would rename the second one
         _refuse_twice(path, [cell.strip() for cell in first if cell.strip()])
     cells = [cell for line in lines[1:50] for cell in _cells(line, delimiter)]
-    long = len(delimiter) > 1 and delimiter != _BLANKS
+    options: dict[str, Any] = {"sep": delimiter, "low_memory": False}
+    if len(delimiter) > 1 and delimiter != _BLANKS:
+        options = {"sep": re.escape(delimiter), "engine": "python"}
+    if delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells)):
+        options["decimal"] = ","
     with warnings.catch_warnings():
         # Rows that are all too long: pandas would cut them off.
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame = pd.read_csv(
+        frame: pd.DataFrame = pd.read_csv(
             path,
-            sep=re.escape(delimiter) if long else delimiter,
-            engine="python" if long else "c",
             header=0 if named else None,
-            # Else pandas takes the first cells of rows that are too long for an index.
-            index_col=False,
+            index_col=False,  # else pandas takes the first cells of rows that are too long for it
             nrows=rows,
             encoding=encoding,
             skipinitialspace=True,
-            decimal="," if delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells)) else ".",
-            **({} if long else {"low_memory": False}),
+            **options,
         )
     if not named:
         frame.columns = [f"column {i}" for i in range(frame.shape[1])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
     """
 
     class_weight: Mapping[Any, float] | str | None = None
-    _given_classes: ClassVar[bool] = False
+    _given_classes = False
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         check_classification_targets(y)

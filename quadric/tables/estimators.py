@@ -8,7 +8,6 @@ estimator takes the records.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +20,15 @@ from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_X_y, validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
 from quadric.models import create
+from quadric.tables.fitted import FittedNetwork
 from quadric.tables.inputs import (
     Arrays,
-    TableInput,
     pair,
     plain_booleans,
     read_weights,
@@ -39,7 +38,7 @@ from quadric.tables.inputs import (
     without_masked,
     without_zeros,
 )
-from quadric.tables.jobs import AdamState, FitRecord, Job, Rows, Settings, merge
+from quadric.tables.jobs import FitRecord, Job, Rows, Settings, merge
 from quadric.tables.losses import Loss
 from quadric.tables.modules import Scaled
 from quadric.tables.parameters import (
@@ -55,22 +54,6 @@ Self = TypeVar("Self", bound="QuadraticNetwork")
 
 AUTO_STOPPING_ROWS = 100
 """With early_stopping="auto" a fit stops early from this number of rows on."""
-
-PREDICT_ROWS = 2**16
-"""Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
-
-
-class FittedNetwork(TableInput):
-    """Abstract: what an estimator has after a fit; the attributes of scikit-learn's own."""
-
-    module_: Scaled
-    loss_curve_: list[float]
-    n_iter_: int
-    n_outputs_: int
-    _optimizer: list[AdamState | None] | None
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "module_")
 
 
 @dataclass(eq=False, repr=False)
@@ -243,7 +226,7 @@ class QuadraticNetwork(FittedNetwork):
         draw = check_random_state(self.random_state).randint
         seeds = draw(2**31 - 1, size=(int(self.members), 3)).tolist()
         # The first fit decides in which dtype the network computes.
-        dtype = self._dtype() if continued else None
+        dtype = self.module_.input_mean.cpu().numpy().dtype if continued else None
         rows, held = self._read(X, y, sample_weight, first=not continued, dtype=dtype), None
         # A scorer needs rows to judge by, however few there are.
         enough = len(rows[0]) >= AUTO_STOPPING_ROWS or self.scoring is not None
@@ -408,50 +391,6 @@ class QuadraticNetwork(FittedNetwork):
         get_neuron(self.neuron).with_options(rank=self.rank, **(self.neuron_options or {}))
         check_device(self.device)
         check_parameters(self, self._checks())
-
-    def _dtype(self) -> np.dtype:
-        return np.dtype(str(self.module_.input_mean.dtype).removeprefix("torch."))
-
-    # Predicting.
-
-    def _forward(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        X = self.prepare(X)
-        mean = self.module_.input_mean
-        pieces = []
-        with torch.no_grad():
-            for start in range(0, len(X), PREDICT_ROWS):
-                rows = torch.tensor(X[start : start + PREDICT_ROWS])
-                pieces.append(self.module_(rows.to(mean.device, mean.dtype)).cpu())
-        return torch.cat(pieces).numpy()
-
-    def to_torch(self) -> nn.Module:
-        """The fitted network as a module of its own, with the scaling inside.
-
-        It takes rows as a tensor and gives what `predict` gives (a classifier: what `predict_proba`
-        gives). The columns are those of `fit` if all of them are numbers, holes as NaN; of a frame
-        with categories, text or dates they are those of `prepare`. Its dtype is that of the table
-        it was fitted to; `.float()` converts it.
-
-        Returns:
-            A copy; training it leaves the estimator as it is.
-        """
-        check_is_fitted(self)
-        module: nn.Module = copy.deepcopy(self.module_).requires_grad_()
-        front = None if self._preparation is None else self._preparation.exported()
-        return (module if front is None else nn.Sequential(front, module)).eval()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        if "module_" in state:  # a pickle must load where there is no such device
-            state = {**state, "module_": copy.deepcopy(state["module_"]).cpu()}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "module_") and torch.device(self.device).type == "cuda":
-            if torch.cuda.is_available():
-                self.module_.to(self.device)
 
 
 def _form(networks: Sequence[nn.Sequential]) -> str:

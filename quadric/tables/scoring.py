@@ -15,8 +15,8 @@ WORST = 1e30
 """What an epoch counts that a scorer cannot judge."""
 
 
-class _Values(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """A regressor whose predictions are known."""
+class _Predicted(BaseEstimator):  # type: ignore[misc]
+    """A fitted model whose predictions are known, as a scorer asks for them."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
@@ -28,20 +28,18 @@ class _Values(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return True
 
 
-class _Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier whose probabilities are known."""
+class _Numbers(RegressorMixin, _Predicted):  # type: ignore[misc]
+    pass
 
-    def __init__(self, values: np.ndarray, classes: np.ndarray) -> None:
-        self.values, self.classes_ = values, classes
+
+class _Classes(ClassifierMixin, _Predicted):  # type: ignore[misc]
+    classes_: np.ndarray
 
     def predict_proba(self, X: Any) -> np.ndarray:
         return self.values
 
     def predict(self, X: Any) -> np.ndarray:
         return np.asarray(self.classes_[self.values.argmax(1)])
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
 
 class Judge:
@@ -67,9 +65,10 @@ class Judge:
             return WORST, -WORST
 
     def _judge(self, predicted: np.ndarray) -> tuple[float, float]:
-        model: Any = _Values(predicted)
+        model: Any = _Numbers(predicted)
         if self.classes is not None:
-            model = _Classes(predicted, self.classes)
+            model = _Classes(predicted)
+            model.classes_ = self.classes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             score = float(get_scorer(self.scoring)(model, self.rows, self.truth, **self.options))

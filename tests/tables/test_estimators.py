@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-import quadric
 from quadric import QuadraticLinear
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, expected_failed_checks
 
@@ -106,28 +105,6 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.load(tmp_path / f"{i}.npy"), model.predict(X))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("neuron", ["linear", "eigen", "shared", "fan"])
-def test_to_torch_equals_predict(neuron: str, dtype: str) -> None:
-    X, y = table(dtype=dtype)
-    model = small(neuron=neuron).fit(X, y)
-    module = model.to_torch()
-    assert isinstance(module, nn.Module)
-    assert not module.training
-    predicted = model.predict(X)
-    assert predicted.dtype == X.dtype
-    with torch.no_grad():
-        torch.testing.assert_close(
-            module(torch.tensor(X)), torch.tensor(predicted), rtol=1e-5, atol=1e-5
-        )
-    # A module of its own: training it leaves the estimator alone.
-    with torch.no_grad():
-        for parameter in module.parameters():
-            assert parameter.requires_grad
-            parameter.zero_()
-    np.testing.assert_array_equal(model.predict(X), predicted)
-
-
 def test_to_torch_of_a_classifier_gives_probabilities() -> None:
     X, _ = table()
     for names in (("a", "b"), ("a", "b", "c")):
@@ -137,16 +114,6 @@ def test_to_torch_of_a_classifier_gives_probabilities() -> None:
         np.testing.assert_allclose(found, model.predict_proba(X), rtol=1e-5, atol=1e-8)
         np.testing.assert_allclose(found.sum(1), 1)
         np.testing.assert_allclose(model.predict_log_proba(X), np.log(found), rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_dtype_of_the_table_is_kept(dtype: type[Any]) -> None:
-    X, y = table()
-    model = small().fit(X.astype(dtype), y)
-    wanted = torch.float32 if dtype is np.float32 else torch.float64
-    assert {p.dtype for p in model.module_.parameters()} == {wanted}
-    assert {b.dtype for b in model.module_.buffers()} == {wanted}
-    assert model.predict(X).dtype == dtype
 
 
 def test_hidden_layers_and_attributes() -> None:
@@ -417,55 +384,7 @@ def test_not_fitted() -> None:
         QuadraticClassifier().to_torch()
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("hidden_layer_sizes", (0,), "hidden_layer_sizes must be whole numbers >= 1"),
-        ("hidden_layer_sizes", "64", "hidden_layer_sizes"),
-        ("hidden_layer_sizes", (2.5,), "hidden_layer_sizes"),
-        ("neuron", "cubic", "neuron must be one of"),
-        ("activation", "logistic", "activation must be one of none, relu"),
-        ("rank", 0, "rank must be >= 1"),
-        ("batch_size", 0, "batch_size must be 'auto'"),
-        ("learning_rate", "fast", "learning_rate must be"),
-        ("learning_rate_init", 0.0, "learning_rate_init must be a finite number > 0"),
-        ("quadratic_lr", -1, "quadratic_lr must be a finite number >= 0"),
-        ("alpha", float("nan"), "alpha must be a finite number"),
-        ("tol", "x", "tol must be a finite number"),
-        ("validation_fraction", 1.0, "validation_fraction must be a finite number > 0 and < 1"),
-        ("early_stopping", "yes", "early_stopping must be True, False or 'auto'"),
-        ("max_iter", 0, "max_iter must be a whole number >= 1"),
-        ("n_iter_no_change", 0, "n_iter_no_change must be a whole number >= 1"),
-        ("device", "gpu", "device must be one that torch can use here, such as 'cpu', got 'gpu'"),
-        ("device", "cuda:99", "device must be one that torch can use here"),
-        ("device", 3.5, "device must be one that torch can use here"),
-        ("device", "meta", "device must be one that torch can use here"),
-    ],
-)
-def test_bad_parameters(option: str, value: Any, message: str) -> None:
-    X, y = table(20)
-    with pytest.raises(ValueError, match=message):
-        QuadraticRegressor(**{option: value}).fit(X, y)
-
-
 def test_several_label_columns_are_refused() -> None:
     X, _ = table(20)
     with pytest.raises(ValueError, match="MultiOutputClassifier"):
         QuadraticClassifier().fit(X, np.eye(2, dtype=int)[np.arange(20) % 2])
-
-
-def test_onnx(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    X, y = table(dtype="float32")
-    regressor = small(neuron="shared").fit(X, y)
-    classifier = small(QuadraticClassifier).fit(X, labels(X, ("a", "b", "c")))
-    for model, expected in (
-        (regressor, regressor.predict(X)),
-        (classifier, classifier.predict_proba(X)),
-    ):
-        quadric.export_onnx(model.to_torch(), tmp_path / "model.onnx", torch.tensor(X[:4]))
-        session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-        name = session.get_inputs()[0].name
-        (found,) = session.run(None, {name: X})
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-        assert session.run(None, {name: X[:1]})[0].shape == expected[:1].shape

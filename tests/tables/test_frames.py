@@ -27,7 +27,7 @@ from sklearn.pipeline import make_pipeline
 
 import quadric
 from quadric.errors import InputError
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -92,16 +92,6 @@ def test_pipelines_searches_copies_and_pickles(tmp_path: Path) -> None:
     for copied in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(model))):
         np.testing.assert_array_equal(copied.predict_proba(X), expected)
     assert not hasattr(clone(model), "prepared_names_")
-
-
-def test_frames_train_in_stacks_as_alone() -> None:
-    X, y = houses(120)
-    models = [small(random_state=s, target_transform="log", scoring="r2") for s in range(2)]
-    fit_many(models, [(X, y), (X, y, None, (X[:50], y[:50]))])
-    alone = small(random_state=1, target_transform="log", scoring="r2")
-    alone.fit(X, y, eval_set=(X[:50], y[:50]))
-    np.testing.assert_allclose(models[1].predict(X), alone.predict(X), rtol=1e-6)
-    assert len(alone.validation_scores_) == 3
 
 
 def test_new_categories_holes_and_types_at_prediction() -> None:

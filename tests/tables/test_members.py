@@ -11,8 +11,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-import quadric
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 from quadric.tables.training import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -76,19 +75,6 @@ def test_the_curves_are_means_over_the_members_that_still_learn() -> None:
     assert model.best_validation_score_ == pytest.approx(best)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_onnx_file(kind: type[Any], tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    X, y = table(kind)
-    X = X.astype(np.float32)
-    model = kind((6,), neuron="shared", members=3, max_iter=20, random_state=0).fit(X, y)
-    quadric.export_onnx(model.to_torch(), tmp_path / "model.onnx", torch.tensor(X[:4]))
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    (found,) = session.run(None, {session.get_inputs()[0].name: X})
-    np.testing.assert_allclose(found, answer(model, X), rtol=1e-4, atol=1e-5)
-
-
 def test_they_go_on_learning_each_by_itself() -> None:
     X, y = table(QuadraticRegressor)
     model = QuadraticRegressor((6,), members=2, random_state=0)
@@ -99,22 +85,3 @@ def test_they_go_on_learning_each_by_itself() -> None:
     model.set_params(members=3)
     with pytest.raises(ValueError, match=r"3-6-1 \(2 members\) of shared"):
         model.partial_fit(X, y)
-
-
-def test_estimators_with_members_fit_together() -> None:
-    X, y = table(QuadraticRegressor)
-    sizes = [2, 1, 3]
-    make = [QuadraticRegressor((6,), members=k, max_iter=20, random_state=k) for k in sizes]
-    seen: dict[int, float] = {}
-    fitted = fit_many(make, [(X, y)] * 3, on_fit=lambda i, record: seen.update({i: record.seconds}))
-    assert sorted(seen) == [0, 1, 2]
-    assert all(seconds > 0 for seconds in seen.values())
-    for model in fitted:
-        np.testing.assert_allclose(model.predict(X), clone(model).fit(X, y).predict(X), rtol=1e-6)
-
-
-@pytest.mark.parametrize("members", [0, 1.5, True])
-def test_their_number_is_checked(members: Any) -> None:
-    X, y = table(QuadraticRegressor)
-    with pytest.raises(ValueError, match="members must be a whole number >= 1"):
-        QuadraticRegressor(members=members).fit(X, y)

@@ -212,29 +212,6 @@ def test_the_epoch_that_passes_the_limit_of_time_is_the_last() -> None:
     assert small(max_time=1e9, max_iter=5).fit(X, y).n_iter_ == 5
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (QuadraticRegressor, {"loss": "huber"}, "loss must be one of squared_error, absolute_er"),
-        (QuadraticRegressor, {"loss": "quantile"}, "quantile must be a number > 0 and < 1, got N"),
-        (QuadraticRegressor, {"quantile": 0.5}, "quantile must be None unless loss='quantile'"),
-        (QuadraticRegressor, {"loss": "quantile", "quantile": 1}, "quantile must be a number"),
-        (QuadraticRegressor, {"target_transform": "sqrt"}, "target_transform must be one of None"),
-        (QuadraticRegressor, {"max_time": 0}, "max_time must be a finite number of seconds > 0"),
-        (QuadraticRegressor, {"scoring": "best"}, "scoring must be None or a name of"),
-        (QuadraticClassifier, {"class_weight": "even"}, "class_weight must be None, 'balanced'"),
-        (QuadraticClassifier, {"class_weight": {"a": -1}}, "class_weight must be None"),
-        (QuadraticClassifier, {"class_weight": {"z": 1}}, r"must name classes of y, \['a', 'b'\]"),
-    ],
-)
-def test_bad_options(kind: type[Any], options: dict[str, Any], message: str) -> None:
-    X, y = table(20)
-    target = y if kind is QuadraticRegressor else np.where(y > 1, "a", "b")
-    with pytest.raises(ValueError, match=message) as caught:
-        kind(**options).fit(X, target)
-    assert "\n" not in str(caught.value)
-
-
 def test_one_class_and_a_class_of_one_row() -> None:
     X, _ = table(120)
     with pytest.raises(ValueError, match="y must have at least 2 classes, got 1 class, a"):

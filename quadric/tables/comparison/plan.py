@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
@@ -62,7 +63,7 @@ class Network:
         """Hidden layers with which it has no more parameters than the linear network."""
         if self.neuron == LINEAR:
             return hidden
-        sizes = {"in_features": columns, "out_features": outputs, "hidden": hidden}
+        sizes: dict[str, Any] = {"in_features": columns, "out_features": outputs, "hidden": hidden}
         budget = count_parameters(create("mlp", seed=0, **sizes))
         found = fit("mlp", params=budget, neuron=self.neuron, rank=self.rank, **sizes)
         return tuple(found.options["hidden"])

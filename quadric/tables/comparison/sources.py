@@ -214,24 +214,16 @@ def list_sources(data_dir: str | os.PathLike[str] | None = None) -> str:
     """Everything but files, as a table for `quadric compare --list`."""
     cells = []
     for fact in source_facts(data_dir):
+        what = fact.get("title", "with --data-dir DIR")
+        size = f"{fact['rows']:,} rows" if fact.get("rows") else ""
         if "formula" in fact:
-            what, size = f"{fact['title']}: {fact['formula']}", _ranges(fact["variables"])
-        elif "title" in fact:
-            what, size = f"{fact['task']}: {fact['title']}", ""
-        else:
-            what = "regression, with --data-dir DIR"
-            size = "" if fact["rows"] is None else f"{fact['rows']:,} rows"
-        cells.append([fact["name"], what, size])
+            what = f"{what}: {fact['formula']}"
+            size = "; ".join(
+                f"{v['name']}{'' if v['unit'] == '1' else ' (' + v['unit'] + ')'} in "
+                f"{v['low']:g}-{v['high']:g}"
+                for v in fact["variables"]
+            )
+        cells.append([fact["name"], f"{fact['task']}: {what}", size])
     return text_table(["name", "what", "ranges"], cells) + (
         "\n\nor any CSV or Parquet file: quadric compare houses.csv --target price"
     )
-
-
-def _ranges(variables: Sequence[dict[str, Any]]) -> str:
-    """The variables with unit and range, those of one range together."""
-    groups: dict[tuple[float, float], list[str]] = {}
-    for v in variables:
-        unit = "" if v["unit"] == "1" else f" ({v['unit']})"
-        groups.setdefault((v["low"], v["high"]), []).append(v["name"] + unit)
-    parts = [f"{', '.join(names)} in {low:g}-{high:g}" for (low, high), names in groups.items()]
-    return "; ".join(parts)
