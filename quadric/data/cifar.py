@@ -45,7 +45,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Part:
+class DataFile:
     """One file of the data set: its name, the md5 of its Python version, and how many pictures."""
 
     name: str
@@ -75,8 +75,8 @@ class Source:
     title: str
     python: Version
     binary: Version
-    train: tuple[Part, ...]
-    test: Part
+    train: tuple[DataFile, ...]
+    test: DataFile
     label_key: bytes
     label_bytes: int
     mean: tuple[float, float, float]
@@ -84,7 +84,7 @@ class Source:
     class_names: tuple[str, ...]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataFile, ...]:
         """All files, those for training first."""
         return (*self.train, self.test)
 
@@ -104,13 +104,13 @@ CIFAR10 = Source(
         ".bin",
     ),
     train=(
-        Part("data_batch_1", "c99cafc152244af753f735de768cd75f", 10_000),
-        Part("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec", 10_000),
-        Part("data_batch_3", "54ebc095f3ab1f0389bbae665268c751", 10_000),
-        Part("data_batch_4", "634d18415352ddfa80567beed471001a", 10_000),
-        Part("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb", 10_000),
+        DataFile("data_batch_1", "c99cafc152244af753f735de768cd75f", 10_000),
+        DataFile("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec", 10_000),
+        DataFile("data_batch_3", "54ebc095f3ab1f0389bbae665268c751", 10_000),
+        DataFile("data_batch_4", "634d18415352ddfa80567beed471001a", 10_000),
+        DataFile("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb", 10_000),
     ),
-    test=Part("test_batch", "40351d587109b95175f43aff81a1287e", 10_000),
+    test=DataFile("test_batch", "40351d587109b95175f43aff81a1287e", 10_000),
     label_key=b"labels",
     label_bytes=1,
     mean=(0.4914, 0.4822, 0.4465),
@@ -134,8 +134,8 @@ CIFAR100 = Source(
         "cifar-100-binary",
         ".bin",
     ),
-    train=(Part("train", "16019d7e3df5f24257cddd939b257f8d", 50_000),),
-    test=Part("test", "f0ef6b0ae62326f3e7ffdfab6717acfc", 10_000),
+    train=(DataFile("train", "16019d7e3df5f24257cddd939b257f8d", 50_000),),
+    test=DataFile("test", "f0ef6b0ae62326f3e7ffdfab6717acfc", 10_000),
     label_key=b"fine_labels",
     label_bytes=2,
     mean=(0.5071, 0.4866, 0.4409),
@@ -239,7 +239,7 @@ def _unpacked(source: Source, archive: Version, path: Path) -> Files:
     return files
 
 
-def _read_records(source: Source, part: Part, name: str, data: bytes) -> tuple[Tensor, Tensor]:
+def _read_records(source: Source, part: DataFile, name: str, data: bytes) -> tuple[Tensor, Tensor]:
     """Reads a file of the binary version."""
     record = source.label_bytes + PIXELS
     if len(data) != part.records * record:
@@ -257,7 +257,7 @@ def _read_records(source: Source, part: Part, name: str, data: bytes) -> tuple[T
     return table[:, source.label_bytes :].reshape(-1, 3, 32, 32), labels
 
 
-def _read_pickle(source: Source, part: Part, name: str, data: bytes) -> tuple[Tensor, Tensor]:
+def _read_pickle(source: Source, part: DataFile, name: str, data: bytes) -> tuple[Tensor, Tensor]:
     """Reads a file of the Python version, after its checksum: its content is then known."""
     check_md5(name, part.md5, source.python.remedy, data)
     batch = pickle.loads(data, encoding="bytes")

@@ -15,7 +15,7 @@ import torch
 from quadric.data.batches import stratified_split
 from quadric.data.table_files import read_table
 from quadric.data.tables import TableData
-from quadric.data.user_dataset import Samples, UserDataset
+from quadric.data.user_dataset import UserDataset, UserSamples
 from quadric.data.user_table import list_columns, make_table
 from quadric.errors import InputError
 from quadric.support.extras import load_extra
@@ -66,5 +66,7 @@ def load(
     nothing = [torch.zeros(len(index), 1) for index in (kept, held)]
     data = TableData(file, train_inputs, nothing[0], test_inputs, nothing[1], columns, target)
     scaled = data.standardized()
-    train = Samples(scaled.train_inputs.float(), targets[kept])
-    return UserDataset(file, train, Samples(scaled.test_inputs.float(), targets[held]), len(names))
+    train = UserSamples(scaled.train_inputs.float(), targets[kept])
+    return UserDataset(
+        file, train, UserSamples(scaled.test_inputs.float(), targets[held]), len(names)
+    )

@@ -25,7 +25,7 @@ from quadric.errors import InputError, InputTypeError
 FORMS = "return (train, test), each a pair of tensors (inputs, targets) or a torch Dataset"
 
 
-class Samples:
+class UserSamples:
     """The samples of a part: a pair of tensors, or a torch Dataset."""
 
     def __init__(self, inputs: Any, targets: Tensor | None = None) -> None:
@@ -35,10 +35,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: Tensor) -> Samples:
+    def __getitem__(self, index: Tensor) -> UserSamples:
         if self.targets is None:
-            return Samples(Subset(self.inputs, index.tolist()))
-        return Samples(self.inputs[index], self.targets[index])
+            return UserSamples(Subset(self.inputs, index.tolist()))
+        return UserSamples(self.inputs[index], self.targets[index])
 
     def first(self) -> tuple[Tensor, Tensor]:
         """One sample, as a batch of one gives it."""
@@ -62,11 +62,11 @@ class UserDataset(SplitDataset):
     columns: ClassVar[tuple[str, ...]] = ("samples",)
 
     name: str
-    train_samples: Samples
-    test_samples: Samples
+    train_samples: UserSamples
+    test_samples: UserSamples
     num_classes: int | None
     workers: int = 0
-    val_samples: Samples | None = None
+    val_samples: UserSamples | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def make_data(
 PARTS = ("train", "test")
 
 
-def _samples(part: Any, name: str, what: str) -> Samples:
+def _samples(part: Any, name: str, what: str) -> UserSamples:
     if isinstance(part, tuple | list) and len(part) == 2:
         inputs, targets = (torch.as_tensor(values) for values in part)
         if len(inputs) != len(targets):
@@ -158,9 +158,9 @@ def _samples(part: Any, name: str, what: str) -> Samples:
         # Numbers in rows, as a network gives them; labels as cross-entropy takes them.
         numbers = targets.is_floating_point()
         targets = targets.reshape(len(targets), -1).float() if numbers else targets.long()
-        found = Samples(inputs.float() if inputs.dtype == torch.float64 else inputs, targets)
+        found = UserSamples(inputs.float() if inputs.dtype == torch.float64 else inputs, targets)
     elif hasattr(part, "__getitem__") and hasattr(part, "__len__"):
-        found = Samples(part)
+        found = UserSamples(part)
     else:
         raise InputTypeError(f"data set {name!r} gave {_kind(part)} for {what}: {FORMS}")
     if not len(found):
@@ -180,7 +180,7 @@ def _table(train: Any, test: Any, name: str) -> TableData:
     )
 
 
-def _num_classes(train: Samples, test: Samples, name: str) -> int:
+def _num_classes(train: UserSamples, test: UserSamples, name: str) -> int:
     if train.targets is not None and test.targets is not None:
         both = torch.cat([train.targets, test.targets])
         if both.dim() != 1 or int(both.min()) < 0:

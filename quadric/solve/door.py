@@ -13,7 +13,7 @@ from quadric.errors import InputError, InputTypeError
 from quadric.solve.choice import Choice, choose_solver
 from quadric.solve.fit import Bars, LeastSquaresFit
 from quadric.solve.jacobian import outputs_of
-from quadric.solve.levenberg import Path, Progress, Settings, minimize
+from quadric.solve.levenberg import LevenbergSettings, Path, Progress, minimize
 from quadric.solve.problems import Problem, RowProblem
 from quadric.solve.rows import RowDoor, as_rows
 from quadric.solve.starts import ridge
@@ -107,7 +107,7 @@ def _fit_rows(
     sample_weight: Any,
     validation: tuple[Any, Any] | None,
     solver: str,
-    settings: Settings,
+    settings: LevenbergSettings,
     callback: Callable[[Progress], object] | None,
 ) -> LeastSquaresFit:
     door = RowDoor(model, inputs, targets, sample_weight)
@@ -153,7 +153,7 @@ def _fit_terms(
     model: nn.Module,
     terms: Sequence[Term],
     solver: str,
-    settings: Settings,
+    settings: LevenbergSettings,
     callback: Callable[[Progress], object] | None,
 ) -> LeastSquaresFit:
     if not isinstance(terms, (list, tuple)) or not terms:
@@ -179,7 +179,7 @@ def _minimized(
     problem: Problem,
     start: Tensor,
     choice: Choice,
-    settings: Settings,
+    settings: LevenbergSettings,
     validate: Callable[[Tensor], float] | None,
     callback: Callable[[Progress], object] | None,
     unit: float,
@@ -249,7 +249,7 @@ class _Held:
 
 def _settings(
     regularization: str | float | None, max_steps: int, max_seconds: float | None, tolerance: float
-) -> Settings:
+) -> LevenbergSettings:
     evidence = regularization == "evidence"
     if isinstance(regularization, str) and not evidence:
         raise InputError(
@@ -265,4 +265,4 @@ def _settings(
         if not value >= low:
             raise InputError(f"{name} must be >= {low}, got {value!r}: give a larger number")
     seconds = math.inf if max_seconds is None else float(max_seconds)
-    return Settings(evidence, decay, int(max_steps), seconds, float(tolerance))
+    return LevenbergSettings(evidence, decay, int(max_steps), seconds, float(tolerance))

@@ -30,7 +30,7 @@ _ELEMENTWISE = {
 }
 
 
-class Step(Protocol):
+class NetworkStep(Protocol):
     """A part of a network."""
 
     def forward(self, parameters: Tensors, x: Tensor) -> tuple[Tensor, Any]:
@@ -40,7 +40,7 @@ class Step(Protocol):
         """Fills `rows` from g (N, outputs, *shape of the output); returns g at the input."""
 
 
-class Activation:
+class ActivationStep:
     """An elementwise function."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -58,7 +58,7 @@ class Activation:
         return g * slope.unsqueeze(1)
 
 
-class Linear:
+class LinearStep:
     """z = Wx + b, or with blocks z + S z^2."""
 
     def __init__(self, prefix: str, blocks: Blocks | None) -> None:
@@ -177,7 +177,7 @@ def _flat(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield prefix, module
 
 
-def _step(prefix: str, module: nn.Module) -> Step | None:
+def _step(prefix: str, module: nn.Module) -> NetworkStep | None:
     """The step of one module; None if it does nothing."""
     if _hooked(module):
         return AnyModule(prefix, module)
@@ -185,18 +185,18 @@ def _step(prefix: str, module: nn.Module) -> Step | None:
     if type(module) is nn.Identity or idle:
         return None
     if type(module) in _ELEMENTWISE:
-        return Activation(module)
+        return ActivationStep(module)
     if type(module) is nn.Linear:
-        return Linear(prefix, None)
+        return LinearStep(prefix, None)
     if isinstance(module, NeuronLinear):
         if module.blocks is not None and not module.normalize:
-            return Linear(prefix, module.blocks)
+            return LinearStep(prefix, module.blocks)
         if isinstance(module.rule, Bilinear):
             return Product(prefix, module.rule)
     return AnyModule(prefix, module)
 
 
-def steps_of(unknowns: Unknowns, dim: int = 2) -> list[Step]:
+def steps_of(unknowns: Unknowns, dim: int = 2) -> list[NetworkStep]:
     """The network as steps; `dim` is the number of dimensions of its inputs."""
     model = unknowns.copy
     modules = list(_flat("", model))
@@ -207,13 +207,13 @@ def steps_of(unknowns: Unknowns, dim: int = 2) -> list[Step]:
     return [step for step in (_step(*each) for each in modules) if step is not None]
 
 
-def is_written(steps: Sequence[Step]) -> bool:
+def is_written(steps: Sequence[NetworkStep]) -> bool:
     """Whether all derivatives are written by hand."""
     return not any(isinstance(step, AnyModule) for step in steps)
 
 
 @torch.no_grad()
-def outputs_of(steps: Sequence[Step], parameters: Tensors, x: Tensor) -> Tensor:
+def outputs_of(steps: Sequence[NetworkStep], parameters: Tensors, x: Tensor) -> Tensor:
     """The outputs (N, outputs)."""
     out = x
     for step in steps:
@@ -223,7 +223,7 @@ def outputs_of(steps: Sequence[Step], parameters: Tensors, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def jacobian(
-    steps: Sequence[Step], unknowns: Unknowns, vector: Tensor, x: Tensor, into: Tensor
+    steps: Sequence[NetworkStep], unknowns: Unknowns, vector: Tensor, x: Tensor, into: Tensor
 ) -> Tensor:
     """Fills J (N, outputs, unknowns) and returns the outputs (N, outputs)."""
     parameters = unknowns.split(vector)

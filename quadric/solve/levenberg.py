@@ -50,7 +50,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LevenbergSettings:
     """How a fit runs and when it stops; see `least_squares`."""
 
     evidence: bool
@@ -88,7 +88,7 @@ def minimize(
     problem: Problem,
     start: Tensor,
     make: Callable[[Problem, Tensor], System],
-    settings: Settings,
+    settings: LevenbergSettings,
     validate: Callable[[Tensor], float] | None = None,
     callback: Callable[[Progress], object] | None = None,
     unit: float = 1.0,
@@ -128,7 +128,7 @@ class _Run:
         self,
         problem: Problem,
         make: Callable[[Problem, Tensor], System],
-        settings: Settings,
+        settings: LevenbergSettings,
         path: Path,
     ) -> None:
         self.problem, self.make, self.settings, self.path = problem, make, settings, path

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from quadric.solve.jacobian import Step, jacobian, outputs_of
+from quadric.solve.jacobian import NetworkStep, jacobian, outputs_of
 from quadric.solve.unknowns import Unknowns
 
 BLOCK = 2**21
@@ -71,7 +71,7 @@ class RowProblem(Problem):
     def __init__(
         self,
         unknowns: Unknowns,
-        steps: Sequence[Step],
+        steps: Sequence[NetworkStep],
         data: tuple[Tensor, Tensor, Tensor],
         unit: float,
         units: Tensor | None,

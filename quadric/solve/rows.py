@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError, in_one_line
 from quadric.solve.jacobian import (
     AnyModule,
-    Linear,
+    LinearStep,
     Product,
     is_written,
     outputs_of,
@@ -134,7 +134,11 @@ class RowDoor:
         """Where the fit starts: the network, its last layer solved if it is far off in scale."""
         start, problem = self.unknowns.start(), self.problem
         loss, head = problem.loss(start / problem.units), self.steps[-1] if self.steps else None
-        if loss <= _FAR * problem.count or not isinstance(head, Linear) or head.blocks is not None:
+        if (
+            loss <= _FAR * problem.count
+            or not isinstance(head, LinearStep)
+            or head.blocks is not None
+        ):
             return start
         parts = self.unknowns.parts
         if not {head.weight, head.bias} <= set(parts):
@@ -177,7 +181,7 @@ class RowDoor:
         """
         parts, steps = self.unknowns.parts, self.steps
         units = torch.ones(self.unknowns.count, dtype=torch.float64, device=x.device)
-        if steps and isinstance(steps[0], (Linear, Product)):
+        if steps and isinstance(steps[0], (LinearStep, Product)):
             spread = (x - x.mean(0)).abs().amax(0) / 2
             largest = x.abs().amax(0)
             spread = torch.where(spread > 1e-9 * largest, spread, largest.clamp_min(1e-300))
@@ -197,7 +201,7 @@ class RowDoor:
                         a, b, shape = parts[name]
                         units[a:b] = _power(size).expand(shape).flatten()
         head = steps[-1] if steps else None
-        if isinstance(head, Linear) and head.blocks is None:
+        if isinstance(head, LinearStep) and head.blocks is None:
             for name, height in (
                 (head.weight, self.unit),
                 (head.bias, math.hypot(self.unit, mean)),

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from quadric.layers import make_layer
-from quadric.solve.jacobian import AnyModule, Step, is_written, jacobian, outputs_of, steps_of
+from quadric.solve.jacobian import (
+    AnyModule,
+    NetworkStep,
+    is_written,
+    jacobian,
+    outputs_of,
+    steps_of,
+)
 from quadric.solve.unknowns import Unknowns
 
 
@@ -28,7 +35,7 @@ def stack(
     return model
 
 
-def filled(steps: list[Step], unknowns: Unknowns, x: Tensor) -> Tensor:
+def filled(steps: list[NetworkStep], unknowns: Unknowns, x: Tensor) -> Tensor:
     with torch.no_grad():
         outputs = outputs_of(steps, unknowns.split(unknowns.start()), x).shape[1]
     into = torch.full((len(x), outputs, unknowns.count), torch.nan, dtype=torch.float64)
