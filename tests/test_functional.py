@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -86,32 +88,6 @@ def test_add_quadratic_derivatives() -> None:
     assert torch.autograd.gradgradcheck(call, (out, lam))
 
 
-def test_add_quadratic_keeps_channels_last() -> None:
-    out = torch.randn(2, 8, 3, 3).to(memory_format=torch.channels_last)
-    result = QF.add_quadratic(out, torch.randn(5), 2)
-    assert result.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_add_quadratic_refuses() -> None:
-    out = random(2, 8)
-    with pytest.raises(ValueError, match=r"rank must be .*>= 1, got 0"):
-        QF.add_quadratic(out, random(5), 0)
-    with pytest.raises((TypeError, ValueError), match=r"rank must be an integer.*1\.5"):
-        QF.add_quadratic(out, random(5), 1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"eigenvalues.*\b5\b.*\b4\b"):
-        QF.add_quadratic(out, random(4), 2)
-    with pytest.raises(ValueError, match=r"eigenvalues"):
-        QF.add_quadratic(out, random(5, 1), 2)
-    with pytest.raises(ValueError, match=r"divisible.*groups|groups.*divi"):
-        QF.add_quadratic(out, random(5), 2, groups=3)
-    with pytest.raises((TypeError, ValueError), match=r"torch\.int64"):
-        QF.add_quadratic(torch.ones(2, 8, dtype=torch.int64), torch.ones(5), 2)
-    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
-        QF.add_quadratic(out.to(torch.complex128), random(5), 2)
-    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
-        QF.add_quadratic(out, random(5).to(torch.complex128), 2)
-
-
 # ------------------------------------------------------------------------------------------------
 # The layers' functions
 # ------------------------------------------------------------------------------------------------
@@ -158,43 +134,6 @@ def test_quadratic_conv_transpose_in_torchs_argument_order(dims: int) -> None:
         TRANSPOSED[dims](x, weight, lam, b, 2, 1, 1, 2, 2, rank=2),
         reference.eigen_conv_transpose(x, weight, b, lam, 2, 2, 1, 1, 2, 2),
     )
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_unbatched(dims: int) -> None:
-    x, lam = random(3, *(4, 4, 4)[:dims]), eigenvalues(5, 2)
-    weight = random(5, 3, *(2,) * dims)
-    out = CONV[dims](x, weight, lam, rank=2)
-    assert_close(out, CONV[dims](x[None], weight, lam, rank=2)[0])
-    weight = random(3, 5, *(2,) * dims)
-    out = TRANSPOSED[dims](x, weight, lam, rank=2)
-    assert_close(out, TRANSPOSED[dims](x[None], weight, lam, rank=2)[0])
-
-
-def test_rank_is_keyword_only() -> None:
-    with pytest.raises(TypeError, match=r"positional|rank"):
-        QF.quadratic_linear(random(2, 4), random(6, 4), random(4), None, 2)  # type: ignore[call-arg,misc]
-
-
-def test_bad_input() -> None:
-    x, weight = random(2, 4), random(6, 4)
-    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b5\b"):
-        QF.quadratic_linear(x, weight, random(5), rank=2)
-    with pytest.raises(ValueError, match=r"\b4\b.*\b3\b"):
-        QF.quadratic_linear(x[:, :3], weight, random(4), rank=2)
-    with pytest.raises(ValueError, match=r"rank must be .*>= 1, got -2"):
-        QF.quadratic_linear(x, weight, random(4), rank=-2)
-    with pytest.raises((TypeError, ValueError), match=r"torch\.int64"):
-        QF.quadratic_linear(x.long(), weight.long(), random(4).long(), rank=2)
-    with pytest.raises((TypeError, ValueError), match=r"torch\.complex128"):
-        QF.quadratic_linear(x + 0j, weight + 0j, random(4) + 0j, rank=2)
-    image, kernel = random(2, 4, 3, 3), random(6, 4, 2, 2)
-    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b3\b"):
-        QF.quadratic_conv2d(image, kernel, random(3), rank=2)
-    with pytest.raises(ValueError, match=r"\b4\b.*\b3\b"):
-        QF.quadratic_conv2d(image[:, :3], kernel, random(4), rank=2)
-    with pytest.raises(ValueError, match=r"eigenvalues.*\b4\b.*\b3\b"):
-        QF.quadratic_conv_transpose2d(image, random(4, 6, 2, 2), random(3), rank=2)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -255,8 +194,81 @@ def test_jacobians_and_hessian() -> None:
     assert torch.count_nonzero(hessian[1:]) == 0
 
 
-def test_vmap_over_add_quadratic() -> None:
-    out, lam = random(3, 2, 8), random(3, 5)
-    got = torch.func.vmap(lambda o, v: QF.add_quadratic(o, v, 2))(out, lam)
-    for i in range(3):
-        assert_close(got[i], reference.add_quadratic(out[i], lam[i], 2))
+# ------------------------------------------------------------------------------------------------
+# What the functions refuse: one error each, with rule, value and remedy
+# ------------------------------------------------------------------------------------------------
+
+IMAGE, WEIGHT, BACK = torch.zeros(1, 3, 5, 5), torch.zeros(4, 3, 3, 3), torch.zeros(3, 4, 3, 3)
+LAM = torch.zeros(2)
+
+
+OUT, FIVE = torch.zeros(2, 8), torch.zeros(5)
+
+
+def add(out: Any = OUT, lam: Any = FIVE, rank: Any = 2, **more: Any):
+    return QF.add_quadratic(out, lam, rank, **more)
+
+
+def conv(input: Any = IMAGE, weight: Any = WEIGHT, lam: Any = LAM, **options: Any):
+    return QF.quadratic_conv2d(input, weight, lam, rank=1, **options)
+
+
+def transposed(**options: Any):
+    return QF.quadratic_conv_transpose2d(IMAGE, BACK, LAM, rank=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: conv(groups=0), ValueError, "groups must be >= 1, got 0"),
+        (lambda: conv(groups=-1), ValueError, "groups must be >= 1, got -1"),
+        (lambda: conv(groups=1.0), TypeError, "groups must be an integer"),
+        (lambda: conv(stride=2, padding="same"), ValueError, "'same' needs stride 1, got stride 2"),
+        (lambda: conv(input=[1.0]), TypeError, "input must be a tensor, got list"),
+        (lambda: conv(lam=[0.0, 0.0]), TypeError, "eigenvalues must be .*, got list"),
+        (lambda: conv(weight=WEIGHT.int()), TypeError, "weight must be .*torch.int32"),
+        (lambda: conv(bias=torch.zeros(3)), ValueError, r"4 outputs, got shape \(3,\)"),
+        (lambda: conv(bias=torch.zeros(4).int()), TypeError, "bias must be .*torch.int32"),
+        (lambda: transposed(groups=0), ValueError, "groups must be >= 1, got 0"),
+        (lambda: transposed(groups=2), ValueError, "in_channels must be divisible by groups"),
+        (lambda: transposed(padding="same"), TypeError, "must be numbers, got 'same'"),
+        (
+            lambda: QF.quadratic_linear(torch.zeros(3), torch.zeros(3), LAM, rank=1),
+            ValueError,
+            r"shape \(out_features, in_features\), got \(3,\)",
+        ),
+        (lambda: add(rank=0), ValueError, "rank must be .*>= 1, got 0"),
+        (lambda: add(rank=1.5), TypeError, r"rank must be an integer.*1\.5"),
+        (lambda: add(lam=torch.zeros(4)), ValueError, r"eigenvalues.*\b5\b.*\b4\b"),
+        (lambda: add(lam=torch.zeros(5, 1)), ValueError, "eigenvalues"),
+        (lambda: add(lam=torch.zeros(5) + 0j), TypeError, "torch.complex64"),
+        (lambda: add(out=torch.ones(2, 8).int()), TypeError, "torch.int32"),
+        (lambda: add(groups=3), ValueError, "divisible by groups, got 8 outputs and 3 groups"),
+        (lambda: add(dim=2), ValueError, "dim must be a dimension of the output"),
+        (lambda: conv(input=IMAGE[:, :2]), ValueError, r"in_channels = 3 .*\(1, 2, 5, 5\)"),
+        (lambda: conv(lam=torch.zeros(3)), ValueError, r"eigenvalues.*\b2\b.*\b3\b"),
+        (lambda: conv(input=IMAGE.int()), TypeError, "input must be .*torch.int32"),
+        (
+            lambda: QF.quadratic_linear(torch.zeros(2, 3), torch.zeros(6, 4), LAM, rank=2),
+            ValueError,
+            r"in_features = 4, got .*\(2, 3\)",
+        ),
+        (
+            lambda: QF.quadratic_linear(IMAGE, WEIGHT, LAM, None, 1),  # type: ignore[call-arg,misc]
+            TypeError,
+            "positional|rank",
+        ),
+    ],
+)
+def test_bad_input_gets_one_clear_error(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_the_public_names() -> None:
+    assert all(callable(getattr(QF, name)) for name in QF.__all__)
+    for function in (QF.quadratic_conv2d, QF.quadratic_conv_transpose3d):
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert list(inspect.signature(QF.quadratic_conv1d).parameters)[:5] == [
+        "input", "weight", "eigenvalues", "bias", "stride",
+    ]  # fmt: skip

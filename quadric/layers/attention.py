@@ -222,9 +222,8 @@ class QuadraticMultiheadAttention(nn.Module):
         if is_proxy(query):
             options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
             return as_node(self, query, key, value, *options)  # type: ignore[no-any-return]
-        widths = {"embed_dim": self.embed_dim, "kdim": self.kdim, "vdim": self.vdim}
         masks = (key_padding_mask, attn_mask)
-        check_inputs(query, key, value, *masks, widths, self.num_heads, self.batch_first)
+        check_inputs(query, key, value, *masks, self.num_heads, self.batch_first)
         if is_causal and attn_mask is None:
             raise InputError(
                 "is_causal is a hint about attn_mask, which must be given too, got None: "

@@ -6,7 +6,6 @@ Everything here is as in `nn.MultiheadAttention`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,6 @@ def check_inputs(
     value: Tensor,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
-    widths: Mapping[str, int],
     num_heads: int,
     batch_first: bool,
 ) -> None:
@@ -38,12 +36,6 @@ def check_inputs(
             "query, key and value must all be 3-D, or all 2-D without a batch, got shapes "
             f"{shapes[0]}, {shapes[1]} and {shapes[2]}: add or remove the batch dimension."
         )
-    for name, shape, (argument, width) in zip(inputs, shapes, widths.items(), strict=True):
-        if shape[-1] != width:
-            raise InputError(
-                f"the last dimension of {name} must be {argument} = {width}, got shape {shape}: "
-                f"build the attention with {argument}={shape[-1]}."
-            )
     if shapes[1][:-1] != shapes[2][:-1]:
         raise InputError(
             f"key and value must have the same length and batch, got shapes {shapes[1]} and "

@@ -252,28 +252,8 @@ class _QuadraticConvNd(EigenLayer, NeuronConv):
 class _QuadraticConvTransposeNd(EigenLayer, NeuronConvTranspose):
     """A layer of eigen neurons in place of `nn.ConvTranspose{n}d`.
 
-    The weight has torch's transposed shape, (in_channels, out_channels / groups, *kernel_size); all
-    else is as in the quadratic convolutions.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output, y and features together.
-        kernel_size: size of the patch.
-        stride: step of the patch in the output.
-        padding: the width of the border of the full output that is cut off on each side.
-        output_padding: the width that is added on one side.
-        groups: number of independent groups of channels.
-        bias: whether each channel has a bias; that of a feature lies inside the square.
-        dilation: distance between the elements of a patch.
-        padding_mode: "zeros", the only one that torch offers.
-        rank: k, the number of features of a neuron.
-        eigenvalue_init: "zeros", "random_sign", or a function that fills the eigenvalues in place.
-        normalize: divide each square by |q|^2, as if the eigenvectors were unit vectors.
-        recompute: compute the linear map again in backward instead of keeping the output: less
-            memory where what follows does not keep it anyway (ReLU, a residual sum), more time.
-            Under torch.compile it is the compiler that chooses.
-        device: the device of the parameters.
-        dtype: the dtype of the parameters.
+    Its arguments are torch's, then those of the quadratic convolutions. The weight has torch's
+    transposed shape, (in_channels, out_channels / groups, *kernel_size); all else is as there.
     """
 
     def __init__(
@@ -317,13 +297,7 @@ class _QuadraticConvTransposeNd(EigenLayer, NeuronConvTranspose):
 
 
 class QuadraticConv1d(_QuadraticConvNd, NeuronConv1d):
-    """A layer of eigen neurons in place of `nn.Conv1d`, with its arguments and then ours.
-
-    Examples:
-        >>> layer = QuadraticConv1d(3, 20, 3, rank=9)
-        >>> layer(torch.zeros(1, 3, 8)).shape
-        torch.Size([1, 20, 6])
-    """
+    """A layer of eigen neurons in place of `nn.Conv1d`, with its arguments and then ours."""
 
 
 class QuadraticConv2d(_QuadraticConvNd, NeuronConv2d):
@@ -337,23 +311,11 @@ class QuadraticConv2d(_QuadraticConvNd, NeuronConv2d):
 
 
 class QuadraticConv3d(_QuadraticConvNd, NeuronConv3d):
-    """A layer of eigen neurons in place of `nn.Conv3d`, with its arguments and then ours.
-
-    Examples:
-        >>> layer = QuadraticConv3d(3, 20, 3, rank=9)
-        >>> layer(torch.zeros(1, 3, 8, 8, 8)).shape
-        torch.Size([1, 20, 6, 6, 6])
-    """
+    """A layer of eigen neurons in place of `nn.Conv3d`, with its arguments and then ours."""
 
 
 class QuadraticConvTranspose1d(_QuadraticConvTransposeNd, NeuronConvTranspose1d):
-    """A layer of eigen neurons in place of `nn.ConvTranspose1d`, with its arguments and then ours.
-
-    Examples:
-        >>> layer = QuadraticConvTranspose1d(3, 20, 3, rank=9)
-        >>> layer(torch.zeros(1, 3, 8)).shape
-        torch.Size([1, 20, 10])
-    """
+    """A layer of eigen neurons in place of `nn.ConvTranspose1d`, with its arguments first."""
 
 
 class QuadraticConvTranspose2d(_QuadraticConvTransposeNd, NeuronConvTranspose2d):
@@ -367,10 +329,4 @@ class QuadraticConvTranspose2d(_QuadraticConvTransposeNd, NeuronConvTranspose2d)
 
 
 class QuadraticConvTranspose3d(_QuadraticConvTransposeNd, NeuronConvTranspose3d):
-    """A layer of eigen neurons in place of `nn.ConvTranspose3d`, with its arguments and then ours.
-
-    Examples:
-        >>> layer = QuadraticConvTranspose3d(3, 20, 3, rank=9)
-        >>> layer(torch.zeros(1, 3, 8, 8, 8)).shape
-        torch.Size([1, 20, 10, 10, 10])
-    """
+    """A layer of eigen neurons in place of `nn.ConvTranspose3d`, with its arguments first."""

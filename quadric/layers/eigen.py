@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from quadric.functional import check_rank
 from quadric.layers.fused import fused
 from quadric.layers.layer import QuadraticLayer
 from quadric.layers.neuron import Neuron, register, widened
 from quadric.layers.parameters import draw_
-from quadric.layers.squares import EigenvalueInit, Squares, check_eigenvalue_init
+from quadric.layers.squares import EigenvalueInit, Squares
 from quadric.ops.blocks import Blocks, eigen_blocks
 
 
@@ -61,10 +60,6 @@ class Eigen(Squares):
     recompute: bool = False
     redraws = False
 
-    def __post_init__(self) -> None:
-        check_rank(self.rank)
-        check_eigenvalue_init(self.eigenvalue_init)
-
     def blocks(self, outputs: int, groups: int) -> Blocks:
         return eigen_blocks(outputs, self.rank, groups)
 
@@ -80,12 +75,6 @@ class Eigen(Squares):
         normalized = eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
         # A filter of zeros has no direction: its constant feature has no square.
         return torch.where(lengths > 0, normalized, 0)
-
-    def num_macs(
-        self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
-    ) -> int:
-        squares = eigen_blocks(outputs, self.rank, groups).num_eigenvalues
-        return positions * (outputs * n + 2 * squares)
 
 
 @register(
@@ -103,9 +92,6 @@ class Symmetric(Neuron):
     rank: int = 9
     quadratic = ("eigenvectors", "eigenvalues")
     switches = ("eigenvalues",)
-
-    def __post_init__(self) -> None:
-        check_rank(self.rank)
 
     def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         outputs = layer.num_outputs

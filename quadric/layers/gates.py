@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.functional import check_rank
 from quadric.layers.fused import fused
 from quadric.layers.layer import QuadraticLayer
 from quadric.layers.neuron import Neuron, register, widened
@@ -190,9 +189,6 @@ class Cross(Neuron):
 
     rank: int = 4
     quadratic = switches = ("u", "v")
-
-    def __post_init__(self) -> None:
-        check_rank(self.rank)
 
     def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         groups, outputs = layer.linear_op.groups, layer.num_outputs

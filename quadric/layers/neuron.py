@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
+from quadric.functional import check_rank
 from quadric.layers.parameters import draw_
 from quadric.ops.blocks import Blocks
 from quadric.ops.reference import accumulation_dtype
@@ -84,6 +85,10 @@ class Neuron:
     biases: ClassVar[int] = 1
     redraws: ClassVar[bool] = True
     transposable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if "rank" in self.defaults():
+            check_rank(self.options()["rank"])
 
     @property
     def degree(self) -> int | None:

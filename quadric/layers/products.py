@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.functional import check_rank
 from quadric.layers.fused import fused
 from quadric.layers.layer import QuadraticLayer
 from quadric.layers.neuron import Neuron, register, widened
@@ -70,9 +69,6 @@ class LowRank(Neuron):
 
     rank: int = 2
     quadratic = switches = ("q1", "q2")
-
-    def __post_init__(self) -> None:
-        check_rank(self.rank)
 
     def shapes(self, layer: QuadraticLayer, bias: bool) -> dict[str, tuple[int, ...]]:
         wide = layer.weight_shape(layer.num_outputs * self.rank)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quadric.functional import check_rank
 from quadric.layers.neuron import register
-from quadric.layers.squares import EigenvalueInit, Squares, check_eigenvalue_init
+from quadric.layers.squares import EigenvalueInit, Squares
 from quadric.ops.blocks import Blocks, shared_blocks, square_blocks
 
 
@@ -52,10 +51,6 @@ class Shared(Squares):
     rank: int = 8
     recompute: bool = False
     eigenvalue_init: EigenvalueInit = "zeros"
-
-    def __post_init__(self) -> None:
-        check_rank(self.rank)
-        check_eigenvalue_init(self.eigenvalue_init)
 
     def blocks(self, outputs: int, groups: int) -> Blocks:
         return shared_blocks(outputs, self.rank, groups)

@@ -35,22 +35,21 @@ _STARTS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-def check_eigenvalue_init(start: EigenvalueInit) -> EigenvalueInit:
-    """Returns `start` if it names a start or is a function that fills a tensor, else raises."""
-    if callable(start) or (isinstance(start, str) and start in _STARTS):
-        return start
-    raise InputError(
-        f"eigenvalue_init must be one of {', '.join(map(repr, _STARTS))} or a function that fills "
-        f"a tensor in place, got {start!r}: choose one of these"
-    )
-
-
 @dataclass(frozen=True)
 class Squares(Neuron):
     """Abstract: z + S z^2, where `blocks` says where the eigenvalues stand in S."""
 
     quadratic = ("eigenvalues",)
     switches = ("eigenvalues",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        start = getattr(self, "eigenvalue_init", "zeros")
+        if not (callable(start) or (isinstance(start, str) and start in _STARTS)):
+            raise InputError(
+                f"eigenvalue_init must be one of {', '.join(map(repr, _STARTS))} or a function "
+                f"that fills a tensor in place, got {start!r}: choose one of these"
+            )
 
     def blocks(self, outputs: int, groups: int) -> Blocks:
         """Where each eigenvalue of a layer stands."""
@@ -97,5 +96,7 @@ class Squares(Neuron):
     def num_macs(
         self, n: int, outputs: int, groups: int = 1, positions: int = 1, inputs: int | None = None
     ) -> int:
-        squares = self.blocks(outputs, groups).num_eigenvalues + outputs
-        return positions * (outputs * n + squares)
+        blocks = self.blocks(outputs, groups)
+        # f f lambda for each eigenvalue of a star; z z once, and then S, for full blocks.
+        again = blocks.num_eigenvalues if blocks.shape == "star" else outputs
+        return positions * (outputs * n + blocks.num_eigenvalues + again)

@@ -16,18 +16,14 @@ LEGEND = (
 )
 
 
+_FACTS = ("name", "paper", "formula", "params", "macs", "printed_params", "printed_macs", "note")
+
+
 def neuron_facts() -> list[dict[str, Any]]:
     """The facts of every neuron as plain values, for JSON."""
     return [
-        {
-            "name": row.name,
-            "paper": row.paper,
-            "formula": row.formula,
-            "params": row.params,
-            "macs": row.macs,
-            "printed_params": row.printed_params,
-            "printed_macs": row.printed_macs,
-            "note": row.note,
+        {fact: getattr(row, fact) for fact in _FACTS}
+        | {
             "rank": row.default_rank,
             "options": {k: _plain(v) for k, v in row.defaults().items()},
             "starts": list(row.starts),

@@ -272,26 +272,6 @@ def test_in_place_behind_a_partly_frozen_layer(frozen: str) -> None:
         assert_close(one, other)
 
 
-def test_stack_with_in_place_activations() -> None:
-    layers = [
-        quadric.QuadraticConv2d(c, 8, 3, padding=1, rank=3, dtype=F64, normalize=n)
-        for c, n in [(3, False), (8, True), (8, False)]
-    ]
-    for layer in layers:
-        nn.init.normal_(layer.eigenvalues, std=0.3)
-    x = torch.randn(2, 3, 5, 5, dtype=F64, requires_grad=True)
-    tensors = [x, *(p for layer in layers for p in layer.parameters())]
-
-    def run(inplace: bool) -> list[Tensor]:
-        out = x
-        for layer in layers:
-            out = F.relu(layer(out), inplace=inplace)
-        return list(torch.autograd.grad(out.square().sum(), tensors))
-
-    for one, other in zip(run(True), run(False), strict=True):
-        assert_close(one, other)
-
-
 def test_output_changed_between_two_backward_passes() -> None:
     case, geometry = EIGEN, LINEAR
     layer, x = case.make(geometry), geometry.input().requires_grad_()
@@ -386,20 +366,6 @@ def test_checkpoint(
     for tensor, value in zip(inputs, expected, strict=True):
         assert tensor.grad is not None
         assert_close(tensor.grad, value)
-
-
-def test_double_backward_through_a_checkpoint() -> None:
-    case, geometry = EIGEN, LINEAR
-    layer, x = case.make(geometry), geometry.input().requires_grad_()
-    out = checkpoint(lambda x: layer(x).sin_(), x, use_reentrant=False)
-    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    got = torch.autograd.grad(slope.square().sum(), list(layer.parameters()))
-    (slope,) = torch.autograd.grad(
-        plain_formula(case, geometry, layer, x).sin().sum(), x, create_graph=True
-    )
-    expected = torch.autograd.grad(slope.square().sum(), list(layer.parameters()))
-    for one, other in zip(got, expected, strict=True):
-        assert_close(one, other)
 
 
 @pytest.mark.parametrize("inplace", [True, False])

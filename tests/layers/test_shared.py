@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quadric
@@ -117,23 +116,3 @@ def test_squares_are_summed_in_float32(dtype: torch.dtype, recompute: bool) -> N
     torch.testing.assert_close(out, torch.full((1, 4), 300.0, dtype=dtype), rtol=0, atol=0)
     out.sum().backward()
     assert torch.isfinite(x.grad).all()
-
-
-def test_learns_what_a_linear_layer_cannot() -> None:
-    """Half a second of training: x1*x2, which no linear layer of the same width represents."""
-    torch.manual_seed(0)
-    x = torch.randn(512, 2)
-    target = x[:, :1] * x[:, 1:]
-
-    def error(layer: nn.Module) -> float:
-        model = nn.Sequential(layer, nn.Linear(4, 1))
-        optimizer = torch.optim.Adam(model.parameters(), 0.03)
-        for _ in range(200):
-            loss = F.mse_loss(model(x), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return loss.item()
-
-    assert error(quadric.make_layer(nn.Linear(2, 4), neuron="shared", rank=4)) < 0.02
-    assert error(nn.Linear(2, 4)) > 0.5
