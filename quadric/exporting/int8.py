@@ -184,7 +184,7 @@ def _outputs(session: Any, batch: Sequence[Tensor], name: str) -> list[Tensor]:
         "prepare it as for training, in the shape of the example inputs, without labels",
         alone=True,
     ):
-        outputs = run_session(session, [value.detach().cpu() for value in batch])
+        outputs = run_session(session, batch)
     if not all(bool(value.isfinite().all()) for value in (*batch, *outputs)):
         raise InputError(f"{name} must be finite, as what the network makes of it: clean the data")
     return outputs

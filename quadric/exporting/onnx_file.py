@@ -217,5 +217,5 @@ def run_session(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     names = [value.name for value in session.get_inputs()]
     if len(names) != len(inputs):
         raise InputError(f"the network takes {len(names)} input tensors, got {len(inputs)}")
-    given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    given = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, given)]
