@@ -49,12 +49,6 @@ def test_version_in_a_real_process() -> None:
     assert run.stdout == f"quadric {version('quadric')}\n"
 
 
-def test_version_is_that_of_the_package() -> None:
-    import quadric as package
-
-    assert package.__version__ == version("quadric")
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -73,13 +67,6 @@ def test_a_mistake_stays_on_its_line(tmp_path: Path) -> None:
     path = tmp_path / "two\nlines"
     path.touch()
     assert_mistake(quadric("demo", "--out", str(path)), "two lines: give another name")
-
-
-def test_a_mistake_in_a_real_process() -> None:
-    run = subprocess.run([str(QUADRIC), "demo", "--seed=-1"], capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr.count("\n") == 1
-    assert run.stderr.startswith("Error: seed must be")
 
 
 def test_a_missing_extra_is_named_before_anything_runs(

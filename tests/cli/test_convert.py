@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typer.testing import CliRunner
 
 import quadric
 from quadric.cli.app import app
-from quadric.models.weight_files import read_checkpoint
 from tests.networks import quadratic_layers
 
 NETS = """
@@ -241,31 +239,6 @@ def test_bad_words(folder: Path, words: list[str], match: str) -> None:
     assert match in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not Path("out.safetensors").exists()
-
-
-def test_the_command_as_a_process(folder: Path) -> None:
-    torch.save(trained("digits_cnn")[1], "d.pt")
-    words = ["convert", "d.pt", "--model", "digits_cnn", "-o", "out.safetensors"]
-    command = [sys.executable, "-m", "quadric.cli.app", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-    assert done.returncode == 0, done.stderr
-    assert Path("out.safetensors").exists()
-    command[4] = "nothing.pt"
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "Error: No such file or directory: nothing.pt\n"
-
-
-def test_help_starts_with_an_example() -> None:
-    assert run("--help").stdout.startswith("Example: quadric convert resnet18.pth --model resnet18")
-
-
-def test_the_outer_names_of_wrappers_are_taken_off_only_if_the_network_has_none(
-    folder: Path,
-) -> None:
-    state = {"module.weight": torch.ones(2)}
-    torch.save(state, "m.pt")
-    assert read_checkpoint("m.pt").keys() == state.keys()
 
 
 def test_a_checkpoint_that_stores_shared_weights_once() -> None:

@@ -115,14 +115,6 @@ def test_a_file_of_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(got, model(x), rtol=1e-3, atol=1e-4)
 
 
-def test_a_linear_network_stands_alone(tmp_path: Path) -> None:
-    save(quadric.models.create("mlp"), tmp_path / "mlp.safetensors")
-    out = tmp_path / "mlp.pt2"
-    result = run_command("export", tmp_path / "mlp.safetensors", "-o", out, "--model", "mlp")
-    assert result.exit_code == 0, result.output
-    assert len(re.findall(r"^linear ", result.stdout, re.MULTILINE)) == 1
-
-
 def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))
     quadric.convert_(model)
@@ -173,14 +165,6 @@ def test_mistakes(digits: Path, tmp_path: Path) -> None:
         else:
             assert_mistake(run_command("export", *args), message)
     assert not onnx_file.exists()
-
-
-def test_an_unfinished_run(digits: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "recipe.yaml").write_text((digits / "recipe.yaml").read_text())
-    result = run_command("export", folder, "-o", tmp_path / "model.onnx")
-    assert_mistake(result, "the run is not finished: continue it")
 
 
 def test_a_table_in_its_own_units(tmp_path: Path) -> None:

@@ -43,15 +43,6 @@ def test_a_run_gives_metrics_path_and_model(here: Path) -> None:
     assert "<td>shared, rank 4</td>" in result._repr_html_()
 
 
-def test_it_is_the_run_of_the_command_line(here: Path) -> None:
-    """The same recipe, fields and directory: the command shows the result of the function."""
-    result = quadric.train.run("law-lorentz", data_dir=Path("somewhere"), **LAW)
-    line = "train law-lorentz --data-dir somewhere --set samples=128 --batch-size 64 --epochs 2"
-    shown = output(*line.split())
-    assert shown.startswith("already finished;")
-    assert str(result.path) in shown
-
-
 def test_a_sweep_combines_lists_and_gives_results(here: Path) -> None:
     fields: dict[str, Any] = {**LAW, "neuron": ["linear", "eigen"], "hidden": [[8], [4, 4]]}
     found = quadric.train.sweep("law-lorentz", seeds=2, optimizer="adam", **fields)
@@ -81,18 +72,6 @@ def test_progress_is_a_line_an_epoch(here: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("epoch ") == 2
     quadric.train.run("law-lorentz", seed=1, **LAW)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_run_is_continued_or_trained_again(here: Path) -> None:
-    first = quadric.train.run("law-lorentz", run_dir="a/run", **LAW)
-    (first.path / "result.json").unlink()
-    with pytest.raises(InputError, match="is a run directory: continue it with --resume"):
-        quadric.train.run("a/run")
-    again = quadric.train.run("a/run", resume=True, progress=False)
-    assert again.metrics == first.metrics
-    with pytest.raises(InputError, match="exclude each other"):
-        quadric.train.run("a/run", resume=True, overwrite=True)
-    assert quadric.train.run("a/run", overwrite=True, progress=False).metrics == first.metrics
 
 
 def test_unknown_fields_and_paths_are_refused(here: Path) -> None:
@@ -136,8 +115,3 @@ def test_a_profile_names_operators(here: Path) -> None:
     assert "aten::addmm" in text
     assert "Self CPU" in text
     assert json.loads(Path("run/trace.json").read_text())["traceEvents"]
-
-
-def test_a_profile_of_few_steps(here: Path) -> None:
-    quadric.train.run("law-lorentz", profile=True, run_dir="run", **(LAW | {"batch_size": 128}))
-    assert "aten::addmm" in Path("run/profile.txt").read_text()

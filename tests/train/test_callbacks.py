@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from quadric.train.data import load_data
-from quadric.train.evaluation import evaluate, measure
+from quadric.train.evaluation import evaluate
 from quadric.train.network import build_network
 from quadric.train.runner import plan_run, train
 from quadric.train.step import TrainingModule
@@ -62,21 +62,6 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
     found = evaluate(tmp_path / "run")
     assert found["test_rmse"] == pytest.approx(result["test_rmse"], rel=1e-5)
     assert found["largest_activation"] == pytest.approx(result["largest_activation"], rel=1e-5)
-
-
-def test_the_best_average_is_saved(tmp_path: Path) -> None:
-    run = law_run(tmp_path / "run", ema=0.5, epochs=6, **UNSTABLE)
-    result = train(run)
-    assert result is not None
-    values = [record["val_rmse"] for record in result["epochs"]]
-    assert result["best_epoch"] == values.index(min(values)) + 1 < 6
-    data = load_data(run.recipe)
-    network = build_network(run.recipe, data)
-    network.load_state_dict(load_file(run.directory.weights_file))
-    held = data.validation(0, 1)
-    assert held is not None
-    found = measure(network, held, data.task, torch.device("cpu"), "32-true")
-    assert found["rmse"] == pytest.approx(min(values), rel=1e-5)
 
 
 def test_patience_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:

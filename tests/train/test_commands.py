@@ -92,18 +92,6 @@ def test_hints_are_quoted(here: Path) -> None:
     )
 
 
-def test_results_of_everything_in_a_folder(here: Path) -> None:
-    assert quadric(f"{LAW} --quiet").exit_code == 0
-    (here / "runs" / "demo").mkdir()
-    (here / "runs" / "demo" / "demo.json").write_text('{"laws": []}')
-    done = quadric_words("results", *(str(path) for path in (here / "runs").iterdir()))
-    assert done.exit_code == 0, done.output
-    assert "test RMSE" in done.stdout
-    assert done.stderr.count("\n") == 1
-    assert "demo.json is not the result of a run" in done.stderr
-    assert "demo.json" in done.stderr
-
-
 @pytest.mark.parametrize("line", [LAW, "sweep law-lorentz --set epochs=1", "evaluate runs/x"])
 def test_a_json_file_that_cannot_be_written_is_noticed_first(here: Path, line: str) -> None:
     message = "--json nowhere/x.json: there is no directory nowhere: make it, or name another file"
@@ -171,13 +159,6 @@ def test_layers_are_chosen_by_names_or_an_expression(here: Path) -> None:
         shutil.rmtree(here / "run")
 
 
-def test_divergence_ends_with_code_1_and_the_layer() -> None:
-    result = quadric(f"{LAW} --neuron eigen --set optimizer=sgd --lr 1e30")
-    assert result.exit_code == 1
-    assert "diverged" in result.stdout
-    assert "layer 'hidden1'" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -201,6 +182,7 @@ def test_divergence_ends_with_code_1_and_the_layer() -> None:
         ("sweep digits --set seed=1,2", "seed is swept by --seeds"),
         ("sweep digits --neuron eigen --set neuron=fan", "neuron is swept by --neuron"),
         ("recipes nothing", "unknown recipe 'nothing'"),
+        ("train digits --set strategy=fsdp --memory-format channels_last", "'fsdp' does not work"),
     ],
 )
 def test_mistakes_are_one_line(here: Path, line: str, message: str) -> None:
@@ -232,12 +214,6 @@ def test_sweep_trains_the_grid_and_tabulates_it(here: Path) -> None:
     assert "2 paired seeds" in result.stdout
     again = quadric(line)
     assert again.stderr.count("(skipped)") == 4
-
-
-def test_recipes_lists_and_shows() -> None:
-    assert "cifar10-wide-resnet110" in quadric("recipes").stdout
-    assert quadric("recipes digits").stdout.startswith("# quadric train digits")
-    assert len(json.loads(quadric("recipes --json -").stdout)) > 40
 
 
 def test_commands_keep_freed_memory_and_mistakes_leave_no_directory(
@@ -319,3 +295,16 @@ def test_ctrl_c_before_the_run_begins_repeats_what_was_given(
         found = re.search("with `(.*)`", told.output)
     assert found is not None, told.output
     assert sorted(found[1].split()) == sorted(again.split())
+
+
+def test_divergence_ends_with_code_1_and_the_layer() -> None:
+    result = quadric(f"{LAW} --neuron eigen --set optimizer=sgd --lr 1e30")
+    assert result.exit_code == 1
+    assert "diverged" in result.stdout
+    assert "layer 'hidden1'" in result.stdout
+
+
+def test_recipes_lists_and_shows() -> None:
+    assert "cifar10-wide-resnet110" in quadric("recipes").stdout
+    assert quadric("recipes digits").stdout.startswith("# quadric train digits")
+    assert len(json.loads(quadric("recipes --json -").stdout)) > 40

@@ -17,7 +17,6 @@ from quadric.train.directory import (
     BusyError,
     RunDirectory,
     command_in_environment,
-    continued,
     is_run_directory,
 )
 from quadric.train.network import build_network
@@ -120,14 +119,6 @@ def test_only_one_process_trains_in_a_directory(
     monkeypatch.undo()
     with run.directory.lock():  # the lock died with the process
         pass
-
-
-def test_a_continued_run_may_move_but_not_change(tmp_path: Path) -> None:
-    recipe = law_run(tmp_path / "run").recipe
-    assert continued(recipe, {"data_dir": "/data"}).data_dir == "/data"
-    assert continued(recipe, {"epochs": recipe.epochs}) == recipe
-    with pytest.raises(ValueError, match=r"got epochs=9 instead of 3"):
-        continued(recipe, {"epochs": 9})
 
 
 def test_the_command_of_a_moved_run_says_where_it_is_now(tmp_path: Path) -> None:

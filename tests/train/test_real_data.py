@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -108,24 +107,3 @@ def test_cifar10_in_the_binary_version(tmp_path: Path, kind: str) -> None:
     assert result["dataset"] == "cifar10"
     assert result["settings"]["resize"] == 16
     assert result["params"] == pytest.approx(272_000, rel=0.02)
-
-
-def test_a_truncated_batch_is_named(tmp_path: Path) -> None:
-    data = written_cifar(tmp_path / "cifar-10-batches-bin")
-    os.truncate(data / "data_batch_4.bin", 1_000_000)
-    words = ["train", "cifar10-resnet20", "--data-dir", str(data)]
-    done = quadric(*words, "--run-dir", str(tmp_path / "run"))
-    assert done.exit_code == 2
-    assert re.fullmatch(r"Error: [^\n]*data_batch_4\.bin[^\n]*\n", done.stderr)
-    for part in ("1,000,000", "30,730,000", "https://"):
-        assert part in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_corrupted_archive_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"\x1f\x8b not an archive")
-    words = ["train", "cifar10-resnet20", "--data-dir", str(tmp_path)]
-    done = quadric(*words, "--run-dir", str(tmp_path / "run"))
-    assert done.exit_code == 2
-    assert "cifar-10-python.tar.gz is truncated or not the published file" in done.stderr
-    assert "expected c58f30108f718f92721af3b95e74349a" in done.stderr

@@ -179,6 +179,7 @@ def test_a_state_and_a_call(
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     state(folder)
+    torch.rand(7)  # nothing depends on the state of the global generator
     there = sorted(tmp_path.rglob("*"))
     if outcome not in ("ok", "shown"):
         with pytest.raises(QuadricError, match=re.escape(outcome)):
@@ -200,6 +201,12 @@ def test_a_state_and_a_call(
     weights, same = (load_file(path / "weights.safetensors") for path in (folder, whole))
     for name, value in weights.items():
         assert torch.equal(value, same[name])
+
+
+def test_another_seed_has_another_curve(whole: Path, tmp_path: Path) -> None:
+    assert curve(law_result(tmp_path / "run", **OPTIONS | {"seed": 1})) != curve(
+        RunDirectory(whole).result()
+    )
 
 
 def test_a_damaged_checkpoint_is_told(whole: Path, tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quadric.train.data import load_data
-from quadric.train.evaluation import evaluate
 from quadric.train.network import build_network, memory_format
 from quadric.train.runner import PlannedRun, plan_run, train
 from quadric.train.step import TrainingModule
-from tests.train.small import law_run, pictures
+from tests.train.small import pictures
 
 DATA = pictures((3, 8, 8), 4, train=48, test=8)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -113,24 +112,3 @@ def test_the_layout_depends_on_device_and_precision(
     network = build_network(recipe, load_data(recipe, DATA))
     expected = torch.channels_last if last else torch.contiguous_format
     assert memory_format(recipe, network, device) == expected
-
-
-@pytest.mark.parametrize("choice", ["auto", "channels_last"])
-def test_a_perceptron_has_no_layout(tmp_path: Path, choice: str) -> None:
-    run = law_run(tmp_path / "run", memory_format=choice)
-    assert train(run) is not None
-    assert evaluate(run.directory.path)["test_rmse"] > 0
-
-
-def test_a_run_may_go_on_in_another_layout(tmp_path: Path) -> None:
-    run = picture_run(tmp_path / "run", neuron="linear")
-    train(run, data=DATA)
-    run.directory.result_file.unlink()
-    again = plan_run(str(tmp_path / "run"), {"memory_format": "contiguous"})
-    assert train(again, resume=True, data=DATA) is not None
-    assert again.directory.recipe().memory_format == "contiguous"
-
-
-def test_sharded_networks_have_no_other_layout(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'fsdp' does not work with memory_format 'channels_last'"):
-        picture_run(tmp_path, strategy="fsdp", memory_format="channels_last")

@@ -102,18 +102,6 @@ def test_evaluation_repeats_the_result(digits: PlannedRun) -> None:
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-4)
 
 
-def test_the_same_seed_gives_the_same_curve(tmp_path: Path) -> None:
-    first = law_result(tmp_path / "a", neuron="shared")
-    torch.rand(7)  # nothing depends on the state of the global generator
-    second = law_result(tmp_path / "b", neuron="shared")
-    other = law_result(tmp_path / "c", neuron="shared", seed=1)
-    assert curve(first) == curve(second)
-    assert curve(first) != curve(other)
-    a, b = (load_file(tmp_path / name / "weights.safetensors") for name in "ab")
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=0, atol=0)
-
-
 def test_pictures_with_crops_are_deterministic_too(tmp_path: Path) -> None:
     data = pictures((3, 8, 8), 4, 24, 8)
     results = []
@@ -132,6 +120,9 @@ def test_given_data_are_recorded_and_not_those_of_the_recipe(tmp_path: Path) -> 
     assert result["dataset"] == result["settings"]["dataset"] == "given:random"
     assert run.directory.recipe().dataset == "given:random"
     assert not result["command"].startswith("quadric train")
+    # And a linear network has no quadratic parameters.
+    assert (result["quadratic_share"], result["rank"]) == (None, None)
+    assert "quadratic_lr" not in result["epochs"][0]
     assert train(run, data=data) == result  # finished, and the same run
     # Nothing else may be taken for these data: neither for a test of the weights nor to go on.
     told = r"data that Python code gave it, 'given:random'"
@@ -243,11 +234,12 @@ def test_a_run_may_go_on_at_another_place(tmp_path: Path) -> None:
     assert run.directory.recipe().data_dir == "/new"
 
 
-def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {"ema": 0.5}])
+def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path, more: dict[str, Any]) -> None:
     # A rate that grows worse: a constant large one, so that the last epoch is not the best.
-    overrides = {
+    overrides: dict[str, Any] = {
         "validation": 0.25, "optimizer": "sgd", "lr": 0.3, "schedule": "constant", "epochs": 8,
-        "momentum": 0.95,
+        "momentum": 0.95, **more,
     }  # fmt: skip
     run = law_run(tmp_path / "run", **overrides)
     result = train(run)
@@ -265,13 +257,6 @@ def test_the_best_epoch_on_the_validation_part_counts(tmp_path: Path) -> None:
     assert measure(network, held, data.task, cpu, "32-true")["rmse"] == pytest.approx(min(values))
     tested = measure(network, data.test(0, 1), data.task, cpu, "32-true")
     assert result["test_rmse"] == pytest.approx(tested["rmse"])
-
-
-def test_linear_runs_have_no_share(tmp_path: Path) -> None:
-    result = law_result(tmp_path / "run", epochs=1)
-    assert result["quadratic_share"] is None
-    assert "quadratic_lr" not in result["epochs"][0]
-    assert result["rank"] is None
 
 
 def parameters(folder: Path, **overrides: Any) -> dict[str, torch.Tensor]:
