@@ -107,12 +107,12 @@ def param_groups(
 def _split(model: nn.Module, without_decay: set[int]) -> dict[str, list[nn.Parameter]]:
     """The parameters that require a gradient, by the name of their group."""
     quadratic = _quadratic_ids(model)
-    found: dict[str, list[nn.Parameter]] = defaultdict(list)
+    groups: dict[str, list[nn.Parameter]] = defaultdict(list)
     for parameter in model.parameters():
         if parameter.requires_grad:
             linear = "linear_no_decay" if id(parameter) in without_decay else "linear"
-            found["quadratic" if id(parameter) in quadratic else linear].append(parameter)
-    return found
+            groups["quadratic" if id(parameter) in quadratic else linear].append(parameter)
+    return groups
 
 
 def _nothing_to_train(model: nn.Module, only: str | None) -> InputError:
@@ -136,24 +136,24 @@ def _check_number(name: str, value: object) -> None:
 
 def _quadratic_ids(model: nn.Module) -> set[int]:
     """The identities of all quadratic parameters of all layers."""
-    found: set[int] = set()
+    identities: set[int] = set()
     for layer in model.modules():
         if not isinstance(layer, QuadraticLayer):
             continue
-        found.update(id(parameter) for parameter in layer.quadratic_parameters().values())
+        identities.update(id(parameter) for parameter in layer.quadratic_parameters().values())
         # Under a parametrization the attribute is computed; what is trained lies underneath.
         for name, underneath in getattr(layer, "parametrizations", {}).items():
             if name in get_neuron(layer.neuron).quadratic:
-                found.update(id(parameter) for parameter in underneath.parameters())
-    return found
+                identities.update(id(parameter) for parameter in underneath.parameters())
+    return identities
 
 
 def _bias_and_norm_ids(model: nn.Module) -> set[int]:
-    found: set[int] = set()
+    identities: set[int] = set()
     for module in model.modules():
         # By name, as many libraries write their own: BatchNorm2d, LlamaRMSNorm, and what inherits.
         is_norm = any(_NORM.search(cls.__name__) for cls in type(module).__mro__)
         for name, parameter in module.named_parameters(recurse=False):
             if is_norm or "bias" in name or parameter.dim() < 2:
-                found.add(id(parameter))
-    return found
+                identities.add(id(parameter))
+    return identities

@@ -44,10 +44,10 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
             f"the model must contain layers, got a single {type(model).__name__}, which cannot be "
             "replaced in place: use its to_linear (or to_mha) method"
         )
-    found = collect(model, _is_reverted)
+    layers = collect(model, _is_reverted)
     # An attention is reverted as a whole, not its projections.
-    inside = {id(m) for target in found for m in list(target.module.modules())[1:]}
-    targets = [target for target in found if id(target.module) not in inside]
+    inside = {id(m) for target in layers for m in list(target.module.modules())[1:]}
+    targets = [target for target in layers if id(target.module) not in inside]
     if not targets:
         raise InputError("the model must have quadratic layers to revert, got none: nothing to do")
     used = []

@@ -144,9 +144,9 @@ class Selector:
 
     def matches(self, names: Sequence[str], module: nn.Module) -> bool:
         """Whether a layer with these names is chosen."""
-        found = {key for key, test in self._tests.items() if any(test(n, module) for n in names)}
-        self._used |= found
-        return bool(found)
+        matching = {key for key, test in self._tests.items() if any(test(n, module) for n in names)}
+        self._used |= matching
+        return bool(matching)
 
     def unused(self) -> list[str]:
         """What chose nothing: entries of a list, or the expression or callable as a whole."""

@@ -243,8 +243,8 @@ def _added_by_subclass(module: nn.Module, kind: type) -> list[str]:
     names = {name for cls in between for name in vars(cls)} - harmless
     changing = ("__call__", "__getattr__")
     # What changes the layer's function comes first.
-    found = [n for n in names if not n.startswith("__") or n in changing]
-    return sorted(found, key=lambda n: (n not in (*changing, "forward", "_conv_forward"), n))
+    own = [n for n in names if not n.startswith("__") or n in changing]
+    return sorted(own, key=lambda n: (n not in (*changing, "forward", "_conv_forward"), n))
 
 
 def _special(module: nn.Module, prefix: str = "") -> str | None:

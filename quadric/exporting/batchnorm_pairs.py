@@ -50,9 +50,9 @@ def find_pairs(
     model: nn.Module, targets: Mapping[int, Target], example_inputs: Any
 ) -> dict[int, Pair]:
     """Finds the pairs of a network."""
-    found = _watched(model, targets, example_inputs)
+    pairs = _watched(model, targets, example_inputs)
     modules = dict(model.named_modules())
-    return {key: pair for key, pair in found.items() if not _is_watched(pair, modules)}
+    return {key: pair for key, pair in pairs.items() if not _is_watched(pair, modules)}
 
 
 def _is_watched(pair: Pair, modules: Mapping[str, nn.Module]) -> bool:

@@ -125,7 +125,7 @@ def deploy(
             {
                 "network": name,
                 "size": made.size,
-                "latency": {size: found[name] for size, found in times.items()},
+                "latency": {size: latency[name] for size, latency in times.items()},
             }
             for name, made in reports.items()
         ],

@@ -125,9 +125,9 @@ def fold_batchnorm_(model: nn.Module, example_inputs: Any) -> FoldingReport:
             f"{repr(training) if training else 'the model'} in training mode: call model.eval() "
             "first"
         )
-    found, held = find_pairs(model, targets, example_inputs), look_around(model).held
+    pairs, held = find_pairs(model, targets, example_inputs), look_around(model).held
     for norm in norms:
-        pair = found.get(id(norm.module))
+        pair = pairs.get(id(norm.module))
         if pair is None:
             report.kept[norm.name] = "it does not alone read the output of one layer"
             continue

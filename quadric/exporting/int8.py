@@ -233,19 +233,19 @@ def square_nodes(graph: Any) -> list[str]:
     for node in graph.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    found: list[str] = []
+    squares: list[str] = []
     for node in graph.graph.node:
         if node.op_type != "Mul" or node.input[0] != node.input[1]:
             continue
-        found.append(node.name)
+        squares.append(node.name)
         after = node
         while len(readers.get(after.output[0], [])) == 1:
             after = readers[after.output[0]][0]
-            found.append(after.name)
+            squares.append(after.name)
             # Gemm adds z itself.
             if after.op_type not in ("Conv", "MatMul", "Mul", "Reshape", "Transpose"):
                 break
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(squares))
 
 
 def _mean_difference(

@@ -36,9 +36,9 @@ class ExportReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        found = {k: v for k, v in vars(self).items() if k != "folding" and v not in (None, {})}
+        facts = {k: v for k, v in vars(self).items() if k != "folding" and v not in (None, {})}
         kept, folded = dict(self.folding.kept), len(self.folding.folded)
-        return found | {"path": str(self.path), "folded": folded, "kept": kept}
+        return facts | {"path": str(self.path), "folded": folded, "kept": kept}
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.batch_sizes))

@@ -24,13 +24,13 @@ from quadric.support.writing import write_text
 
 def versions(*distributions: str) -> dict[str, str | None]:
     """Versions of Python, Quadric, torch and further distributions; None for one not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    known: dict[str, str | None] = {"python": platform.python_version()}
     for name in ("quadric", "torch", *distributions):
         try:
-            found[name] = metadata.version(name)
+            known[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            known[name] = None
+    return known
 
 
 def machine() -> dict[str, Any]:
