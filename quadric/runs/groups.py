@@ -161,14 +161,23 @@ def varying(groups: Sequence[RunGroup]) -> list[str]:
     fields: dict[str, None] = {}
     for recipe in dict.fromkeys(each.first.recipe for each in groups):
         family = [each.settings for each in groups if each.first.recipe == recipe]
-        for key in dict.fromkeys(key for settings in family for key in settings):
-            own = family
-            if key.startswith(_QUADRATIC):
-                own = [one for one in family if one.get(f"{_QUADRATIC}lr") is not None]
-            values = {json.dumps(one.get(key) if _is_given(one.get(key)) else None) for one in own}
-            if len(values) > 1 and key not in _SHOWN:
+        # A linear network does not differ in what it has not.
+        quadratic = [one for one in family if one.get(f"{_QUADRATIC}lr") is not None]
+        for key in _differing(family):
+            if not key.startswith(_QUADRATIC) or key in _differing(quadratic):
                 fields[key] = None
-    return list(fields)
+    return [key for key in fields if key not in _SHOWN]
+
+
+def _differing(family: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that are not the same in all of a family."""
+
+    def value(settings: Mapping[str, Any], key: str) -> str | None:
+        known = settings.get(key)
+        return json.dumps(known, default=str) if _is_given(known) else None
+
+    keys = dict.fromkeys(key for settings in family for key in settings)
+    return [key for key in keys if len({value(settings, key) for settings in family}) > 1]
 
 
 def by_dataset(runs: Iterable[RunResult]) -> dict[str, list[RunResult]]:
@@ -208,13 +217,9 @@ def _lines(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
     for each in groups:
         label = each.first.label
         family = [other.settings for other in groups if other.first.label == label]
-        words = []
-        for key in sorted({key for settings in family for key in settings}):
-            values = {json.dumps(settings.get(key), default=str) for settings in family}
-            quiet = key in (*_SIZES, "name") or each.settings.get(key) is None
-            if len(values) > 1 and not quiet:
-                words.append(f"{key}={each.settings[key]}")
-        differing = " ".join(words)
+        shown = {key: each.settings.get(key) for key in sorted(_differing(family))}
+        loud = (key for key in shown if key not in (*_SIZES, "name"))
+        differing = " ".join(f"{key}={shown[key]}" for key in loud if shown[key] is not None)
         known = numbers.setdefault(label, {})
         known.setdefault(differing, f"(settings {len(known) + 1})")
         short = differing if len(differing) <= _LONGEST else known[differing]

@@ -24,6 +24,7 @@ ANALYSIS_VERSION = 1
 """Of the layout of analysis.json."""
 _NEEDED = ("recipe", "neuron", "seed", "status", "settings")
 _TEXTS = ("recipe", "neuron", "status", "dataset", "model", "command")
+_NUMBERS = ("params", "macs", "seconds", "rank")
 
 
 class RunResult:
@@ -247,27 +248,36 @@ def _missing(values: Mapping[str, Any]) -> str | None:
 
 def wrong_field(result: Mapping[str, Any]) -> str | None:
     """What is wrong with the fields of a result that are calculated with; None if nothing is."""
-    for name in _TEXTS:
-        if not isinstance(result.get(name, ""), str):
-            return f"{name} must be text, got {result[name]!r:.80}"
     numbers = [name for name in result if name.startswith("test_")]
-    for name in (*numbers, "params", "macs", "seconds", "rank"):
-        value = result.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            return f"{name} must be a number or null, got {value!r:.80}"
-    if not isinstance(result.get("seed", 0), int):
-        return f"seed must be a whole number, got {result['seed']!r:.80}"
-    share = result.get("quadratic_share")
-    shares = list(share.values()) if isinstance(share, Mapping) else [share]
-    if not all(value is None or isinstance(value, int | float) for value in shares):
-        return f"quadratic_share must hold numbers, got {share!r:.80}"
-    bleu = result.get("bleu")
-    scores = [bleu.get(name) for name in SETTINGS] if isinstance(bleu, Mapping) else [None]
-    if bleu is not None and not all(isinstance(score, int | float) for score in scores):
-        return f"bleu must hold the numbers {', '.join(SETTINGS)}, got {bleu!r:.80}"
-    epochs = result.get("epochs") or []
-    if not isinstance(epochs, list) or not all(
-        isinstance(one, Mapping) and isinstance(one.get("seconds"), int | float) for one in epochs
+    for name, is_right, rule in (
+        *((name, lambda value: isinstance(value, str), "be text") for name in _TEXTS),
+        *((name, _is_number, "be a number or null") for name in (*numbers, *_NUMBERS)),
+        ("seed", lambda value: isinstance(value, int), "be a whole number"),
+        ("quadratic_share", _are_numbers, "hold numbers"),
+        ("bleu", _are_scores, f"hold the numbers {', '.join(SETTINGS)}"),
+        ("epochs", _are_records, "be a list of records with seconds"),
     ):
-        return f"epochs must be a list of records with seconds, got {epochs!r:.80}"
+        if name in result and not is_right(result[name]):
+            return f"{name} must {rule}, got {result[name]!r:.80}"
     return None
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _are_numbers(share: Any) -> bool:
+    return all(map(_is_number, share.values() if isinstance(share, Mapping) else [share]))
+
+
+def _are_scores(bleu: Any) -> bool:
+    known = isinstance(bleu, Mapping) and all(bleu.get(name) is not None for name in SETTINGS)
+    return bleu is None or (known and _are_numbers(bleu))
+
+
+def _are_records(epochs: Any) -> bool:
+    return epochs is None or (
+        isinstance(epochs, list)
+        and all(isinstance(one, Mapping) and "seconds" in one for one in epochs)
+        and all(_is_number(one["seconds"]) and one["seconds"] is not None for one in epochs)
+    )
