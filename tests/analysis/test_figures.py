@@ -209,6 +209,12 @@ def test_every_figure_of_an_analysis_has_its_numbers(name: str) -> None:
     assert len(text.splitlines()) > 3
 
 
+def test_the_numbers_of_laws_are_errors_alone() -> None:
+    runs, _ = read_runs([result(), law_result()])
+    assert numbers("laws", runs)["data set"].tolist() == ["law:lorentz"]
+    assert len(numbers("efficiency", runs)) == 2
+
+
 def test_curves_as_numbers() -> None:
     runs, _ = read_runs([diverged()])
     table = numbers("stability", runs)

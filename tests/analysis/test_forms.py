@@ -104,6 +104,7 @@ def test_a_distribution() -> None:
     assert found is not None
     assert found["quantiles"] == [0, 5, 25, 50, 75, 95, 100]
     assert (found["count"], found["mean"]) == (101, 50)
+    assert found["std"] == pytest.approx(850**0.5)
     assert distribution(torch.tensor([math.inf])) is None
 
 

@@ -77,7 +77,7 @@ def test_what_the_page_knows_of_a_run(tmp_path: Path) -> None:
     "damage",
     [
         {"responses": {"layers": 3}},
-        {"responses": {"pictures": [{"height": 9999, "width": 9999, "channels": 1, "bytes": "A"}],
+        {"responses": {"pictures": [{"height": 9, "width": 9, "channels": 1, "bytes": "A"}],
                        "layers": []}},
         {"low_frequency": "x"},
         {"couplings": 1},

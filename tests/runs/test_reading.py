@@ -122,6 +122,8 @@ def test_scores_are_shown_in_percent_and_in_units() -> None:
     assert (accurate.score, accurate.unit, accurate.label) == (75.0, "%", "linear")
     assert (error.score, error.unit, error.metric.higher_is_better) == (0.5, "N", False)
     assert (lost.score, lost.diverged) == (None, True)
+    (half_way,) = read(result(0.5) | {"status": "diverged"})
+    assert half_way.score is None
     untested = read(result(0.5) | {"test_accuracy": None})[0]
     assert (untested.score, untested.diverged) == (None, False)
 
