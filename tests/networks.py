@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from quadric import models
-from quadric.layers import QuadraticLayer
+from quadric.layers import QuadraticConv2d, QuadraticLayer, QuadraticLinear
 
 
 class UNet(nn.Module):
@@ -178,3 +178,20 @@ def assert_untouched(model: nn.Module, before: list[Any]) -> None:
     assert [t[:-1] for t in tensors] == [t[:-1] for t in before[1]]
     for now, then in zip(tensors, before[1], strict=True):
         assert now[-1].is_meta or torch.equal(now[-1], then[-1]), now[0]
+
+
+def eigen_net() -> nn.Sequential:
+    """A convolution and a linear layer of eigen neurons, norms, and a linear head, for `images`."""
+    return nn.Sequential(
+        QuadraticConv2d(1, 7, 3, rank=2),
+        nn.BatchNorm2d(7),
+        nn.ReLU(),
+        nn.Flatten(),
+        QuadraticLinear(28, 6, rank=3),
+        nn.LayerNorm(6),
+        nn.Linear(6, 3),
+    )
+
+
+def images(batch: int = 4) -> Tensor:
+    return torch.randn(batch, 1, 4, 4)

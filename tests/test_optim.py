@@ -9,25 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quadric.layers import QuadraticConv2d, QuadraticLinear, make_layer, neurons
+from quadric.layers import QuadraticLinear, make_layer, neurons
 from quadric.optim import param_groups
+from tests.networks import eigen_net, images
 from tests.refusals import Check, refusals
-
-
-def _model() -> nn.Sequential:
-    return nn.Sequential(
-        QuadraticConv2d(1, 7, 3, rank=2),
-        nn.BatchNorm2d(7),
-        nn.ReLU(),
-        nn.Flatten(),
-        QuadraticLinear(28, 6, rank=3),
-        nn.LayerNorm(6),
-        nn.Linear(6, 3),
-    )
-
-
-def _images(batch: int = 4) -> Tensor:
-    return torch.randn(batch, 1, 4, 4)
 
 
 def _by_name(groups: list[dict]) -> dict[str, dict]:
@@ -36,7 +21,7 @@ def _by_name(groups: list[dict]) -> dict[str, dict]:
 
 
 def test_quadratic_parameters_are_apart_and_everything_is_there_once():
-    model = _model()
+    model = eigen_net()
     groups = _by_name(param_groups(model, lr=0.5, weight_decay=1e-2))
     assert list(groups) == ["linear", "quadratic"]
     quadratic = [model[0].eigenvalues, model[4].eigenvalues]
@@ -50,13 +35,13 @@ def test_quadratic_parameters_are_apart_and_everything_is_there_once():
 
 
 def test_quadratic_rates_can_be_given():
-    groups = _by_name(param_groups(_model(), 0.5, quadratic_lr=0.0, quadratic_weight_decay=0.25))
+    groups = _by_name(param_groups(eigen_net(), 0.5, quadratic_lr=0.0, quadratic_weight_decay=0.25))
     assert (groups["quadratic"]["lr"], groups["quadratic"]["weight_decay"]) == (0.0, 0.25)
     assert groups["linear"]["weight_decay"] == 0.0
 
 
 def test_bias_and_norm_without_decay_if_asked():
-    model = _model()
+    model = eigen_net()
     model.append(nn.Embedding(2, 3))
     model.append(nn.MultiheadAttention(4, 2, add_bias_kv=True))
     model.append(nn.PReLU())
@@ -113,7 +98,7 @@ def test_shared_layers_and_tied_parameters_come_once():
 
 
 def test_frozen_parameters_are_left_out():
-    model = _model()
+    model = eigen_net()
     model[0].requires_grad_(False)
     model[6].weight.requires_grad_(False)
     held = {id(p) for group in param_groups(model, 0.1) for p in group["params"]}
@@ -121,12 +106,12 @@ def test_frozen_parameters_are_left_out():
 
 
 def test_only_quadratic_trains_nothing_else():
-    model = _model()
+    model = eigen_net()
     groups = param_groups(model, 0.1, quadratic_lr=0.3, only="quadratic")
     assert [group["name"] for group in groups] == ["quadratic"]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.SGD(groups)
-    model(_images()).square().sum().backward()
+    model(images()).square().sum().backward()
     optimizer.step()
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {"0.eigenvalues", "4.eigenvalues"}
@@ -184,12 +169,12 @@ _OPTIMIZERS = sorted(
 
 @pytest.mark.parametrize("name", _OPTIMIZERS)
 def test_every_torch_optimizer_takes_the_groups(name):
-    model = _model()
+    model = eigen_net()
     optimizer = getattr(torch.optim, name)(param_groups(model, 1e-2, decay_bias_and_norm=False))
     before = [p.detach().clone() for p in model.parameters()]
     for _ in range(2):
         optimizer.zero_grad()
-        model(_images()).square().sum().backward()
+        model(images()).square().sum().backward()
         optimizer.step()
     for (label, p), old in zip(model.named_parameters(), before, strict=True):
         assert not torch.equal(p, old), label
@@ -206,7 +191,7 @@ def test_every_torch_optimizer_takes_the_groups(name):
 
 
 def test_lbfgs_takes_one_group_alone():
-    model = _model()
+    model = eigen_net()
     with pytest.raises(ValueError, match="LBFGS doesn't support per-parameter options"):
         torch.optim.LBFGS(param_groups(model, 1.0))
     (group,) = param_groups(model, 1.0, only="quadratic")
@@ -232,7 +217,7 @@ def _steps(optimizer: torch.optim.Optimizer, scheduler, steps: int = 4) -> list[
     ],
 )
 def test_schedulers_keep_the_ratio(make):
-    optimizer = torch.optim.SGD(param_groups(_model(), 1.0))
+    optimizer = torch.optim.SGD(param_groups(eigen_net(), 1.0))
     rates = _steps(optimizer, make(optimizer))
     assert len({linear for linear, _ in rates}) > 1
     for linear, quadratic in rates:
@@ -240,7 +225,7 @@ def test_schedulers_keep_the_ratio(make):
 
 
 def test_a_tensor_rate_is_given_to_each_group_apart():
-    groups = param_groups(_model(), torch.tensor(1.0), decay_bias_and_norm=False)
+    groups = param_groups(eigen_net(), torch.tensor(1.0), decay_bias_and_norm=False)
     optimizer = torch.optim.Adam(groups, capturable=False, foreach=False)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     optimizer.step()
@@ -249,27 +234,51 @@ def test_a_tensor_rate_is_given_to_each_group_apart():
     assert len({id(g["lr"]) for g in optimizer.param_groups}) == 3
 
 
-FROZEN = QuadraticLinear(3, 4)
+NET, FROZEN = eigen_net(), QuadraticLinear(3, 4)
 FROZEN.eigenvalues.requires_grad_(False)
 
 
 @refusals(
     (
-        lambda: param_groups(_model(), -1.0),
+        lambda: param_groups(NET, -1.0),
         ValueError,
         "lr must be finite and >= 0, got -1.0:",
     ),
-    (lambda: param_groups(_model(), math.nan), ValueError, "lr must be finite and >= 0, got nan"),
-    (lambda: param_groups(_model(), "0.1"), TypeError, "lr must be a number, got '0.1'"),
-    (lambda: param_groups(_model(), True), TypeError, "lr must be a number, got True"),
-    (lambda: param_groups(_model(), 1, -0.5), ValueError, "quadratic_lr must be finite .* -0.5"),
-    (lambda: param_groups(_model(), 1, 1, -1), ValueError, "weight_decay must be .* got -1"),
     (
-        lambda: param_groups(_model(), 1, quadratic_weight_decay=math.inf),
+        lambda: param_groups(NET, math.nan),
+        ValueError,
+        "lr must be finite and >= 0, got nan",
+    ),
+    (
+        lambda: param_groups(NET, "0.1"),
+        TypeError,
+        "lr must be a number, got '0.1'",
+    ),
+    (
+        lambda: param_groups(NET, True),
+        TypeError,
+        "lr must be a number, got True",
+    ),
+    (
+        lambda: param_groups(NET, 1, -0.5),
+        ValueError,
+        "quadratic_lr must be finite .* -0.5",
+    ),
+    (
+        lambda: param_groups(NET, 1, 1, -1),
+        ValueError,
+        "weight_decay must be .* got -1",
+    ),
+    (
+        lambda: param_groups(NET, 1, quadratic_weight_decay=math.inf),
         ValueError,
         "quadratic_weight_decay must be finite .* got inf",
     ),
-    (lambda: param_groups(_model(), 1, only="linear"), ValueError, "None or 'quadratic', got 'lin"),
+    (
+        lambda: param_groups(NET, 1, only="linear"),
+        ValueError,
+        "None or 'quadratic', got 'lin",
+    ),
     (
         lambda: param_groups(nn.Linear(2, 2), 0.1, only="quadratic"),
         ValueError,

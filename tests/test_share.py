@@ -10,39 +10,14 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from quadric.layers import (
-    QuadraticConv2d,
-    QuadraticLayer,
     QuadraticLinear,
     QuadraticMultiheadAttention,
     make_layer,
     neurons,
 )
 from quadric.share import LayerShare, QuadraticShare, quadratic_share
+from tests.networks import curve_, eigen_net, images
 from tests.refusals import Check, refusals
-
-
-def _model() -> nn.Sequential:
-    return nn.Sequential(
-        QuadraticConv2d(1, 7, 3, rank=2),
-        nn.BatchNorm2d(7),
-        nn.ReLU(),
-        nn.Flatten(),
-        QuadraticLinear(28, 6, rank=3),
-        nn.LayerNorm(6),
-        nn.Linear(6, 3),
-    )
-
-
-def _images(batch: int = 4) -> Tensor:
-    return torch.randn(batch, 1, 4, 4)
-
-
-def _bend_(model: nn.Module) -> None:
-    """Gives every eigenvalue a value, so that there is curvature to see."""
-    for layer in model.modules():
-        if isinstance(layer, QuadraticLayer):
-            for parameter in layer.quadratic_parameters().values():
-                nn.init.normal_(parameter)
 
 
 def _plain_share(linear: Tensor, quadratic: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +31,7 @@ def _plain_share(linear: Tensor, quadratic: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_share_of_a_linear_layer_is_the_ratio_of_variances():
     layer = QuadraticLinear(5, 10, rank=4)
-    _bend_(layer)
+    curve_(layer, 1.0)
     batches = [torch.randn(n, 3, 5) for n in (4, 1, 7)]
     report = quadratic_share(layer, batches)
     assert list(report) == [""]
@@ -77,7 +52,7 @@ def test_share_of_a_linear_layer_is_the_ratio_of_variances():
 @pytest.mark.parametrize("neuron", sorted(set(neurons()) - {"linear"}))
 def test_every_neuron_has_a_share(neuron):
     layer = make_layer(nn.Conv1d, 2, 6, 2, neuron=neuron, dtype=torch.float64)
-    _bend_(layer)
+    curve_(layer, 1.0)
     x = torch.randn(5, 2, 8, dtype=torch.float64)
     report = quadratic_share(nn.Sequential(layer), [x[:2], x[2:]])["0"]
     linear, quadratic, _ = layer.responses(x)
@@ -90,17 +65,17 @@ def test_every_neuron_has_a_share(neuron):
 def test_projections_of_an_attention_are_seen_in_eval():
     block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     block.self_attn = QuadraticMultiheadAttention.from_mha(block.self_attn, rank=3)
-    _bend_(block)
+    curve_(block, 1.0)
     report = quadratic_share(block, [torch.randn(4, 5, 8)])
     assert list(report) == [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
     assert all(layer.samples == 20 and layer.share > 0 for layer in report.values())
 
 
 def test_layers_of_a_network_see_what_they_see_in_it():
-    model = _model()
-    _bend_(model)
+    model = eigen_net()
+    curve_(model, 1.0)
     model.train()
-    batches = [_images(6), _images(3)]
+    batches = [images(6), images(3)]
     report = quadratic_share(model, batches)
     assert list(report) == ["0", "4"]
     model.eval()
@@ -112,13 +87,13 @@ def test_layers_of_a_network_see_what_they_see_in_it():
 
 
 def test_no_nan_where_nothing_varies():
-    for layer in quadratic_share(_model(), [_images()]).values():  # eigenvalues of zero
+    for layer in quadratic_share(eigen_net(), [images()]).values():  # eigenvalues of zero
         assert layer.share == 0.0
         assert layer.correlation is None
         assert set(layer.shares) == {0.0}
         assert set(layer.correlations) == {None}
     layer = QuadraticLinear(3, 4, rank=1)
-    _bend_(layer)
+    curve_(layer, 1.0)
     report = quadratic_share(layer, [torch.full((5, 3), 0.3), torch.full((2, 3), 0.3)])
     assert (report[""].share, report[""].correlation) == (0.0, None)
 
@@ -170,9 +145,9 @@ def test_streaming_keeps_digits_far_from_zero():
 
 
 def test_order_and_size_of_batches_do_not_matter():
-    model = _model()
-    _bend_(model)
-    x = _images(12)
+    model = eigen_net()
+    curve_(model, 1.0)
+    x = images(12)
     whole = quadratic_share(model, [x])
     for parts in (reversed(x.split(5)), [x[:0], x, x[:0]]):
         report = quadratic_share(model, parts)
@@ -194,7 +169,7 @@ class _Scaled(nn.Module):
 
 def test_batches_may_be_tensors_tuples_lists_or_mappings():
     layer = QuadraticLinear(3, 4, rank=1)
-    _bend_(layer)
+    curve_(layer, 1.0)
     x, target = torch.randn(9, 3), torch.zeros(9)
     expected = quadratic_share(layer, [x])[""].share
     assert quadratic_share(layer, x)[""].share == expected
@@ -217,13 +192,13 @@ def test_batches_may_be_tensors_tuples_lists_or_mappings():
 
 
 def test_model_is_left_as_it_was():
-    model = nn.Sequential(_model(), nn.Dropout(0.5))
-    _bend_(model)
+    model = nn.Sequential(eigen_net(), nn.Dropout(0.5))
+    curve_(model, 1.0)
     model.train()
     model[0][1].eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    batches = [_images()]
+    batches = [images()]
     generator = torch.random.get_rng_state()
     quadratic_share(model, batches)
     assert [module.training for module in model.modules()] == modes
@@ -235,7 +210,7 @@ def test_model_is_left_as_it_was():
     assert all(p.grad is None for p in model.parameters())
     # and after an error too
     with pytest.raises(ValueError, match="in_channels = 1"):
-        quadratic_share(model, [_images(), torch.randn(2, 3, 4, 4)])
+        quadratic_share(model, [images(), torch.randn(2, 3, 4, 4)])
     assert [module.training for module in model.modules()] == modes
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -258,11 +233,11 @@ def test_layers_called_twice_and_never():
 
 
 def test_a_diverged_layer_is_named_and_not_averaged():
-    model = _model()
-    _bend_(model)
+    model = eigen_net()
+    curve_(model, 1.0)
     with torch.no_grad():
         model[4].weight.fill_(float("inf"))
-    report = quadratic_share(model, [_images()])
+    report = quadratic_share(model, [images()])
     assert list(report) == ["0"]
     assert report.unmeasured == {"4": "its outputs are NaN or infinite"}
     assert report.mean == report["0"].share
@@ -270,7 +245,7 @@ def test_a_diverged_layer_is_named_and_not_averaged():
 
 def test_compiled_models_are_measured_too():
     layer = QuadraticLinear(3, 4, rank=1)
-    _bend_(layer)
+    curve_(layer, 1.0)
     x = torch.randn(16, 3)
     expected = quadratic_share(layer, [x])[""].share
     compiled = torch.compile(layer, backend="eager")
@@ -285,9 +260,9 @@ def test_compiled_models_are_measured_too():
 
 
 def test_report_prints_and_serializes():
-    model = _model()
-    _bend_(model)
-    report = quadratic_share(model, [_images(16)])
+    model = eigen_net()
+    curve_(model, 1.0)
+    report = quadratic_share(model, [images(16)])
     assert isinstance(report, QuadraticShare)
     lines = str(report).splitlines()
     assert lines[0].split() == ["layer", "neuron", "neurons", "share", "correlation"]

@@ -367,6 +367,13 @@ def test_what_is_held_outside_of_the_submodules_is_left() -> None:
     assert "by steps" in reasons["hidden"]
 
 
+def test_a_weight_that_changes_when_it_is_read_is_not_read() -> None:
+    model = nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
+    before = copy.deepcopy(model.state_dict())
+    assert quadric.convert_(model, head=True).names == ["1"]
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
+
+
 # --- the report -----------------------------------------------------------------------------------
 
 

@@ -237,6 +237,18 @@ def test_features_that_do_not_vary_score_nothing() -> None:
     assert scores["0"] == 0
 
 
+def test_sensitivity_runs_in_eval_mode() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    batches = [torch.randn(2, 5, 16)]
+    scores = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        scores.append(quadric.sensitivity(model, lambda m, x: m(x).square().mean(), batches))
+    assert scores[0] == scores[1]
+    assert all(module.training for module in model.modules())
+
+
 def nan(model: nn.Module, batch: Any) -> Tensor:
     return model(batch[0]).sum() * torch.nan
 
