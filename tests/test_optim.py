@@ -48,11 +48,7 @@ def test_bias_and_norm_without_decay_if_asked():
     model.append(nn.LayerNorm((2, 3)))
     groups = _by_name(
         param_groups(
-            model,
-            0.1,
-            weight_decay=1e-2,
-            quadratic_weight_decay=1e-3,
-            decay_bias_and_norm=False,
+            model, 0.1, weight_decay=1e-2, quadratic_weight_decay=1e-3, decay_bias_and_norm=False
         )
     )
     names = {id(p): name for name, p in model.named_parameters()}
@@ -138,11 +134,7 @@ def test_parametrized_quadratic_parameters_stay_quadratic(neuron, name):
     quadratic = {names[id(p)] for p in groups["quadratic"]["params"]}
     assert {f"parametrizations.{name}.original", f"parametrizations.{name}.0.gain"} <= quadratic
     linear = {names[id(p)] for p in groups["linear"]["params"]}
-    assert linear == {
-        "bias",
-        "parametrizations.weight.original",
-        "parametrizations.weight.0.gain",
-    }
+    assert linear == {"bias", "parametrizations.weight.original", "parametrizations.weight.0.gain"}
 
 
 @pytest.mark.parametrize("neuron", sorted(set(neurons()) - {"linear"}))
@@ -239,46 +231,18 @@ FROZEN.eigenvalues.requires_grad_(False)
 
 
 @refusals(
-    (
-        lambda: param_groups(NET, -1.0),
-        ValueError,
-        "lr must be finite and >= 0, got -1.0:",
-    ),
-    (
-        lambda: param_groups(NET, math.nan),
-        ValueError,
-        "lr must be finite and >= 0, got nan",
-    ),
-    (
-        lambda: param_groups(NET, "0.1"),
-        TypeError,
-        "lr must be a number, got '0.1'",
-    ),
-    (
-        lambda: param_groups(NET, True),
-        TypeError,
-        "lr must be a number, got True",
-    ),
-    (
-        lambda: param_groups(NET, 1, -0.5),
-        ValueError,
-        "quadratic_lr must be finite .* -0.5",
-    ),
-    (
-        lambda: param_groups(NET, 1, 1, -1),
-        ValueError,
-        "weight_decay must be .* got -1",
-    ),
+    (lambda: param_groups(NET, -1.0), ValueError, "lr must be finite and >= 0, got -1.0:"),
+    (lambda: param_groups(NET, math.nan), ValueError, "lr must be finite and >= 0, got nan"),
+    (lambda: param_groups(NET, "0.1"), TypeError, "lr must be a number, got '0.1'"),
+    (lambda: param_groups(NET, True), TypeError, "lr must be a number, got True"),
+    (lambda: param_groups(NET, 1, -0.5), ValueError, "quadratic_lr must be finite .* -0.5"),
+    (lambda: param_groups(NET, 1, 1, -1), ValueError, "weight_decay must be .* got -1"),
     (
         lambda: param_groups(NET, 1, quadratic_weight_decay=math.inf),
         ValueError,
         "quadratic_weight_decay must be finite .* got inf",
     ),
-    (
-        lambda: param_groups(NET, 1, only="linear"),
-        ValueError,
-        "None or 'quadratic', got 'lin",
-    ),
+    (lambda: param_groups(NET, 1, only="linear"), ValueError, "None or 'quadratic', got 'lin"),
     (
         lambda: param_groups(nn.Linear(2, 2), 0.1, only="quadratic"),
         ValueError,

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from quadric.layers import (
-    QuadraticLinear,
-    QuadraticMultiheadAttention,
-    make_layer,
-    neurons,
-)
+from quadric.layers import QuadraticLinear, QuadraticMultiheadAttention, make_layer, neurons
 from quadric.share import LayerShare, QuadraticShare, quadratic_share
 from tests.networks import curve_, eigen_net, images
 from tests.refusals import Check, refusals
@@ -285,22 +280,10 @@ LAYER = QuadraticLinear(3, 4)
 @refusals(
     (lambda: quadratic_share(LAYER, "ab"), TypeError, "batches, got one str: give"),
     (lambda: quadratic_share(LAYER, 3), TypeError, "batches, got one int"),
-    (
-        lambda: quadratic_share(LAYER, []),
-        ValueError,
-        "at least one batch, got none",
-    ),
+    (lambda: quadratic_share(LAYER, []), ValueError, "at least one batch, got none"),
     (lambda: quadratic_share(LAYER, [()]), ValueError, "input, got an empty one"),
-    (
-        lambda: quadratic_share(nn.Linear(3, 4), []),
-        ValueError,
-        "quadratic layer, got Linear .*",
-    ),
-    (
-        lambda: quadratic_share(len, []),
-        TypeError,
-        "must be a torch.nn.Module, got builtin",
-    ),
+    (lambda: quadratic_share(nn.Linear(3, 4), []), ValueError, "quadratic layer, got Linear .*"),
+    (lambda: quadratic_share(len, []), TypeError, "must be a torch.nn.Module, got builtin"),
 )
 def test_refusals(check: Check):
     check()
