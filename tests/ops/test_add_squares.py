@@ -207,14 +207,20 @@ def test_a_network_trains_as_in_float64(neuron: str, channels_last: bool, how: s
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5 * scale)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("gradients", [True, False])
-def test_a_graph_that_is_recorded_holds_the_squares(neuron: str, gradients: bool) -> None:
-    """make_fx sees torch's operations, and not what the kernels do to a tensor."""
+@pytest.mark.parametrize("record", [make_fx, None])
+def test_a_graph_that_is_recorded_holds_the_squares(
+    neuron: str, gradients: bool, record: Any
+) -> None:
+    """make_fx and torch.jit.trace see torch's operations, not what kernels do to a tensor."""
     layer = bent(quadric.make_layer(nn.Linear, 20, 20, neuron=neuron, rank=4))
-    x = torch.randn(5, 20)
+    x, other = torch.randn(5, 20), torch.randn(5, 20)
     with torch.set_grad_enabled(gradients):
-        graph = make_fx(lambda x: layer(x))(torch.randn(5, 20))
+        graph = record(layer)(other) if record else torch.jit.trace(layer, other)
         torch.testing.assert_close(graph(x).double(), expected_of(layer, x), rtol=1e-5, atol=1e-5)
 
 
