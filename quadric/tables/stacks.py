@@ -20,6 +20,7 @@ from quadric.ops.blocks import Blocks
 
 Tensors = dict[str, Tensor]
 OutputGradient = Callable[[Tensor], Tensor]
+Slope = Callable[[], Tensor]
 
 
 def make_stack(network: nn.Sequential) -> ProductStack | AnyStack:
@@ -91,7 +92,7 @@ class ProductStack:
 def _step(name: str, layer: nn.Module) -> Activation | Layer | None:
     """One layer or activation of a stack; None if it has no batched form."""
     if type(layer) in _ACTIVATIONS:
-        return _ACTIVATIONS[type(layer)]()
+        return Activation(_ACTIVATIONS[type(layer)])
     if type(layer) is nn.Linear:
         return Layer(name, None)
     if isinstance(layer, QuadraticLayer) and not getattr(layer, "normalize", False):
@@ -99,76 +100,51 @@ def _step(name: str, layer: nn.Module) -> Activation | Layer | None:
     return None
 
 
+def _silu(x: Tensor) -> tuple[Tensor, Slope]:
+    gate = x.sigmoid()
+    out = x * gate
+    # gate + x gate (1 - gate), as out + gate (1 - out).
+    return out, lambda: torch.lerp(out, out.new_ones(()), gate)
+
+
+def _relu(x: Tensor) -> tuple[Tensor, Slope]:
+    return torch.relu(x), lambda: x > 0
+
+
+def _tanh(x: Tensor) -> tuple[Tensor, Slope]:
+    out = torch.tanh(x)
+    return out, lambda: 1 - out.square()
+
+
+def _sigmoid(x: Tensor) -> tuple[Tensor, Slope]:
+    out = torch.sigmoid(x)
+    return out, lambda: out * (1 - out)
+
+
+# What gives the output, and what then gives the derivative.
+_ACTIVATIONS: dict[type[nn.Module], Callable[[Tensor], tuple[Tensor, Slope]]] = {
+    nn.SiLU: _silu,
+    nn.ReLU: _relu,
+    nn.Tanh: _tanh,
+    nn.Sigmoid: _sigmoid,
+    nn.Identity: lambda x: (x, lambda: torch.ones_like(x)),
+}
+
+
 class Activation:
-    """An activation function; `forward` keeps what `backward` makes its slope of."""
+    """An activation function."""
+
+    def __init__(self, function: Callable[[Tensor], tuple[Tensor, Slope]]) -> None:
+        self.function = function
 
     def forward(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """From the input to the output."""
-        self.out = self.apply(x)
-        return self.out
+        """From the input to the output; keeps what `backward` uses."""
+        out, self.slope = self.function(x)
+        return out
 
     def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
         """From the gradient at the output to that at the input."""
         return self.slope() * g
-
-    def apply(self, x: Tensor) -> Tensor:
-        """The function."""
-        raise NotImplementedError
-
-    def slope(self) -> Tensor:
-        """Its derivative."""
-        raise NotImplementedError
-
-
-class _SiLU(Activation):
-    def apply(self, x: Tensor) -> Tensor:
-        self.gate = x.sigmoid()
-        return x * self.gate
-
-    def slope(self) -> Tensor:
-        # gate + x gate (1 - gate), as out + gate (1 - out).
-        return torch.lerp(self.out, self.out.new_ones(()), self.gate)
-
-
-class _ReLU(Activation):
-    def apply(self, x: Tensor) -> Tensor:
-        return torch.relu(x)
-
-    def slope(self) -> Tensor:
-        return self.out > 0
-
-
-class _Tanh(Activation):
-    def apply(self, x: Tensor) -> Tensor:
-        return torch.tanh(x)
-
-    def slope(self) -> Tensor:
-        return 1 - self.out.square()
-
-
-class _Sigmoid(Activation):
-    def apply(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
-
-    def slope(self) -> Tensor:
-        return self.out * (1 - self.out)
-
-
-class _Identity(Activation):
-    def apply(self, x: Tensor) -> Tensor:
-        return x
-
-    def backward(self, parameters: Tensors, gradients: Tensors, g: Tensor, wanted: bool) -> Tensor:
-        return g
-
-
-_ACTIVATIONS: dict[type[nn.Module], type[Activation]] = {
-    nn.SiLU: _SiLU,
-    nn.ReLU: _ReLU,
-    nn.Tanh: _Tanh,
-    nn.Sigmoid: _Sigmoid,
-    nn.Identity: _Identity,
-}
 
 
 class Layer:

@@ -11,7 +11,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -105,17 +104,6 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.load(tmp_path / f"{i}.npy"), model.predict(X))
 
 
-def test_to_torch_of_a_classifier_gives_probabilities() -> None:
-    X, _ = table()
-    for names in (("a", "b"), ("a", "b", "c")):
-        model = small(QuadraticClassifier).fit(X, labels(X, names))
-        with torch.no_grad():
-            found = model.to_torch()(torch.tensor(X)).numpy()
-        np.testing.assert_allclose(found, model.predict_proba(X), rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(found.sum(1), 1)
-        np.testing.assert_allclose(model.predict_log_proba(X), np.log(found), rtol=1e-5)
-
-
 def test_hidden_layers_and_attributes() -> None:
     X, y = table()
     model = QuadraticRegressor((6, 5), neuron="eigen", rank=2, max_iter=4).fit(X, y)
@@ -140,15 +128,6 @@ def test_options_of_the_neuron() -> None:
     model.set_params(neuron_options={"act": "gelu", "keep_activation": True}, warm_start=True)
     with pytest.raises(ValueError, match=r"must keep its shape .*Identity, got .*SiLU"):
         model.fit(X, y)
-
-
-def test_column_names_are_kept_and_checked() -> None:
-    X, y = table()
-    frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    model = small(max_iter=2).fit(frame, y)
-    assert list(model.feature_names_in_) == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(frame.rename(columns={"a": "z"}))
 
 
 def test_it_learns_what_a_plain_network_learns() -> None:
@@ -207,7 +186,10 @@ def test_any_labels(names: tuple[Any, ...]) -> None:
     assert model.classes_.dtype == y.dtype
     assert set(model.predict(X)) <= set(y)
     assert model.score(X, y) > 0.8
-    assert model.predict_proba(X).shape == (200, len(names))
+    chances = model.predict_proba(X)
+    assert chances.shape == (200, len(names))
+    np.testing.assert_allclose(chances.sum(1), 1)
+    np.testing.assert_allclose(model.predict_log_proba(X), np.log(chances))
     assert model.n_outputs_ == (1 if len(names) == 2 else 3)
 
 
@@ -354,20 +336,6 @@ def test_alpha_shrinks_the_weights() -> None:
     assert tight.module_.network[0].weight.norm() < free.module_.network[0].weight.norm()
 
 
-def test_clone_and_parameters() -> None:
-    model = QuadraticRegressor((5,), neuron="eigen", rank=3, quadratic_lr=0.1)
-    copied = clone(model)
-    assert copied.get_params() == model.get_params()
-    assert "neuron='eigen'" in repr(copied)
-    defaults = QuadraticRegressor().get_params()
-    theirs = MLPRegressor().get_params()
-    shared = set(defaults) & set(theirs)
-    assert {"alpha", "tol", "max_iter", "warm_start"} < shared
-    differing = {name for name in shared if defaults[name] != theirs[name]}
-    training = {"learning_rate_init", "early_stopping", "max_iter", "n_iter_no_change"}
-    assert differing == {"activation", *training}
-
-
 def test_verbose_prints_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = table()
     small(max_iter=3, verbose=True).fit(X, y)
@@ -388,3 +356,16 @@ def test_several_label_columns_are_refused() -> None:
     X, _ = table(20)
     with pytest.raises(ValueError, match="MultiOutputClassifier"):
         QuadraticClassifier().fit(X, np.eye(2, dtype=int)[np.arange(20) % 2])
+
+
+def test_defaults_are_scikit_learns_but_for_the_training() -> None:
+    defaults, theirs = QuadraticRegressor().get_params(), MLPRegressor().get_params()
+    shared = set(defaults) & set(theirs)
+    assert {"alpha", "tol", "max_iter", "warm_start"} < shared
+    differing = {name for name in shared if defaults[name] != theirs[name]}
+    training = {"learning_rate_init", "early_stopping", "max_iter", "n_iter_no_change"}
+    assert differing == {"activation", *training}
+    assert "neuron='eigen'" in repr(QuadraticRegressor(neuron="eigen"))
+    # Both classes have the same parameters but for what only one can use.
+    own = set(defaults) ^ set(QuadraticClassifier().get_params())
+    assert own == {"loss", "quantile", "target_transform", "class_weight"}

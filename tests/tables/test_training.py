@@ -82,19 +82,6 @@ def test_a_schedule_sees_every_step() -> None:
         assert torch.equal(parameter, start)  # a rate of 0 changes nothing
 
 
-def test_a_batched_fit_in_float32_is_close() -> None:
-    X, y = table(400, "float32")
-    data = fold_data(X, y, 3)
-
-    def models() -> list[QuadraticRegressor]:
-        return [QuadraticRegressor((16,), max_iter=30, random_state=i) for i in range(3)]
-
-    together = fit_many(models(), data)
-    alone = [model.fit(*rows) for model, rows in zip(models(), data, strict=True)]
-    for batched, single in zip(together, alone, strict=True):
-        np.testing.assert_allclose(batched.predict(X), single.predict(X), rtol=1e-3, atol=1e-3)
-
-
 def test_classifiers_and_weights_fit_together_too() -> None:
     X, y = table(260)
     labels = np.where(y > 1, "high", np.where(y > 0, "middle", "low"))
