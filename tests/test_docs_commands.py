@@ -25,7 +25,7 @@ PROGRAMS = re.compile(r"^(\w+=\S+ )?(quadric|python|torchrun|echo) ")
 NOT_HERE = {
     r"cifar|imagenet|wmt14|multi30k|uci:|newstest": "needs a data set that is not inside",
     r"--nnodes": "needs two machines",
-    r"bench$|bench --(neurons|ranks|suite|onnx|tables)": "takes long; its numbers are in results/",
+    r"bench$|bench --neurons|tools/speed": "takes long; its numbers are in results/",
 }
 
 
