@@ -65,8 +65,10 @@ def train(
     require("train", "quadric train")
     from quadric.runs.tables import final_report
     from quadric.support.process import keep_freed_memory
-    from quadric.train import api, catalog
+    from quadric.train import catalog
     from quadric.train.processes import InterruptedTraining
+    from quadric.train.runner import plan_run, progress_stream
+    from quadric.train.runner import train as train_run
 
     changes = {name: value for name, value in fields.items() if value not in (None, [])}
     for name in {"include", "exclude"} & set(changes):
@@ -77,26 +79,28 @@ def train(
                 f"{name} is given twice, as an option and with --set: leave one of them out"
             )
         changes[name] = value
-    planned = api.plan(recipe, changes, quick, run_dir, Path("runs"), resume, overwrite, code or [])
+    planned = plan_run(recipe, changes, quick=quick, run_dir=run_dir, code=code or [])
     path, is_known = planned.directory.path, planned.directory.is_finished and not overwrite
     keep_freed_memory()
     try:
-        progress = not (quiet or json_file == "-")
-        result = api.train(planned, resume, overwrite, progress, profile)
+        screen = progress_stream(quiet or json_file == "-")
+        result = train_run(
+            planned, resume=resume, overwrite=overwrite, screen=screen, profile=profile
+        )
     except InterruptedTraining as error:
         options.show(str(error), None, json_file)
         raise typer.Exit(INTERRUPTED) from None
-    if not result.values:  # not the first of several processes
+    if result is None:  # not the first of several processes
         return
-    text = final_report(path, result.values, planned.command)
+    text = final_report(path, result, planned.command)
     if is_known:
         # Its numbers are those of the place where it was trained.
         moved = "" if planned.moved is None else f" (now {planned.moved})"
         text = f"already finished{moved}; --overwrite trains it again\n{text}"
     elif (path / "profile.txt").is_file():
         text += f"\nwhere the time goes: {path / 'profile.txt'}"
-    options.show(text, result.values, json_file)
-    raise typer.Exit(0 if result.is_ok else FAILED)
+    options.show(text, result, json_file)
+    raise typer.Exit(0 if result["status"] == "ok" else FAILED)
 
 
 def recipe_fields() -> dict[str, Any]:
@@ -232,17 +236,14 @@ def sweep(
     """
     require("train", "quadric sweep")
     from quadric.support.process import keep_freed_memory
-    from quadric.train import api, grid
+    from quadric.train import grid
     from quadric.train.processes import InterruptedTraining
+    from quadric.train.runner import progress_stream
 
     values = grid.grid_values({"neuron": neuron, "rank": rank}, set_ or [])
-    runs = api.plan_sweep(
-        recipe,
-        seeds=grid.seeds_of(seeds),
-        quick=quick,
-        runs=runs_dir,
-        code=code or [],
-        fields=values | options.environment(data_dir),
+    fields = values | options.environment(data_dir)
+    runs = grid.plan_sweep(
+        recipe, fields, grid.seeds_of(seeds), quick=quick, runs=runs_dir, code=code or []
     )
     if dry_run:
         paths = [str(run.directory.path) for run in runs]
@@ -252,7 +253,7 @@ def sweep(
     print(f"{len(runs)} runs in {runs_dir}", file=sys.stderr)
     keep_freed_memory()
     try:
-        failed = api.train_all(runs, jobs)
+        failed = grid.train_all(runs, jobs, progress_stream(False))
     except (KeyboardInterrupt, InterruptedTraining):
         told = "interrupted: the same command goes on where the sweep was"
         options.show(told, None, json_file)

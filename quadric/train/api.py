@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,23 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from quadric.errors import InputError
 from quadric.runs.reading import read_runs
 from quadric.runs.tables import facts, run_rows
 from quadric.support.extras import load_extra
-from quadric.support.progress import duration
 from quadric.support.texttable import text_table
 from quadric.train import grid, runner
-from quadric.train.directory import RUNS, RunDirectory, is_run_directory
+from quadric.train.directory import RUNS, RunDirectory
 from quadric.train.network import load_run
 from quadric.train.recipe import Recipe
-from quadric.user_code import listed, name_of
+from quadric.user_code import listed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FUNCTIONS = ("model", "dataset", "loss")
-"""The fields that take a function in place of its name."""
 
 
 class Result:
@@ -135,40 +129,7 @@ def run(
         >>> quadric.train.run("digits", neuron="eigen", epochs=3).metrics  # doctest: +SKIP
         {'accuracy': 0.95, 'loss': 0.17, 'top5': 1.0}
     """
-    planned = plan(recipe, fields, quick, run_dir, runs, resume, overwrite, code)
-    return train(planned, resume, overwrite, progress, profile)
-
-
-def plan(
-    recipe: str | os.PathLike[str],
-    fields: Mapping[str, Any],
-    quick: bool = False,
-    run_dir: str | os.PathLike[str] | None = None,
-    runs: str | os.PathLike[str] = RUNS,
-    resume: bool = False,
-    overwrite: bool = False,
-    code: str | Sequence[str] = (),
-) -> runner.PlannedRun:
-    """What `run` would train; its arguments are those of `run`."""
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite exclude each other: leave one of them out")
-    name = os.fspath(recipe)
-    if is_run_directory(name) and not (resume or overwrite or RunDirectory(Path(name)).is_finished):
-        raise InputError(f"{name} is a run directory: continue it with --resume")
-    place = None if run_dir is None else Path(run_dir)
-    return runner.plan_run(
-        name, plain(fields), quick=quick, run_dir=place, runs=runs, code=listed(code)
-    )
-
-
-def train(
-    planned: runner.PlannedRun,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: bool = True,
-    profile: bool = False,
-) -> Result:
-    """Trains what `plan` found; the arguments are those of `run`."""
+    planned = runner.plan_run(recipe, fields, quick=quick, run_dir=run_dir, runs=runs, code=code)
     screen = runner.progress_stream(not progress)
     values = runner.train(
         planned, resume=resume, overwrite=overwrite, screen=screen, profile=profile
@@ -208,54 +169,12 @@ def sweep(
         InputError: if a recipe or a field does not fit.
         FailedRunsError: if runs failed, after all others have ended.
     """
-    found = plan_sweep(recipes, seeds=seeds, quick=quick, runs=runs, code=code, fields=fields)
-    failed = train_all(found, jobs, progress)
+    several = range(seeds) if isinstance(seeds, int) else seeds
+    planned = grid.plan_sweep(recipes, fields, several, quick=quick, runs=runs, code=code)
+    failed = grid.train_all(planned, jobs, runner.progress_stream(not progress))
     if failed:
-        raise grid.FailedRunsError(f"{len(failed)} of {len(found)} runs failed: {failed[0]}")
-    return [Result(run.directory.path, code=run.code) for run in found]
-
-
-def train_all(
-    found: Sequence[runner.PlannedRun], jobs: int = 1, progress: bool = True
-) -> list[str]:
-    """Trains what `plan_sweep` found, and prints how each run ended."""
-    failed = []
-    screen = runner.progress_stream(not progress)
-    started, trained = time.monotonic(), 0
-    for i, outcome in enumerate(grid.sweep(found, jobs, screen), start=1):
-        line = f"{outcome.run.directory.path.name}: {outcome.text}"
-        kind = "" if outcome.kind == "done" else f" ({outcome.kind})"
-        if screen is not None:
-            print(f"[{i}/{len(found)}] {line}{kind}", file=screen, flush=True)
-            trained += outcome.kind == "done"
-            if trained and i < len(found):
-                left = (time.monotonic() - started) / trained * (len(found) - i)
-                print(f"about {duration(left)} left", file=screen, flush=True)
-        if outcome.kind in ("failed", "busy"):
-            failed.append(line)
-    return failed
-
-
-def plan_sweep(
-    recipes: str | Sequence[str],
-    *,
-    seeds: int | Sequence[int] = 1,
-    quick: bool = False,
-    runs: str | os.PathLike[str] = RUNS,
-    code: str | Sequence[str] = (),
-    fields: Mapping[str, Any],
-) -> list[runner.PlannedRun]:
-    """The runs that `sweep` would train; its arguments are those of `sweep`."""
-    swept = {name: values for name, values in fields.items() if isinstance(values, list)}
-    return grid.plan(
-        listed(recipes),
-        {name: [plain({name: value})[name] for value in values] for name, values in swept.items()},
-        range(seeds) if isinstance(seeds, int) else seeds,
-        fixed=plain({name: value for name, value in fields.items() if name not in swept}),
-        quick=quick,
-        runs=runs,
-        code=listed(code),
-    )
+        raise grid.FailedRunsError(f"{len(failed)} of {len(planned)} runs failed: {failed[0]}")
+    return [Result(run.directory.path, code=run.code) for run in planned]
 
 
 def load(
@@ -299,9 +218,3 @@ def results(
     pandas: Any = load_extra("pandas", "quadric.train.results", "tables")
     frame: pd.DataFrame = pandas.DataFrame(run_rows(read_runs(runs)[0]))
     return frame
-
-
-def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields as a recipe keeps them: functions by their names, paths as text."""
-    found = {name: name_of(v, name) if name in FUNCTIONS else v for name, v in fields.items()}
-    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in found.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -24,10 +25,12 @@ from quadric.layers import neurons
 from quadric.runs.metrics import METRICS
 from quadric.support.assignments import split_assignment
 from quadric.support.process import keep_freed_memory
+from quadric.support.progress import duration
 from quadric.train import catalog
 from quadric.train.directory import RUNS, BusyError
 from quadric.train.processes import InterruptedTraining, die_with_parent
 from quadric.train.runner import PlannedRun, plan_run, train
+from quadric.user_code import listed
 
 # Of a process of a sweep: it was told to stop.
 _stopped = False
@@ -90,28 +93,29 @@ def seeds_of(text: str) -> list[int]:
     return list(range(values[0]))
 
 
-def plan(
-    recipes: Sequence[str],
-    grid: Mapping[str, Sequence[Any]],
+def plan_sweep(
+    recipes: str | Sequence[str],
+    fields: Mapping[str, Any],
     seeds: Sequence[int],
     *,
-    fixed: Mapping[str, Any] | None = None,
     quick: bool = False,
     runs: str | os.PathLike[str] = RUNS,
-    code: Sequence[str] = (),
+    code: str | Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """The runs of a grid, seed by seed, each once.
+    """The runs of a sweep, seed by seed, each once; a list holds the values that are combined.
 
     Combinations that compute the same are one run: a linear network has no quadratic_lr, and a
     neuron without a rank takes part in a sweep of ranks once.
     """
-    for name in code:  # the neurons that they register are looked for below
+    for name in listed(code):  # the neurons that they register are looked for below
         user_code.load(name)
+    grid = {field: values for field, values in fields.items() if isinstance(values, list)}
+    fixed = {field: value for field, value in fields.items() if field not in grid}
     found: dict[Path, PlannedRun] = {}
     for seed in seeds:
-        for name in recipes:
+        for name in listed(recipes):
             for values in itertools.product(*grid.values()):
-                overrides = dict(fixed or {}) | dict(zip(grid, values, strict=True))
+                overrides = fixed | dict(zip(grid, values, strict=True))
                 overrides["seed"] = seed
                 neuron = overrides.get("neuron")
                 if neuron is None and "rank" in grid:
@@ -129,6 +133,24 @@ def plan(
                         "give the recipe files different names"
                     )
     return list(found.values())
+
+
+def train_all(runs: Sequence[PlannedRun], jobs: int, screen: TextIO | None) -> list[str]:
+    """Trains the runs of a sweep and prints how each ended; says which failed."""
+    failed = []
+    started, trained = time.monotonic(), 0
+    for i, outcome in enumerate(sweep(runs, jobs, screen), start=1):
+        line = f"{outcome.run.directory.path.name}: {outcome.text}"
+        kind = "" if outcome.kind == "done" else f" ({outcome.kind})"
+        if screen is not None:
+            print(f"[{i}/{len(runs)}] {line}{kind}", file=screen, flush=True)
+            trained += outcome.kind == "done"
+            if trained and i < len(runs):
+                left = (time.monotonic() - started) / trained * (len(runs) - i)
+                print(f"about {duration(left)} left", file=screen, flush=True)
+        if outcome.kind in ("failed", "busy"):
+            failed.append(line)
+    return failed
 
 
 def sweep(

@@ -30,10 +30,13 @@ from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining, is_first_process, launch, launched
 from quadric.train.recipe import Recipe, option_words
 from quadric.train.run_code import code_words, load_code, modules_of, unnamed
+from quadric.user_code import listed, name_of
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
 # stands in checkpoints, logs and the result: bytes of all of them, for each layer.
 NAMES, RECORD = 3_500, 350
+# The fields that take a function in place of its name.
+FUNCTIONS = ("model", "dataset", "loss")
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,16 @@ class PlannedRun:
 
 
 def plan_run(
-    name: str,
-    overrides: Mapping[str, Any] | None = None,
+    recipe_or_run: str | os.PathLike[str],
+    fields: Mapping[str, Any] | None = None,
     *,
     quick: bool = False,
-    run_dir: str | Path | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
     runs: str | os.PathLike[str] = RUNS,
-    code: Sequence[str] = (),
+    code: str | Sequence[str] = (),
 ) -> PlannedRun:
-    """The run of a recipe with overrides, or of a directory."""
-    overrides = dict(overrides or {})
+    """The run of a recipe with other values of some fields, or of a directory."""
+    name, code, overrides = os.fspath(recipe_or_run), listed(code), as_kept(fields or {})
     if is_run_directory(name):
         directory = RunDirectory(Path(name))
         if quick or run_dir is not None:
@@ -129,6 +132,12 @@ def plan_run(
     words += option_words("code", code)
     named = (*code, *functions)
     return PlannedRun(recipe, RunDirectory(path), shlex.join(words), run_dir is not None, named)
+
+
+def as_kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as a recipe keeps them: functions by their names, paths as text."""
+    kept = {name: name_of(v, name) if name in FUNCTIONS else v for name, v in fields.items()}
+    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in kept.items()}
 
 
 def _needed(
@@ -161,6 +170,8 @@ def train(
 
     A run that is finished is not trained again.
     """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: leave one of them out")
     if data is not None:
         run = _on(data, run)
     recipe, directory = run.recipe, run.directory

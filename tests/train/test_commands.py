@@ -193,7 +193,9 @@ def test_mistakes_are_one_line(here: Path, line: str, message: str) -> None:
 def test_a_run_directory_is_continued_only_when_asked(here: Path) -> None:
     assert quadric(f"{LAW} --run-dir r/x --quiet").exit_code == 0
     (here / "r" / "x" / "result.json").unlink()
-    assert_mistake(quadric("train r/x"), "r/x is a run directory: continue it with --resume")
+    assert_mistake(
+        quadric("train r/x"), "holds an unfinished run, 2 of 2 epochs are done: continue it with `"
+    )
     assert_mistake(quadric("results r"), "r/x is not finished: quadric train r/x --resume")
     assert_mistake(quadric("train r/x --resume --epochs 9"), "got epochs=9 instead of 2")
     assert_mistake(quadric("train r/x --resume --quick"), "--quick and --run-dir belong to a")

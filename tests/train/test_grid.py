@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from quadric.train import directory
-from quadric.train.grid import grid_values, plan, seeds_of, split_values, sweep
+from quadric.train.grid import grid_values, plan_sweep, seeds_of, split_values, sweep
 from quadric.train.runner import train
 from tests.train.small import LISTENING
 
@@ -23,7 +23,7 @@ FIXED: dict[str, Any] = {"samples": 128, "batch_size": 64, "epochs": 2}
 
 
 def runs(folder: Path, grid: dict[str, list[Any]], seeds: list[int]) -> list[Any]:
-    return plan(["law-lorentz"], grid, seeds, fixed=FIXED, runs=folder)
+    return plan_sweep("law-lorentz", FIXED | grid, seeds, runs=folder)
 
 
 def test_every_combination_is_one_run(tmp_path: Path) -> None:
@@ -75,12 +75,10 @@ def test_files_of_one_name_that_differ_cannot_be_swept_together(tmp_path: Path) 
         files[-1].write_text(f"base: law-lorentz\ntitle: mine\nlr: {rate}\n")
     message = r"two runs would share the directory .*mine-linear-s0.*differ in lr \(0.1 and 0.2\)"
     with pytest.raises(ValueError, match=message):
-        plan([str(file) for file in files], {}, [0], runs=tmp_path / "runs")
+        plan_sweep([str(file) for file in files], {}, [0], runs=tmp_path / "runs")
     # Nor one after the other.
     fixed = {"samples": 64, "batch_size": 64, "epochs": 1}
-    first, second = (
-        plan([str(file)], {}, [0], fixed=fixed, runs=tmp_path / "runs") for file in files
-    )
+    first, second = (plan_sweep([str(file)], fixed, [0], runs=tmp_path / "runs") for file in files)
     assert [outcome.kind for outcome in sweep(first)] == ["done"]
     with pytest.raises(ValueError, match=r"holds another recipe \(lr is 0.1, not 0.2\)"):
         list(sweep(second))
@@ -92,7 +90,7 @@ def test_files_of_one_name_on_different_data_do_not_share_a_directory(tmp_path: 
     file = tmp_path / "mine.yaml"
     for place in ("/a", "/b"):
         file.write_text(f"base: law-lorentz\ntitle: mine\ndata_dir: {place}\n")
-        (run,) = plan([str(file)], {}, [0], fixed=fixed, runs=tmp_path / "runs")
+        (run,) = plan_sweep([str(file)], fixed, [0], runs=tmp_path / "runs")
         if place == "/a":
             train(run)
     with pytest.raises(ValueError, match=r"holds another recipe \(data_dir is '/a', not '/b'\)"):
@@ -176,7 +174,7 @@ def test_two_at_a_time_run_on_one_thread_each(
     fixed = {"limit": 600, "epochs": 1, "batch_size": 600}
     grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
     one, two = (
-        plan(["digits"], grid, [0], fixed=fixed, runs=tmp_path / name) for name in ("one", "two")
+        plan_sweep("digits", fixed | grid, [0], runs=tmp_path / name) for name in ("one", "two")
     )
     assert {o.kind for o in sweep(two, jobs=2)} == {"done"}
     assert {o.kind for o in sweep(one)} == {"done"}
@@ -189,7 +187,7 @@ def test_two_at_a_time_run_on_one_thread_each(
 def test_a_killed_sweep_leaves_nobody_behind_and_goes_on(tmp_path: Path) -> None:
     grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
     fixed = {"samples": 64, "batch_size": 64, "epochs": 200}
-    found = plan(["law-lorentz"], grid, [0], fixed=fixed, runs=tmp_path)
+    found = plan_sweep("law-lorentz", fixed | grid, [0], runs=tmp_path)
     words = "sweep law-lorentz --neuron linear,eigen --jobs 2"
     for name, value in fixed.items():
         words += f" --set {name}={value}"
