@@ -145,7 +145,7 @@ ORDER: dict[str, list[str]] = {
         "registry",
         "trained",
         "building",
-        "fitting",
+        "size_to_budget",
         "__init__",
         "named",
         "weight_files",

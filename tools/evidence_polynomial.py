@@ -44,7 +44,7 @@ from quadric import models, param_groups, quadratic_share
 from quadric.data import digits
 from quadric.data.intervals import mean_difference
 from quadric.layers import QuadraticLayer
-from quadric.models.fitting import Fit
+from quadric.models import SizedNetwork
 from quadric.train.schedule import make_schedule
 
 HIDDEN, BATCH, RATES = (32, 32, 32), 64, (3e-3, 1e-2, 3e-2)
@@ -72,7 +72,7 @@ class Network:
         after = {"none": "", SQUARED: "-then-square"}.get(self.activation, f"-{self.activation}")
         return f"{self.arm.name}{after}" + ("" if self.cure == "none" else f"-{self.cure}")
 
-    def fit(self) -> Fit:
+    def fit(self) -> SizedNetwork:
         """The widest perceptron with no more parameters than the linear one."""
         plain: dict[str, Any] = {"in_features": 64, "out_features": 10, "hidden": HIDDEN}
         plain["activation"] = "none" if self.activation == SQUARED else self.activation

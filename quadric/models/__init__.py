@@ -5,12 +5,12 @@ know nothing of quadratic neurons.
 """
 
 from quadric.models.building import create
-from quadric.models.fitting import Fit, fit
 from quadric.models.registry import build, example_inputs, input_shape, names, options
+from quadric.models.size_to_budget import SizedNetwork, fit
 from quadric.models.trained import Weights, pretrained
 
 __all__ = [
-    "Fit",
+    "SizedNetwork",
     "Weights",
     "build",
     "create",

@@ -32,7 +32,7 @@ _NARROWEST = 1e-4
 
 
 @dataclass(frozen=True)
-class Fit:
+class SizedNetwork:
     """The widest network within a budget.
 
     Attributes:
@@ -68,7 +68,7 @@ def fit(
     neuron: str = "linear",
     rank: Any = None,
     **options: Any,
-) -> Fit:
+) -> SizedNetwork:
     """Finds the widest network whose cost does not exceed a budget.
 
     What is scaled is `width` (the residual networks and `digits_cnn`), `channels` where they are
@@ -140,7 +140,7 @@ def fit(
     factor = _shortest(low, lambda f: cost(f) == cost(low))
     found = {**fixed, scaled: value(factor)}
     have = _cost(name, found, True)
-    return Fit(name, found, factor, have["params"], have["macs"], budget)
+    return SizedNetwork(name, found, factor, have["params"], have["macs"], budget)
 
 
 def _budget(params: int | None, macs: int | None) -> dict[str, int]:
