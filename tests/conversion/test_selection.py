@@ -17,7 +17,7 @@ from quadric.conversion.selection import (
     rank_of,
     trace,
 )
-from quadric.conversion.targets import find_targets
+from quadric.conversion.targets import Target, find_targets
 from tests.conversion.test_convert import small
 from tests.networks import quadratic_layers
 
@@ -45,6 +45,7 @@ def test_the_trace(device: str) -> None:
     assert seen.makes_output == {id(model.fc)}
     assert seen.shortcuts == {id(model.downsample)}
     assert [target.name for target in targets if is_shortcut(target)] == ["downsample"]
+    assert not is_shortcut(Target(nn.Conv1d(2, 4, 3), ["downsample"]))  # by its size
     assert [head.name for head in find_heads(model, targets, seen)] == ["fc"]
     # Without an example the last linear layer is another, with a name that is no head's.
     assert find_heads(model, targets, None) == []
