@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import quadric
@@ -153,6 +154,20 @@ def test_second_derivatives(neuron: str, rows_: int) -> None:
     z = nn.functional.linear(x, layer.weight, layer.bias)
     wanted = second(formula(z, layer.eigenvalues, layer.blocks, -1))
     torch.testing.assert_close(second(layer(x)), wanted)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("rows", [5, 2000])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_forward_mode(neuron: str, rows: int, gradients: bool) -> None:
+    layer = bent(quadric.make_layer(nn.Linear, 4, 40, neuron=neuron, rank=3))
+    x, along = torch.randn(rows, 4), torch.randn(rows, 4)
+    with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, along))).tangent
+    whole = (x.double(), along.double())
+    wanted = torch.autograd.functional.jvp(lambda x: expected_of(layer, x), *whole)[1]
+    assert tangent is not None
+    torch.testing.assert_close(tangent.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
