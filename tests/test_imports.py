@@ -76,6 +76,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "layers": [
         "tracing",
+        "dense",
         "parameters",
         "neuron",
         "layer",

@@ -22,9 +22,9 @@ from quadric.layers.conv import QuadraticConvTranspose1d as QuadraticConvTranspo
 from quadric.layers.conv import QuadraticConvTranspose2d as QuadraticConvTranspose2d
 from quadric.layers.conv import QuadraticConvTranspose3d as QuadraticConvTranspose3d
 from quadric.layers.layer import QuadraticLayer as QuadraticLayer
-from quadric.layers.layer import brings_activation as brings_activation
 from quadric.layers.linear import NeuronLinear as NeuronLinear
 from quadric.layers.linear import QuadraticLinear as QuadraticLinear
+from quadric.layers.make import brings_activation as brings_activation
 from quadric.layers.make import layer_kind as layer_kind
 from quadric.layers.make import make_layer as make_layer
 from quadric.layers.neuron import Neuron as Neuron

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
+from quadric.layers.dense import DENSE_LIMIT, dense_form
 from quadric.layers.neuron import Neuron, get_neuron
 from quadric.layers.parameters import (
     check_dtype,
@@ -28,9 +29,6 @@ from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
 
 Self = TypeVar("Self", bound="QuadraticLayer")
-
-DENSE_LIMIT = 2**30
-"""Bytes above which `to_dense` refuses, unless another limit is given."""
 
 
 class QuadraticLayer(nn.Module):
@@ -165,24 +163,24 @@ class QuadraticLayer(nn.Module):
 
         The last neuron of a convolution group may have fewer; rank 0 is a linear channel.
         """
+        blocks = self._squares("neuron_ranks")
+        if blocks.shape == "star":
+            return tuple(size - 1 for size in blocks.sizes)
+        return tuple(size for size in blocks.sizes for _ in range(size))
+
+    def _squares(self, name: str) -> Blocks:
         if self.blocks is None:
             raise InputError(
-                f"ranks of neurons are those of z + S z^2, got the neuron {self.neuron!r}: use "
-                "eigen, shared or square"
+                f"{name} is for neurons z + S z^2, got the neuron {self.neuron!r}: use eigen, "
+                "shared or square"
             )
-        if self.blocks.shape == "star":
-            return tuple(size - 1 for size in self.blocks.sizes)
-        return tuple(size for size in self.blocks.sizes for _ in range(size))
+        return self.blocks
 
     @property
     def num_neurons(self) -> int:
         """m, the number of neurons: of eigen neurons one for each y, else one for each output."""
         star = self.blocks is not None and self.blocks.shape == "star"
         return len(self.neuron_ranks) if star else self.num_outputs
-
-    def geometry(self) -> dict[str, Any]:
-        """The arguments of the torch layer of the same geometry, bias aside."""
-        return self.geometry_of(self)
 
     @classmethod
     def geometry_of(cls, module: nn.Module) -> dict[str, Any]:
@@ -316,7 +314,7 @@ class QuadraticLayer(nn.Module):
             )
         check_plain_parameters(self)
         bias = self.bias is not None
-        new: Any = self.linear_class(**self.geometry(), bias=bias, device="meta")
+        new: Any = self.linear_class(**self.geometry_of(self), bias=bias, device="meta")
         new.weight = scaled(self.weight, 1 / self.rule.linear_scale)
         if self.bias is not None:
             new.bias = scaled(self.rule.linear_bias(self), 1 / self.rule.linear_scale)
@@ -336,11 +334,7 @@ class QuadraticLayer(nn.Module):
         Returns:
             M (m, n, n), w (m, n), b (m).
         """
-        if self.blocks is None:
-            raise InputError(
-                f"the dense form is that of z + S z^2, got the neuron {self.neuron!r}: use eigen, "
-                "shared or square"
-            )
+        blocks = self._squares("to_dense")
         n, m = self.num_inputs, self.num_neurons
         size = m * n * n * self.weight.element_size()
         if size > max_bytes:
@@ -350,15 +344,10 @@ class QuadraticLayer(nn.Module):
             )
         filters = self.linear_op.filters(self.weight)
         biases = filters.new_zeros(len(filters)) if self.bias is None else self.bias
-        S = self.blocks.matrix(self.effective_eigenvalues().to(filters.dtype))
-        channels = self.blocks.heads if self.blocks.shape == "star" else range(self.num_outputs)
-        parts = []
-        for channel in channels:
-            features = S[channel].nonzero().squeeze(1)
-            lam, q, b_f = S[channel, features], filters[features], biases[features]
-            w = filters[channel] + 2 * (lam * b_f) @ q
-            parts.append((q.T @ (lam[:, None] * q), w, biases[channel] + (lam * b_f * b_f).sum()))
-        matrices, w, b = (torch.stack(part) for part in zip(*parts, strict=True))
+        S = blocks.matrix(self.effective_eigenvalues().to(filters.dtype))
+        channels = blocks.heads if blocks.shape == "star" else range(self.num_outputs)
+        forms = [dense_form(S[channel], filters, biases, channel) for channel in channels]
+        matrices, w, b = (torch.stack(part) for part in zip(*forms, strict=True))
         return matrices, w, b
 
     def fold_normalization_(self: Self) -> Self:
@@ -431,8 +420,3 @@ class QuadraticLayer(nn.Module):
             if name != "rank" and value != defaults[name]:
                 text += f", {name}={value!r}"
         return text
-
-
-def brings_activation(layer: nn.Module) -> bool:
-    """Whether a layer has an activation of its own, so that a network puts none behind it."""
-    return isinstance(layer, QuadraticLayer) and layer.rule.replaces_activation

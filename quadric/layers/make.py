@@ -30,6 +30,11 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
     return next((kind for kind in _CLASSES if isinstance(module, kind)), None)
 
 
+def brings_activation(layer: nn.Module) -> bool:
+    """Whether a layer has an activation of its own, so that a network puts none behind it."""
+    return isinstance(layer, QuadraticLayer) and layer.rule.replaces_activation
+
+
 def make_layer(spec: Any, *args: Any, neuron: str = "eigen", **options: Any) -> nn.Module:
     """One layer of any registered neuron.
 

@@ -136,7 +136,7 @@ def test_closed_form_is_what_runs(
 
 def layer_without(layer: Any) -> nn.Module:
     """The linear layer of the same geometry."""
-    return layer.linear_class(**layer.geometry(), bias=layer.bias is not None)
+    return layer.linear_class(**layer.geometry_of(layer), bias=layer.bias is not None)
 
 
 @each_neuron

@@ -238,9 +238,9 @@ def test_to_dense_is_the_same_function(
 def test_to_dense_refuses() -> None:
     with pytest.raises(ValueError, match=r"max_bytes = 1,073,741,824, but 1 matrices of 300000"):
         quadric.QuadraticLinear(300_000, 10, device="meta").to_dense()
-    with pytest.raises(ValueError, match="dense form is that of z"):
+    with pytest.raises(ValueError, match="to_dense is for neurons z"):
         NeuronLinear(3, 4, neuron="fan").to_dense()
-    with pytest.raises(ValueError, match="ranks of neurons"):
+    with pytest.raises(ValueError, match="neuron_ranks is for"):
         _ = NeuronLinear(3, 4, neuron="fan").neuron_ranks
 
 

@@ -34,25 +34,20 @@ def one_neuron(features: list[float], eigenvalues: list[float], linear: float = 
     return layer(torch.ones(1, dtype=torch.float16))[0]
 
 
-def test_a_square_that_does_not_fit_while_its_weighted_value_does() -> None:
-    y = one_neuron([300.0], [0.01])  # 300^2 = 90,000 > 65,504
-    torch.testing.assert_close(y.float(), torch.tensor(900.0), rtol=2e-3, atol=0)
-
-
-def test_squares_that_fit_only_together_with_the_linear_part() -> None:
-    y = one_neuron([300.0], [1.0], linear=-60_000.0)  # 90,000 - 60,000
-    torch.testing.assert_close(y.float(), torch.tensor(30_000.0), rtol=2e-3, atol=0)
-
-
-def test_what_does_not_fit_is_infinite() -> None:
-    assert torch.isposinf(one_neuron([300.0], [1.0]))
-    assert torch.isneginf(one_neuron([300.0], [-1.0]))
-
-
-def test_squares_too_small_for_the_dtype_still_add_up() -> None:
-    # each weighted square is 1e-8, below fp16's smallest number; a thousand of them are not
-    y = one_neuron([1e-2] * 1000, [1e-4] * 1000)
-    torch.testing.assert_close(y.float(), torch.tensor(1e-5), rtol=0.05, atol=0)
+@pytest.mark.parametrize(
+    ("features", "eigenvalues", "linear", "expected", "rtol"),
+    [
+        ([300.0], [0.01], 0.0, 900.0, 2e-3),  # 300^2 = 90,000 > 65,504
+        ([300.0, 300.0], [1.0, -1.0], 7.0, 7.0, 2e-3),  # the squares cancel
+        ([300.0], [1.0], -60_000.0, 30_000.0, 2e-3),  # they fit with the linear part
+        ([300.0], [1.0], 0.0, float("inf"), 0),
+        ([300.0], [-1.0], 0.0, float("-inf"), 0),
+        ([1e-2] * 1000, [1e-4] * 1000, 0.0, 1e-5, 0.05),  # each is too small for float16
+    ],
+)
+def test_what_fits_float16(features, eigenvalues, linear, expected, rtol) -> None:
+    y = one_neuron(features, eigenvalues, linear)
+    torch.testing.assert_close(y.float(), torch.tensor(expected), rtol=rtol, atol=0)
 
 
 @each_half
