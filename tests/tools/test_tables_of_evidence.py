@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,6 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
         load_tool("evidence_" + name, monkeypatch)
     load_tool("results_summary", monkeypatch)
     return load_tool("tables_of_evidence", monkeypatch)
-
-
-def write(folder: Path, name: str, **values: Any) -> None:
-    """A result of `quadric train`."""
-    seed = int(name.rpartition("-s")[2])
-    run = {"recipe": "r", "neuron": "eigen", "seed": seed, "status": "ok", "settings": {},
-           "params": 1, "macs": 1, "command": "quadric"}  # fmt: skip
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(run | values), encoding="utf-8")
 
 
 def test_parameters_are_read_between_the_points(tool: Any) -> None:
@@ -83,40 +73,6 @@ def test_a_network_stands_beside_the_linear_one_that_is_as_good(
     assert lines[2][-1] == "under 1.00 |"  # the smallest linear one is better
     assert lines[2][4] == "50.00, 1 diverged"
     assert lines[4][-1] == "over 0.98 |"  # the largest linear one is not as good
-
-
-def test_a_run_that_explodes_says_so(tool: Any, tmp_path: Path) -> None:
-    for name, score, peak in (
-        ("linear-s0", 0.5, 9.0), ("knn-s0", 0.2, 1e4), ("knn-s1", None, None),
-    ):  # fmt: skip
-        values = {"test_accuracy": score, "test_loss": 1.0, "largest_activation": peak}
-        write(tmp_path / "images", f"kerv-{name}", **values)
-    lines = tool.extremes_table("kerv")(tmp_path).splitlines()
-    assert "| 1 | 9 |" in lines[2]
-    assert "| 1 | not finite |" in lines[3]
-
-
-def test_translations_are_means_over_seeds(tool: Any, tmp_path: Path) -> None:
-    for arm, seed, epochs, bleu in (
-        ("eigen_shrunk", 0, 10, 30.0), ("linear", 0, 10, 31.0), ("linear", 1, 10, 33.0),
-        ("linear", 0, 67, 38.0),
-    ):  # fmt: skip
-        values = {"bleu": dict.fromkeys(tool.SETTINGS, bleu), "chrf": bleu + 20, "params": 1000}
-        values |= {"test_bleu": bleu, "settings": {"epochs": epochs}}
-        write(tmp_path / "translation", f"multi30k{epochs}-{arm}-s{seed}", **values)
-    lines = tool.bleu_runs_table(tmp_path).splitlines()[3:6]
-    assert lines[0].startswith("| linear | 67 | 1 | 1,000 | 38.00 | ")
-    assert lines[1].startswith("| linear | 10 | 2 | 1,000 | 32.00 ± 1.41 | ")
-    assert lines[1].endswith(" | 52.00 ± 1.41 |")
-    assert lines[2].startswith("| eigen shrunk | 10 | 1 | 1,000 | 30.00 | ")
-
-
-def test_two_networks_are_compared_by_the_seeds_of_both(tool: Any, tmp_path: Path) -> None:
-    for arm, found in {"r14-eigen": (0.8, 0.82, 0.81, 0.1), "r20-linear": (0.79, 0.8, 0.8)}.items():
-        for seed, score in enumerate(found):
-            write(tmp_path / "images", f"{arm}-s{seed}", test_accuracy=score)
-    # Differences of 1, 2 and 1 points: 4/3, and 4.30 times the standard error of 1/3.
-    assert tool.ahead(tmp_path, "images/r14-eigen", "images/r20-linear") == "+1.3 (−0.1 … +2.8)"
 
 
 def test_polynomials(monkeypatch: pytest.MonkeyPatch, tool: Any, tmp_path: Path) -> None:
