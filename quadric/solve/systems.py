@@ -39,6 +39,10 @@ class System:
         """The minimum d, or None where rounding leaves no positive matrix."""
         raise NotImplementedError
 
+    def bend(self, second: Tensor) -> Tensor | None:
+        """The correction of the last step for the curvature of r along it; None if too dear."""
+        return None
+
     def determined(self, decay: Tensor) -> Tensor:
         """The diagonal of J'J (J'J + decay)^-1: how far the data determine each unknown, 0 to 1."""
         raise NotImplementedError
@@ -52,7 +56,7 @@ class NormalSystem(System):
     """J'J and its Cholesky factor."""
 
     def __init__(self, problem: Problem, u: Tensor) -> None:
-        count = len(u)
+        self.problem, self.u, count = problem, u, len(u)
         self.matrix = u.new_zeros(count, count)
         self.gradient, self.loss = torch.zeros_like(u), 0.0
         # Only what lies left of the end of each part: Cholesky reads the lower triangle alone.
@@ -71,10 +75,16 @@ class NormalSystem(System):
         return None if int(failed) else factor
 
     def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
-        factor = self._factor(shift)
-        if factor is None:
+        self.factor = self._factor(shift)
+        if self.factor is None:
             return None
-        return -torch.cholesky_solve((self.gradient + pull).unsqueeze(1), factor).squeeze(1)
+        return -torch.cholesky_solve((self.gradient + pull).unsqueeze(1), self.factor).squeeze(1)
+
+    def bend(self, second: Tensor) -> Tensor | None:
+        assert self.factor is not None
+        pair: Any = vjp(self.problem.residuals, self.u)
+        back = pair[1](second)[0]
+        return -torch.cholesky_solve(back.unsqueeze(1), self.factor).squeeze(1) / 2
 
     def determined(self, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
@@ -108,12 +118,19 @@ class ResidualSystem(System):
         return None if int(failed) else factor
 
     def step(self, shift: Tensor, pull: Tensor) -> Tensor | None:
-        factor = self._factor(shift)
-        if factor is None:
+        self.factor, self.shift = self._factor(shift), shift
+        if self.factor is None:
             return None
         apart = -pull / shift
-        right = (self.r + self.rows @ apart).unsqueeze(1)
-        return apart - self.rows.T @ torch.cholesky_solve(right, factor).squeeze(1) / shift
+        return apart + self._solved(self.r + self.rows @ apart)
+
+    def bend(self, second: Tensor) -> Tensor | None:
+        return self._solved(second) / 2
+
+    def _solved(self, right: Tensor) -> Tensor:
+        assert self.factor is not None
+        inner = torch.cholesky_solve(right.unsqueeze(1), self.factor).squeeze(1)
+        return -(self.rows.T @ inner) / self.shift
 
     def determined(self, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
