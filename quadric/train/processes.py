@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ def launch(run: PlannedRun, resume: bool, overwrite: bool, quiet: bool, profile:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     command = ["-m", "quadric.train.worker", json.dumps(handed)]
+    # Its report of a process that failed; what matters of it is told below.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         with _environment(variables), _handlers():
             elastic_launch(config, sys.executable)(*command)
