@@ -106,7 +106,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
         return [
             QuadraticRegressor(
                 (8,), learning_rate="adaptive", learning_rate_init=rate, n_iter_no_change=2,
-                max_iter=300, random_state=1,
+                max_iter=300, random_state=6,
             )
             for rate in (0.01, 0.1)
         ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
     together = fit_many(models(), [(X, y)] * 2)
     alone = [model.fit(X, y) for model in models()]
     constant = QuadraticRegressor(
-        (8,), learning_rate_init=0.1, n_iter_no_change=2, max_iter=300, random_state=1
+        (8,), learning_rate_init=0.1, n_iter_no_change=2, max_iter=300, random_state=6
     ).fit(X, y)
     for batched, single in zip(together, alone, strict=True):
         assert batched.n_iter_ == single.n_iter_ < 300
