@@ -33,8 +33,8 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         """Inputs as numbers, and whether they were prepared from a frame."""
         frame = is_frame(X)
         if first:
-            self._preparation = None
             if not frame:
+                self._preparation = None
                 return X, False
             from quadric.data.preparation import TablePreparation, check_frame
 
