@@ -42,31 +42,35 @@ def frequencies(linear: list[float], quadratic: list[float]) -> Frequencies:
 LESS, MORE = [0.40, 0.41, 0.42, 0.43], [0.60, 0.62, 0.61, 0.63]
 
 
-def test_the_claim_holds() -> None:
-    found = verdict({name: frequencies(LESS, MORE) for name in "abc"})
-    assert (found["holds"], found["more"], found["less"], found["pictures"]) == ("yes", 3, 0, 4)
-    assert found["difference"]["mean"] == pytest.approx(0.2)
-    assert found["sentence"].startswith(
-        "The claim that quadratic responses hold low frequencies holds for this network: 0.615 of "
-    )
-    assert "clearly more in 3 of 3 layers, clearly less in 0" in found["sentence"]
+BIT_LESS, ABOUT = [0.59, 0.60, 0.60, 0.61], [0.39, 0.42, 0.41, 0.44]
+CLAIM = "The claim that quadratic responses hold low frequencies "
 
 
-def test_the_claim_does_not_hold() -> None:
-    found = verdict({"a": frequencies(MORE, LESS)})
-    assert found["holds"] == "no"
-    assert "does not hold for this network: 0.415 of" in found["sentence"]
-
-
-def test_the_claim_holds_in_part() -> None:
-    bit_less = [0.59, 0.60, 0.60, 0.61]
-    layers = {"a": frequencies(LESS, MORE), "b": frequencies(MORE, bit_less)}
-    found = verdict(layers)
-    assert (found["holds"], found["more"], found["less"]) == ("in part", 1, 1)
-    same = verdict({"a": frequencies(LESS, [0.39, 0.42, 0.41, 0.44])})
-    assert same["holds"] == "unclear"
-    assert same["sentence"].startswith("No clear difference was found")
-    assert "no clear difference in 1" in same["sentence"]
+@pytest.mark.parametrize(
+    ("layers", "holds", "counts", "start", "end"),
+    [
+        ([(LESS, MORE)] * 3, "yes", (3, 0), CLAIM + "holds for this network: 0.615 of ",
+         "clearly more in 3 of 3 layers, clearly less in 0, no clear difference in 0."),
+        ([(MORE, LESS)], "no", (0, 1), CLAIM + "does not hold for this network: 0.415 of ", ""),
+        ([(LESS, MORE), (MORE, BIT_LESS)], "in part", (1, 1), CLAIM + "holds only in part", ""),
+        ([(LESS, ABOUT)], "unclear", (0, 0), "No clear difference was found",
+         "no clear difference in 1."),
+    ],
+)  # fmt: skip
+def test_whether_the_claim_holds(
+    layers: list[tuple[list[float], list[float]]],
+    holds: str,
+    counts: tuple[int, int],
+    start: str,
+    end: str,
+) -> None:
+    found = verdict({str(i): frequencies(*parts) for i, parts in enumerate(layers)})
+    assert (found["holds"], found["more"], found["less"]) == (holds, *counts)
+    assert found["sentence"].startswith(start)
+    assert found["sentence"].endswith(end)
+    assert found["pictures"] == 4
+    if holds == "yes":
+        assert found["difference"]["mean"] == pytest.approx(0.2)
 
 
 def test_a_picture_counts_where_it_has_both_parts() -> None:
