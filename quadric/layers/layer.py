@@ -290,7 +290,7 @@ class QuadraticLayer(nn.Module):
         self.rule.start_(self, init)
 
     def linear_start(self, weight: Tensor) -> dict[str, Tensor]:
-        """The added parameters at which the layer is linear, like `weight`; none if it cannot be."""
+        """The added parameters that make the layer linear, like `weight`; none if it cannot be."""
         if not self.rule.can_be_linear:
             return {}
         filled = copy.copy(self)

@@ -153,7 +153,11 @@ def test_transposed_convolutions(
     for geometry in ({"stride": 2}, {"padding": 1, "groups": 2}, {"dilation": 2, "bias": False}):
         layer = quadric.make_layer(kind, 4, 10, 3, neuron=neuron, **options, **geometry)
         x = torch.randn(2, 4, *size)
-        assert quadric.cost(layer, x).macs == counted(layer, x)
+        report = quadric.cost(layer, x)
+        assert report.macs == counted(layer, x)
+        if neuron != "linear":
+            linear = quadric.cost(layer_without(layer), x).macs
+            assert report.quadratic_macs == report.macs - linear
 
 
 @each_neuron

@@ -332,12 +332,12 @@ def test_normalized_squares_do_not_shrink_with_the_eigenvectors(geometry: Geomet
     assert "normalize" not in repr(layer)
     assert_close(layer(x), expected)
     assert_close(layer.fold_normalization_()(x), expected)  # nothing left to fold
-    # A filter of zeros has no direction, and no infinite gradient.
-    layer = make(geometry, normalize=True, bias=False)
+    # A filter of zeros has no direction: its constant feature has no square, nor an infinite one.
+    layer = make(geometry, normalize=True)
     with torch.no_grad():
         layer.weight.zero_()
     out = layer(x)
-    assert not out.any()
+    assert torch.equal(out, layer.to_linear()(x))
     out.sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
 
