@@ -163,6 +163,12 @@ def _stripped(present: pd.Series) -> pd.Series:
 
 def as_labels(values: pd.Series) -> pd.Series:
     """Labels as text, holes kept; whole numbers have no point, however they are stored."""
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):  # a label each, not a cell each
+        known = as_labels(pd.Series(values.cat.categories, dtype=object))
+        labels = np.array([*known, np.nan], dtype=object)
+        return pd.Series(labels[values.cat.codes], index=values.index)
     values = without_blanks(values)
     # One kind of hole: scikit-learn cannot compare with pandas' own NA.
     labels = values.astype(object).where(values.notna(), np.nan)
