@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from quadric.errors import InputError, InputTypeError
-from quadric.ops import torch_views
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
 from quadric.ops.cache import existing_folders, open_to_others, private_folder
 
@@ -216,17 +215,23 @@ def _check(library: ctypes.CDLL) -> None:
         shared_blocks(8, 8),
     ):
         lam = numbers(blocks.num_eigenvalues)
+        places = blocks.places()
+        # Elementwise, as the first matrix product of a process would start all its threads.
+        dense = torch.zeros(blocks.channels, blocks.channels, device="cpu")
+        dense[places] = lam
+        matrix = dense.unsqueeze(-1)
         for rows, pixels in ((1, 1), (17, 1), (1, 2), (2, 19)):
             layout = (rows, blocks.channels, pixels)
             z, grad = numbers(*layout), numbers(*layout) + 1
-            out, wanted = torch.zeros_like(z), torch.zeros_like(z)
-            result, sums = torch.zeros_like(z), torch.zeros_like(lam)
-            _call(library, "forward", [z, out, lam], blocks, layout)
-            torch_views.forward(z, wanted, lam, blocks, -2)
-            kept = wanted if blocks.shape == "star" else z
-            _call(library, "backward", [grad, kept, lam, result, sums], blocks, layout)
-            slopes = torch_views.backward(grad, kept, lam, blocks, -2)
-            if not all(map(torch.equal, (out, result, sums), (wanted, *slopes))):
+            squares = z * z
+            out = z + (matrix * squares.unsqueeze(1)).sum(2)
+            slopes = grad + 2 * z * (matrix * grad.unsqueeze(2)).sum(1)
+            sums = (grad.unsqueeze(2) * squares.unsqueeze(1)).sum((0, 3))[places]
+            computed = [torch.zeros_like(tensor) for tensor in (out, slopes, sums)]
+            _call(library, "forward", [z, computed[0], lam], blocks, layout)
+            kept = out if blocks.shape == "star" else z
+            _call(library, "backward", [grad, kept, lam, *computed[1:]], blocks, layout)
+            if not all(map(torch.equal, computed, (out, slopes, sums))):
                 raise RuntimeError(f"the kernels failed their self-test for {blocks}, {layout}")
 
 
