@@ -49,7 +49,7 @@ def choose_solver(
         'normal'
         >>> choose_solver(100, 5_000).solver
         'residual'
-        >>> choose_solver(100_000, 20_000).solver
+        >>> choose_solver(5_000, 5_900).solver
         'products'
     """
     few = min(residuals, parameters)

@@ -89,7 +89,8 @@ class RowProblem(Problem):
             outputs = outputs.reshape(self.targets.shape)
         else:
             outputs = outputs_of(self.steps, parameters, self.inputs)
-        return ((outputs - self.targets) * self.factors).flatten()
+        residuals: Tensor = (outputs - self.targets) * self.factors
+        return residuals.flatten()
 
     def blocks(self, u: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         each = self.targets.shape[1]

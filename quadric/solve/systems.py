@@ -96,7 +96,8 @@ class NormalSystem(System):
         factor = self._factor(decay)
         if factor is None:
             raise _no_error_bars()
-        return torch.linalg.solve_triangular(factor, rows.T, upper=False).square().sum(0)
+        seen: Tensor = torch.linalg.solve_triangular(factor, rows.T, upper=False)
+        return seen.square().sum(0)
 
 
 class ResidualSystem(System):
@@ -136,15 +137,17 @@ class ResidualSystem(System):
         factor = self._factor(decay)
         if factor is None:
             return torch.ones_like(self.gradient)
-        return torch.linalg.solve_triangular(factor, self.rows, upper=False).square().sum(0) / decay
+        seen: Tensor = torch.linalg.solve_triangular(factor, self.rows, upper=False)
+        return seen.square().sum(0) / decay
 
     def spread(self, rows: Tensor, decay: Tensor) -> Tensor:
         factor = self._factor(decay)
         if factor is None:
             raise _no_error_bars()
         own = rows / decay
-        seen = torch.linalg.solve_triangular(factor, self.rows @ own.T, upper=False)
-        return ((rows * own).sum(1) - seen.square().sum(0)).clamp_min(0)
+        seen: Tensor = torch.linalg.solve_triangular(factor, self.rows @ own.T, upper=False)
+        left: Tensor = (rows * own).sum(1) - seen.square().sum(0)
+        return left.clamp_min(0)
 
 
 class ProductSystem(System):

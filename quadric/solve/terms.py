@@ -81,7 +81,9 @@ class TermProblem(Problem):
 
     def _one(self, i: int, u: Tensor, x: Tensor) -> Tensor:
         field = Field(self.unknowns.copy, self.unknowns.split(u * self.units))
-        return torch.as_tensor(self.terms[i].function(field, x)).reshape(-1) * self.factors[i]
+        residual: Tensor = torch.as_tensor(self.terms[i].function(field, x)).reshape(-1)
+        weighted: Tensor = residual * self.factors[i]
+        return weighted
 
     def _pieces(self, i: int) -> Iterator[Tensor]:
         rows = min(POINTS, self.rows_at_once(self.sizes[i]))
