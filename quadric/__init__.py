@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quadric import functional as functional
     from quadric import layers as layers
     from quadric import models as models
+    from quadric.conversion.calibration import calibrate_ as calibrate_
     from quadric.conversion.convert import convert_ as convert_
     from quadric.conversion.report import ConversionReport as ConversionReport
     from quadric.conversion.revert import revert_ as revert_
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from quadric.share import quadratic_share as quadratic_share
 else:
     _NAMES = {
+        "conversion.calibration": ["calibrate_"],
         "conversion.convert": ["convert_"],
         "conversion.report": ["ConversionReport"],
         "conversion.revert": ["revert_"],

@@ -1,9 +1,9 @@
 """The parameters of a quadratic network in groups, for torch's optimizers.
 
 The paper trains the eigenvalues with their own, smaller learning rate: a square grows faster than a
-linear term, so a step that is right for a weight is too long for an eigenvalue. `param_groups`
-makes that split for any model and any neuron, because every layer declares its quadratic
-parameters.
+linear term. The scale of `quadric.calibrate_` makes that rate the weights' own, but weight decay,
+or training the curvature alone, still wants the split. `param_groups` makes it for any model and
+any neuron, because every layer declares its quadratic parameters.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer, get_neuron
 from quadric.support.modules import check_initialized, check_model
-
-# The paper's ratio with SGD is 1/1000 and smaller; a tenth also learns in short trainings.
-_LR_OVER_QUADRATIC_LR = 10
 
 _NORM = re.compile(r"norm(\dd)?$", re.IGNORECASE)
 
@@ -45,9 +42,8 @@ def param_groups(
     Args:
         model: any module, with or without quadratic layers.
         lr: the learning rate of all that is not quadratic.
-        quadratic_lr: the learning rate of the quadratic parameters. None means ``0.1 * lr``, which
-            is right for SGD. With Adam and similar optimizers, whose steps do not depend on the
-            gradient's scale, give ``quadratic_lr=lr``.
+        quadratic_lr: the learning rate of the quadratic parameters; None for `lr`. The scale that
+            `convert_` gives the eigenvalues makes that right.
         weight_decay: the decay of all that is not quadratic.
         quadratic_weight_decay: the decay of the quadratic parameters.
         only: `"quadratic"` for those parameters alone: an adapter of about one number per channel.
@@ -69,7 +65,7 @@ def param_groups(
         >>> model = nn.Sequential(QuadraticLinear(8, 20), nn.ReLU(), nn.Linear(20, 2))
         >>> groups = param_groups(model, lr=0.1)
         >>> [(group["name"], len(group["params"]), group["lr"]) for group in groups]
-        [('linear', 4, 0.1), ('quadratic', 1, 0.01)]
+        [('linear', 4, 0.1), ('quadratic', 1, 0.1)]
         >>> optimizer = torch.optim.SGD(groups, momentum=0.9)
     """
     check_model(model)
@@ -79,7 +75,7 @@ def param_groups(
             f"only must be None or 'quadratic', got {only!r}: leave it out to train everything."
         )
     _check_number("lr", lr)
-    quadratic_lr = lr / _LR_OVER_QUADRATIC_LR if quadratic_lr is None else quadratic_lr
+    quadratic_lr = lr if quadratic_lr is None else quadratic_lr
     _check_number("quadratic_lr", quadratic_lr)
     _check_number("weight_decay", weight_decay)
     _check_number("quadratic_weight_decay", quadratic_weight_decay)

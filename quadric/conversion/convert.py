@@ -60,8 +60,9 @@ def convert_(
     Conv1D, nn.MultiheadAttention (as a whole) and the linear projections of our own attention.
     With `init="linear"` the model computes afterwards what it computed before, for every neuron
     that can represent a linear layer (all but kervolution and pure). An error leaves the model as
-    it was. Make the optimizer, and wrap the model in DDP or FSDP, after the conversion: it adds
-    parameters.
+    it was. The first batch of training sets a scale at which the eigenvalues learn at the rate of
+    the weights; see `quadric.calibrate_`. Make the optimizer, and wrap the model in DDP or FSDP,
+    after the conversion: it adds parameters.
 
     Args:
         model: any module that is not itself a single layer.
@@ -109,6 +110,10 @@ def convert_(
     converted = [_converted(target, new, request) for target, new in swap.built]
     params = count_parameters(model)
     swap.do()
+    for _, new in swap.built:
+        for layer in new.modules():
+            if isinstance(layer, QuadraticLayer):
+                layer.await_scale_()
     macs_before, macs_after, why = _macs(model, example_inputs, swap)
     return ConversionReport(
         neuron,

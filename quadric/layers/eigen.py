@@ -65,16 +65,19 @@ class Eigen(Squares):
 
     def effective_eigenvalues(self, layer: QuadraticLayer) -> Tensor:
         """The eigenvalues that multiply f^2: with `normalize`, lambda / |q|^2."""
-        eigenvalues: Tensor = layer.eigenvalues
+        eigenvalues = super().effective_eigenvalues(layer)
+        return eigenvalues / self.unit_lengths(layer) if self.normalize else eigenvalues
+
+    def unit_lengths(self, layer: QuadraticLayer) -> Tensor | float:
+        """With `normalize` |q|^2; infinite for a filter of zeros, which has no direction."""
         if not self.normalize:
-            return eigenvalues
+            return 1.0
         assert layer.blocks is not None
         filters = layer.linear_op.filters(layer.weight)[layer.blocks.features]
-        dtype = torch.promote_types(filters.dtype, torch.float32)
-        lengths = filters.to(dtype).square().sum(1)
-        normalized = eigenvalues / lengths.clamp_min(torch.finfo(dtype).tiny)
-        # A filter of zeros has no direction: its constant feature has no square.
-        return torch.where(lengths > 0, normalized, 0)
+        lengths = filters.to(torch.promote_types(filters.dtype, torch.float32)).square().sum(1)
+        return torch.where(
+            lengths > 0, lengths.clamp_min(torch.finfo(lengths.dtype).tiny), torch.inf
+        )
 
 
 @register(

@@ -24,6 +24,7 @@ from quadric.layers.parameters import (
     scaled,
     uniform_start_,
 )
+from quadric.layers.scale import ScaledEigenvalues
 from quadric.layers.tracing import as_node, is_proxy
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
@@ -31,7 +32,7 @@ from quadric.ops.linear_ops import LinearOp
 Self = TypeVar("Self", bound="QuadraticLayer")
 
 
-class QuadraticLayer(nn.Module):
+class QuadraticLayer(ScaledEigenvalues):
     """Abstract base of every layer of quadratic neurons.
 
     Args:
@@ -47,6 +48,8 @@ class QuadraticLayer(nn.Module):
         init: the start that its parameters were given.
         linear_op: the linear map under the neuron.
         blocks: where each of `effective_eigenvalues()` stands in z + S z^2, None for other neurons.
+        eigenvalue_scale: what the eigenvalues are multiplied by, a number that the first batch of
+            training sets (1 until then); None in a layer whose eigenvalues count as they are.
         stored_transposed: whether state dicts hold the weight transposed, as those of transformers'
             `Conv1D` do.
     """
@@ -90,6 +93,7 @@ class QuadraticLayer(nn.Module):
         row = get_neuron(neuron)
         self.rule = row.with_options(**options)
         self.init = row.check_start(init)
+        self.register_buffer("eigenvalue_scale", None)
         self._set_up()
         shapes = self.rule.shapes(self, bool(arguments.get("bias", True)))
         for name in dict.fromkeys(["weight", "bias", *shapes, *self.rule.more_biases()]):
@@ -218,7 +222,10 @@ class QuadraticLayer(nn.Module):
         """The neuron over the linear map of the input."""
         if is_proxy(input):
             return as_node(self, input)  # type: ignore[no-any-return]
-        return self.rule.forward(self, self._checked(input))
+        ready = self._checked(input)
+        if self.awaits_scale and torch.is_grad_enabled() and self.eigenvalues.requires_grad:
+            self._measure_scale_(ready)
+        return self.rule.forward(self, ready)
 
     def _checked(self, input: Tensor) -> Tensor:
         """The input as the linear map takes it, once it is known to fit."""
@@ -352,6 +359,7 @@ class QuadraticLayer(nn.Module):
         if self.normalize:
             with torch.no_grad():
                 self.eigenvalues.copy_(self.effective_eigenvalues())
+            self.eigenvalue_scale, self.awaits_scale = None, False
             self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})
         return self
 
@@ -391,6 +399,11 @@ class QuadraticLayer(nn.Module):
                 "build it with the neuron and rank it was saved with."
             )
             return
+        key = prefix + "eigenvalue_scale"
+        if key in state_dict and self.eigenvalue_scale is None:
+            self.eigenvalue_scale = torch.ones_like(state_dict[key], device=self.weight.device)
+        elif self.eigenvalue_scale is not None and prefix + "weight" in state_dict:
+            state_dict.setdefault(key, torch.ones(()))
         weight, own = state_dict.get(prefix + "weight"), self._parameters.get("weight")
         if linear and isinstance(weight, Tensor) and own is not None and weight.shape == own.shape:
             for name, value in self.linear_start(weight).items():
@@ -402,6 +415,8 @@ class QuadraticLayer(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        if key in state_dict:
+            self.awaits_scale = bool(self.eigenvalue_scale == 1)
 
     def extra_repr(self) -> str:
         """What torch prints for the linear layer, and the neuron's options that are not default."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.layers.layer import QuadraticLayer
-from quadric.layers.neuron import Neuron
+from quadric.layers.neuron import Neuron, widened
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks
 
@@ -63,6 +63,33 @@ class Squares(Neuron):
         start = "zeros" if init == "linear" else getattr(self, "eigenvalue_init", "zeros")
         with torch.no_grad():
             (_STARTS[start] if isinstance(start, str) else start)(layer.eigenvalues)
+
+    def effective_eigenvalues(self, layer: QuadraticLayer) -> Tensor:
+        eigenvalues: Tensor = layer.eigenvalues
+        scale = layer.eigenvalue_scale
+        return eigenvalues if scale is None else eigenvalues * scale
+
+    def unit_lengths(self, layer: QuadraticLayer) -> Tensor | float:
+        """What each square is divided by."""
+        return 1.0
+
+    def measured_scale(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
+        """The scale at which a step of the eigenvalues changes the outputs as one of a weight does.
+
+        An optimizer such as Adam moves every number by about its rate. An eigenvalue counts times
+        the square of a feature, so the scale is the spread of the outputs over the mean square of
+        the features, and a third of that for safety; k squares add up like the root of k. 0 where
+        the batch says nothing.
+        """
+        blocks = layer.blocks
+        assert blocks is not None
+        z = layer.linear_op(input, layer.weight, layer.bias)
+        z = widened(z.movedim(layer.linear_op.channel_dim, 0).flatten(1))
+        _, features = blocks.places(z.device)
+        squares = (z.square().mean(1)[features] / self.unit_lengths(layer)).mean()
+        spread = z.var(1, correction=0).mean().sqrt()
+        most = max(blocks.sizes, default=1) - (blocks.shape == "star")
+        return (spread / (3 * max(most, 1) ** 0.5 * squares)).nan_to_num(0, 0, 0)
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         assert layer.blocks is not None

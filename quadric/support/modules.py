@@ -35,6 +35,18 @@ def check_initialized(module: nn.Module, name: str = "") -> None:
                 )
 
 
+def check_not_distributed() -> None:
+    """Refuses to measure a batch of which each process has another part."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() > 1:
+            raise InputError(
+                "the scale of the eigenvalues must be the same in all processes, but each has a "
+                "batch of its own: call quadric.calibrate_(model, batch) with one batch before the "
+                "model is wrapped"
+            )
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside torch.compile, DataParallel and DistributedDataParallel."""
     wrappers = {"OptimizedModule": "_orig_mod"}
