@@ -109,7 +109,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         )
     model = unwrapped(model)
     layers = _layers_to_save(model)
-    state = _tensors_of(model)
+    state = _with_plain_eigenvalues(model, _tensors_of(model))
     if only == "quadratic":
         _check_adapter(model, layers)
         keys = quadratic_keys(model)
@@ -161,7 +161,9 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     before: dict[str, Tensor] = {}
     try:
         values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
-        keys = quadratic_keys(inner) if header.content == "quadratic" else None
+        scales = {key: torch.ones(()) for key in _scaled(inner)}
+        values |= scales
+        keys = quadratic_keys(inner) | set(scales) if header.content == "quadratic" else None
         check_tensors(inner, values, path, keys)
         own = inner.state_dict()
         before = {key: own[key].clone() for key in values if key in own and not own[key].is_meta}
@@ -174,6 +176,7 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
                     own[key].copy_(value)
         swap.undo()
         raise
+    swap.await_scales_()
     return names
 
 
@@ -203,6 +206,25 @@ def _layers_to_save(model: nn.Module) -> dict[str, LayerDescription]:
                 "torch.nn.utils.parametrize.remove_parametrizations first"
             )
     return dict(first_names.values())
+
+
+def _scaled(model: nn.Module) -> dict[str, QuadraticLayer]:
+    """The layers whose eigenvalues have a scale, by the name of that scale in the state dict."""
+    return {
+        f"{name}.eigenvalue_scale".lstrip("."): module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, QuadraticLayer) and module.eigenvalue_scale is not None
+    }
+
+
+def _with_plain_eigenvalues(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with each scale multiplied into its eigenvalues: a file holds what counts."""
+    plain = dict(state)
+    products: dict[int, Tensor] = {}
+    for key, layer in _scaled(model).items():
+        product = products.setdefault(id(layer), layer.eigenvalues.detach() * plain.pop(key))
+        plain[key.removesuffix("_scale") + "s"] = product
+    return plain
 
 
 def quadratic_keys(model: nn.Module) -> set[str]:

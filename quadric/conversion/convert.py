@@ -110,10 +110,7 @@ def convert_(
     converted = [_converted(target, new, request) for target, new in swap.built]
     params = count_parameters(model)
     swap.do()
-    for _, new in swap.built:
-        for layer in new.modules():
-            if isinstance(layer, QuadraticLayer):
-                layer.await_scale_()
+    swap.await_scales_()
     macs_before, macs_after, why = _macs(model, example_inputs, swap)
     return ConversionReport(
         neuron,

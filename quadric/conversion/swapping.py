@@ -48,6 +48,13 @@ class Swap:
         """Puts the old layers back."""
         self._place([target.module for target, _ in self.built])
 
+    def await_scales_(self) -> None:
+        """Lets training set the scale of the eigenvalues of the new layers."""
+        for _, new in self.built:
+            for layer in new.modules():
+                if isinstance(layer, QuadraticLayer):
+                    layer.await_scale_()
+
     def _place(self, modules: list[nn.Module]) -> None:
         for (target, _), module in zip(self.built, modules, strict=True):
             for name in target.names:

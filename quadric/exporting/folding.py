@@ -261,6 +261,7 @@ def _apply(model: nn.Module, pair: Pair, new: _Folded, report: FoldingReport) ->
         layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
     layer.bias = parameter(new.bias)
     if new.eigenvalues is not None:
+        layer.drop_scale_()
         layer.eigenvalues = parameter(new.eigenvalues)
     if getattr(layer, "normalize", False):
         layer.rule = dataclasses.replace(layer.rule, normalize=False)

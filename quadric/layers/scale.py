@@ -37,8 +37,10 @@ class ScaledEigenvalues(nn.Module):
         """Sets the scale. The layer computes what it computed before."""
         if self.eigenvalue_scale is None:
             self.await_scale_()
-        self.eigenvalues.mul_(self.eigenvalue_scale / scale)
-        self.eigenvalue_scale.copy_(scale)  # type: ignore[union-attr]
+        # A layer may be called twice in one forward pass: what backward needs is left alone.
+        if torch.compiler.is_compiling() or bool(self.eigenvalues.any()):
+            self.eigenvalues.mul_(self.eigenvalue_scale / scale)
+        self.eigenvalue_scale = scale.to(self.eigenvalues)
         self.awaits_scale = False
 
     @torch.no_grad()
