@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from quadric.saving import load_ as load_
     from quadric.saving import save as save
     from quadric.share import quadratic_share as quadratic_share
+    from quadric.watchdog import watch as watch
 else:
     _NAMES = {
         "conversion.calibration": ["calibrate_"],
@@ -76,6 +77,7 @@ else:
         "optim": ["param_groups"],
         "saving": ["load_", "save"],
         "share": ["quadratic_share"],
+        "watchdog": ["watch"],
     }
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = (

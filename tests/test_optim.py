@@ -30,7 +30,7 @@ def test_quadratic_parameters_are_apart_and_everything_is_there_once():
     assert sorted(everything) == sorted(id(p) for p in model.parameters())
     assert groups["linear"]["lr"] == 0.5
     assert groups["linear"]["weight_decay"] == 1e-2
-    assert groups["quadratic"]["lr"] == pytest.approx(0.05)
+    assert groups["quadratic"]["lr"] == 0.5
     assert groups["quadratic"]["weight_decay"] == 0.0
 
 
@@ -209,7 +209,7 @@ def _steps(optimizer: torch.optim.Optimizer, scheduler, steps: int = 4) -> list[
     ],
 )
 def test_schedulers_keep_the_ratio(make):
-    optimizer = torch.optim.SGD(param_groups(eigen_net(), 1.0))
+    optimizer = torch.optim.SGD(param_groups(eigen_net(), 1.0, quadratic_lr=0.1))
     rates = _steps(optimizer, make(optimizer))
     assert len({linear for linear, _ in rates}) > 1
     for linear, quadratic in rates:
@@ -217,7 +217,7 @@ def test_schedulers_keep_the_ratio(make):
 
 
 def test_a_tensor_rate_is_given_to_each_group_apart():
-    groups = param_groups(eigen_net(), torch.tensor(1.0), decay_bias_and_norm=False)
+    groups = param_groups(eigen_net(), torch.tensor(1.0), 0.1, decay_bias_and_norm=False)
     optimizer = torch.optim.Adam(groups, capturable=False, foreach=False)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     optimizer.step()

@@ -178,7 +178,9 @@ def _transposed(weight: nn.Parameter) -> nn.Parameter:
 _HOOKS = [name for name in vars(nn.Module()) if "hook" in name]
 
 # What describes a layer's neuron; a linear layer has none of it.
-_NEURON_ATTRIBUTES = {"rule", "init", "linear_op", "blocks", "stored_transposed", "_origin"}
+_NEURON_ATTRIBUTES = {
+    *("rule", "init", "linear_op", "blocks", "awaits_scale", "stored_transposed", "_origin"),
+}
 # What torch's own layers keep for themselves.
 _TORCH_ATTRIBUTES = {"_reversed_padding_repeated_twice", "_qkv_same_embed_dim"}
 

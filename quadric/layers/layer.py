@@ -94,6 +94,7 @@ class QuadraticLayer(ScaledEigenvalues):
         self.rule = row.with_options(**options)
         self.init = row.check_start(init)
         self.register_buffer("eigenvalue_scale", None)
+        self.awaits_scale = False
         self._set_up()
         shapes = self.rule.shapes(self, bool(arguments.get("bias", True)))
         for name in dict.fromkeys(["weight", "bias", *shapes, *self.rule.more_biases()]):

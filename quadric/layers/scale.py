@@ -22,7 +22,7 @@ class ScaledEigenvalues(nn.Module):
     blocks: Blocks | None
     eigenvalues: Any
     eigenvalue_scale: Tensor | None
-    awaits_scale = False
+    awaits_scale: bool
     """Whether forward passes with gradients still set the scale: until training moves it."""
 
     def await_scale_(self) -> None:
