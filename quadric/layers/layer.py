@@ -355,15 +355,6 @@ class QuadraticLayer(ScaledEigenvalues):
         matrices, w, b = (torch.stack(part) for part in zip(*forms, strict=True))
         return matrices, w, b
 
-    def fold_normalization_(self: Self) -> Self:
-        """Replaces normalized eigenvalues by plain ones that compute the same function."""
-        if self.normalize:
-            with torch.no_grad():
-                self.eigenvalues.copy_(self.effective_eigenvalues())
-            self.eigenvalue_scale, self.awaits_scale = None, False
-            self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})
-        return self
-
     def _signature(self) -> dict[str, Any]:
         """What a checkpoint must agree with beyond shapes: its vector may fit another rank, too."""
         return {"neuron": self.neuron, "rank": self.rank}
@@ -400,11 +391,6 @@ class QuadraticLayer(ScaledEigenvalues):
                 "build it with the neuron and rank it was saved with."
             )
             return
-        key = prefix + "eigenvalue_scale"
-        if key in state_dict and self.eigenvalue_scale is None:
-            self.eigenvalue_scale = torch.ones_like(state_dict[key], device=self.weight.device)
-        elif self.eigenvalue_scale is not None and prefix + "weight" in state_dict:
-            state_dict.setdefault(key, torch.ones(()))
         weight, own = state_dict.get(prefix + "weight"), self._parameters.get("weight")
         if linear and isinstance(weight, Tensor) and own is not None and weight.shape == own.shape:
             for name, value in self.linear_start(weight).items():
@@ -416,8 +402,6 @@ class QuadraticLayer(ScaledEigenvalues):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        if key in state_dict:
-            self.awaits_scale = bool(self.eigenvalue_scale == 1)
 
     def extra_repr(self) -> str:
         """What torch prints for the linear layer, and the neuron's options that are not default."""

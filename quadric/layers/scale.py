@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,18 @@ from quadric.ops.torch_probes import in_torch_func
 from quadric.support.modules import check_not_distributed
 
 if TYPE_CHECKING:
-    from quadric.layers.neuron import Neuron
     from quadric.ops.blocks import Blocks
+
+Self = TypeVar("Self", bound="ScaledEigenvalues")
 
 
 class ScaledEigenvalues(nn.Module):
     """Eigenvalues that count times a number, which a batch sets."""
 
-    rule: Neuron
+    rule: Any
     blocks: Blocks | None
     eigenvalues: Any
+    effective_eigenvalues: Callable[[], Tensor]
     eigenvalue_scale: Tensor | None
     awaits_scale: bool
     """Whether forward passes with gradients still set the scale: until training moves it."""
@@ -37,6 +40,7 @@ class ScaledEigenvalues(nn.Module):
         """Sets the scale. The layer computes what it computed before."""
         if self.eigenvalue_scale is None:
             self.await_scale_()
+        assert self.eigenvalue_scale is not None
         # A layer may be called twice in one forward pass: what backward needs is left alone.
         if torch.compiler.is_compiling() or bool(self.eigenvalues.any()):
             self.eigenvalues.mul_(self.eigenvalue_scale / scale)
@@ -49,6 +53,15 @@ class ScaledEigenvalues(nn.Module):
         if self.eigenvalue_scale is not None:
             self.eigenvalues.mul_(self.eigenvalue_scale)
         self.eigenvalue_scale, self.awaits_scale = None, False
+
+    def fold_normalization_(self: Self) -> Self:
+        """Replaces normalized eigenvalues by plain ones that compute the same function."""
+        if getattr(self.rule, "normalize", False):
+            with torch.no_grad():
+                self.eigenvalues.copy_(self.effective_eigenvalues())
+            self.eigenvalue_scale, self.awaits_scale = None, False
+            self.rule = self.rule.with_options(**self.rule.options() | {"normalize": False})
+        return self
 
     @torch.no_grad()
     def _measure_scale_(self, ready: Tensor) -> None:
@@ -64,7 +77,19 @@ class ScaledEigenvalues(nn.Module):
             self.awaits_scale = False
             return
         check_not_distributed()
-        scale = self.rule.measured_scale(self, ready)  # type: ignore[arg-type]
+        scale = self.rule.measured_scale(self, ready)
         if compiling or bool(scale > 0):
             self.use_scale_(scale)
             self.awaits_scale = not compiling
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
+    ) -> None:
+        key = prefix + "eigenvalue_scale"
+        if key in state_dict and self.eigenvalue_scale is None:
+            self.eigenvalue_scale = torch.ones_like(state_dict[key], device=self.eigenvalues.device)
+        elif self.eigenvalue_scale is not None and prefix + "eigenvalues" in state_dict:
+            state_dict.setdefault(key, torch.ones(()))
+        super()._load_from_state_dict(state_dict, prefix, *args, **keywords)
+        if key in state_dict:
+            self.awaits_scale = bool(self.eigenvalue_scale == 1)

@@ -7,6 +7,7 @@ the first step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,9 +88,10 @@ class Squares(Neuron):
         z = widened(z.movedim(layer.linear_op.channel_dim, 0).flatten(1))
         _, features = blocks.places(z.device)
         squares = (z.square().mean(1)[features] / self.unit_lengths(layer)).mean()
-        spread = z.var(1, correction=0).mean().sqrt()
+        spread: Tensor = z.var(1, correction=0).mean().sqrt()
         most = max(blocks.sizes, default=1) - (blocks.shape == "star")
-        return (spread / (3 * max(most, 1) ** 0.5 * squares)).nan_to_num(0, 0, 0)
+        scale: Tensor = spread / (3 * math.sqrt(max(most, 1)) * squares)
+        return scale.nan_to_num(0, 0, 0)
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
         assert layer.blocks is not None
