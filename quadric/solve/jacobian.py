@@ -59,19 +59,20 @@ class ActivationStep:
 
 
 class LinearStep:
-    """z = Wx + b, or with blocks z + S z^2."""
+    """z = Wx + b, or with blocks z + S z^2, where S holds the eigenvalues times their scale."""
 
-    def __init__(self, prefix: str, blocks: Blocks | None) -> None:
+    def __init__(self, prefix: str, blocks: Blocks | None, scale: float = 1.0) -> None:
         self.weight, self.bias = f"{prefix}weight", f"{prefix}bias"
         self.eigenvalues, self.blocks = f"{prefix}eigenvalues", blocks
         self.places = None if blocks is None else blocks.places()
+        self.scale = scale
 
     def forward(self, parameters: Tensors, x: Tensor) -> tuple[Tensor, Any]:
         z = F.linear(x, parameters[self.weight], parameters.get(self.bias))
         if self.blocks is None:
             return z, (x, None, None, None)
         squares = z * z
-        matrix = self.blocks.matrix(parameters[self.eigenvalues])
+        matrix = self.blocks.matrix(self.scale * parameters[self.eigenvalues])
         return torch.addmm(z, squares, matrix.T), (x, z, squares, matrix)
 
     def backward(self, parameters: Tensors, kept: Any, g: Tensor, rows: Rows, wanted: bool) -> Any:
@@ -79,7 +80,8 @@ class LinearStep:
         if self.places is not None:
             if self.eigenvalues in rows:
                 outputs, features = (places.to(g.device) for places in self.places)
-                torch.mul(g[..., outputs], squares[:, None, features], out=rows[self.eigenvalues])
+                seen = self.scale * squares[:, None, features]
+                torch.mul(g[..., outputs], seen, out=rows[self.eigenvalues])
             g = g + 2 * z.unsqueeze(1) * (g @ matrix)
         return _map_back(parameters, self.weight, self.bias, x, g, rows, wanted)
 
@@ -190,7 +192,8 @@ def _step(prefix: str, module: nn.Module) -> NetworkStep | None:
         return LinearStep(prefix, None)
     if isinstance(module, NeuronLinear):
         if module.blocks is not None and not module.normalize:
-            return LinearStep(prefix, module.blocks)
+            scale = module.eigenvalue_scale
+            return LinearStep(prefix, module.blocks, 1.0 if scale is None else float(scale))
         if isinstance(module.rule, Bilinear):
             return Product(prefix, module.rule)
     return AnyModule(prefix, module)

@@ -68,6 +68,13 @@ def frozen() -> nn.Module:
     return model
 
 
+def scaled() -> nn.Module:
+    model = stack("eigen", rank=3)
+    for layer in (model[0], model[2]):
+        layer.use_scale_(torch.tensor(0.1))
+    return model
+
+
 def hooked() -> nn.Module:
     model = stack("linear")
     model[0].register_forward_hook(lambda module, inputs, output: 2 * output)
@@ -85,6 +92,7 @@ WRITTEN = {
     "glu without bias": lambda: stack("glu", nn.Identity, bias=False),
     "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Softplus()), nn.Linear(4, 1)),
     "frozen": frozen,
+    "scaled": scaled,
 }
 OTHER = {
     "qres": lambda: stack("qres"),
