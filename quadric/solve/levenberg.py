@@ -24,7 +24,9 @@ from quadric.solve.systems import System
 
 FIRST_DAMPING = 1e-3
 LARGEST_DAMPING = 1e24
-FIRST_DECAY = 0.01
+# A share of the residuals' number: a network that starts smooth learns less noise, but one of few
+# rows would stay flat.
+FIRST_DECAY = 0.002
 DECAY_EVERY = 5
 WINDOW = 30
 EXACT = 1e-28
@@ -140,7 +142,7 @@ class _Run:
         self.decay: Tensor = path.decay
         self.effective: float | None = None
         if settings.evidence:
-            self.decay = self.decay + FIRST_DECAY * min(self.system.loss / problem.count, 1.0)
+            self.decay = self.decay + FIRST_DECAY * min(self.system.loss, problem.count)
         self.accepted, self.waited = 0, 0
         self.here: Tensor | None = None
         self.losses: list[float] = []

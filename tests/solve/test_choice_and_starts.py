@@ -32,7 +32,8 @@ def test_the_solver_follows_from_the_size(
 
 
 def test_the_matrix_must_fit_into_memory() -> None:
-    choice = choose_solver(4_000, 5_000, memory=10**8)
+    choice = choose_solver(3_000, 4_000, memory=10**8)
+    assert choose_solver(3_000, 4_000).solver == "residual"
     assert choice.solver == "products"
     assert "too much memory" in choice.reason
 

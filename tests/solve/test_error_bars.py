@@ -35,7 +35,8 @@ def test_a_linear_model_has_the_error_bars_of_bayesian_ridge() -> None:
     _, wanted = BayesianRidge().fit(x.numpy(), y.numpy()).predict(x.numpy(), return_std=True)
     # Ours counts the bias among the parameters, theirs does not.
     torch.testing.assert_close(fit.std(x), torch.tensor(wanted), rtol=0.01, atol=0)
-    assert fit.effective_parameters == pytest.approx(4, abs=0.4)
+    assert fit.effective_parameters is not None
+    assert 3 < fit.effective_parameters <= 4
 
 
 @pytest.mark.parametrize("neuron", ["linear", "shared", "eigen"])

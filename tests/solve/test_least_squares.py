@@ -154,6 +154,13 @@ def test_a_fit_that_is_no_better_than_a_line_says_so() -> None:
     assert any("linear fit" in note for note in fit.notes)
 
 
+def test_rows_of_weight_zero_are_left_out() -> None:
+    weight = torch.ones(120, dtype=torch.float64)
+    weight[50:] = 0
+    fit = least_squares(network(), X, Y, sample_weight=weight, max_steps=2)
+    assert "50 residuals" in fit.why
+
+
 class Idle(nn.Module):
     def __init__(self) -> None:
         super().__init__()
