@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Test processes; each pays the import of torch, so more than a few do not help.
 JOBS ?= auto
 # The layers' own tests, which run once more on the fused kernels.
-KERNEL_TESTS := tests/layers/test_contract.py tests/layers/test_eigen.py tests/layers/test_shared.py tests/test_functional.py
+KERNEL_TESTS := tests/layers/test_contract.py tests/layers/test_eigen.py tests/test_functional.py
 
 .PHONY: demo test test-slow lint docs notebooks package results readme clean
 .DELETE_ON_ERROR:

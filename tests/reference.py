@@ -86,16 +86,6 @@ def dense_form(
     return M, w_full, b_full
 
 
-def quadratic_form(x: Tensor, M: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """x'Mx + w'x + b, summed entry by entry."""
-    total = b
-    for i in range(x.numel()):
-        total = total + w[i] * x[i]
-        for j in range(x.numel()):
-            total = total + x[i] * M[i, j] * x[j]
-    return total
-
-
 def eigen(
     x: Tensor,
     weight: Tensor,
@@ -170,36 +160,21 @@ def eigen_conv_transpose(
     normalize: bool = False,
 ) -> Tensor:
     """An eigen transposed convolution; weight in torch's transposed shape (C_in, C/groups, *k)."""
-    dims = weight.dim() - 2
-    unbatched = inputs.dim() == dims + 1
-    out = conv_transpose(
-        inputs[None] if unbatched else inputs,
-        weight,
-        bias,
-        stride,
-        padding,
-        output_padding,
-        groups,
-        dilation,
+    rows = transposed_rows(weight, groups).chunk(groups)
+    biases = [None] * groups if bias is None else bias.chunk(groups)
+    lams = eigenvalues.chunk(groups) if eigenvalues.numel() else [eigenvalues] * groups
+
+    def neuron(group: int, x: Tensor) -> Tensor:
+        return eigen(x, rows[group], biases[group], lams[group], rank, normalize)
+
+    return over_transposed_patches(
+        neuron, inputs, weight.shape[2:], stride, padding, output_padding, groups, dilation
     )
-    if normalize:
-        eigenvalues = _per_squared_length(
-            eigenvalues, transposed_rows(weight, groups), rank, groups
-        )
-    out = add_quadratic(out, eigenvalues, rank, 1, groups)
-    return out[0] if unbatched else out
 
 
 def transposed_rows(weight: Tensor, groups: int) -> Tensor:
     """The filter of every output channel of a transposed convolution, (C, C_in/groups * taps)."""
     return torch.cat([part.transpose(0, 1).flatten(1) for part in weight.chunk(groups)])
-
-
-def _per_squared_length(lam: Tensor, rows: Tensor, rank: int, groups: int) -> Tensor:
-    slots = eigenvalue_slots(rows.shape[0], rank, groups)
-    if not slots:
-        return lam
-    return torch.stack([lam[slot] / (rows[c] @ rows[c]) for c, slot in slots.items()])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -274,6 +249,10 @@ def over_transposed_patches(
     output position, or 0 where the stride left a hole: same order as the filter, not flipped.
     """
     dims = len(kernel_size)
+    if inputs.dim() == dims + 1:
+        return over_transposed_patches(
+            neuron, inputs[None], kernel_size, stride, padding, output_padding, groups, dilation
+        )[0]
     steps, pads, gaps = _each(stride, dims), _each(padding, dims), _each(dilation, dims)
     space = inputs.shape[2:]
     out_space = _transposed_space(
@@ -299,48 +278,6 @@ def over_transposed_patches(
                 outputs.append(neuron(group, torch.stack(patch)))
             columns.append(torch.cat(outputs))
         samples.append(torch.stack(columns, dim=1).reshape(-1, *out_space))
-    return torch.stack(samples)
-
-
-def conv_transpose(
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Tensor:
-    """The linear transposed convolution, by scattering every input value through every tap."""
-    kernel_size = weight.shape[2:]
-    dims = len(kernel_size)
-    steps, pads, gaps = _each(stride, dims), _each(padding, dims), _each(dilation, dims)
-    space = inputs.shape[2:]
-    out_space = _transposed_space(
-        space, kernel_size, steps, pads, _each(output_padding, dims), gaps
-    )
-    per_group_in, per_group_out = weight.shape[0] // groups, weight.shape[1]
-    samples: list[Tensor] = []
-    for image in inputs:
-        cells: dict[tuple[int, Position], Tensor] = {}
-        for c_in, c_out in itertools.product(range(weight.shape[0]), range(per_group_out)):
-            channel = (c_in // per_group_in) * per_group_out + c_out
-            for source, tap in itertools.product(_positions(space), _positions(kernel_size)):
-                target = tuple(
-                    source[d] * steps[d] - pads[d] + tap[d] * gaps[d] for d in range(dims)
-                )
-                if all(0 <= target[d] < out_space[d] for d in range(dims)):
-                    term = image[c_in][source] * weight[c_in, c_out][tap]
-                    cell = (channel, target)
-                    cells[cell] = cells[cell] + term if cell in cells else term
-        zero = inputs.new_zeros(())
-        values = [
-            cells.get((channel, position), zero) + (0 if bias is None else bias[channel])
-            for channel in range(per_group_out * groups)
-            for position in _positions(out_space)
-        ]
-        samples.append(torch.stack(values).reshape(-1, *out_space))
     return torch.stack(samples)
 
 
@@ -492,11 +429,7 @@ def kervolution(
 
 def quadenhancer(x: Tensor, W: Tensor, theta: Tensor, b: Tensor | None) -> Tensor:
     """z = Wx; z*(1 + sum_i theta_i*roll(z, i)) + b, theta (s, O): row i-1 weighs the shift by i."""
-    return quadenhancer_mix(torch.stack([w @ x for w in W]), theta, b)
-
-
-def quadenhancer_mix(z: Tensor, theta: Tensor, b: Tensor | None) -> Tensor:
-    """The same on given z (O values): output o meets the channels o-1, o-2 ... cyclically."""
+    z = torch.stack([w @ x for w in W])
     outputs = []
     for o in range(len(z)):
         factor = torch.ones_like(z[0])
@@ -583,93 +516,8 @@ def shared(x: Tensor, W: Tensor, b: Tensor | None, eigenvalues: Tensor, rank: in
     return torch.stack(outputs)
 
 
-def shared_eigenvalues(channels: int, rank: int, groups: int = 1) -> int:
-    """How many eigenvalues a shared layer has: s^2 for every group of s outputs."""
-    total = 0
-    per_group = channels // groups
-    for first in range(0, per_group, rank):
-        total += min(rank, per_group - first) ** 2
-    return total * groups
-
-
 def _at(b: Tensor | None, o: int) -> Tensor | float:
     return 0.0 if b is None else b[o]
-
-
-# ------------------------------------------------------------------------------------------------
-# Attention
-# ------------------------------------------------------------------------------------------------
-
-
-def multihead_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    project_q: Callable[[Tensor], Tensor],
-    project_k: Callable[[Tensor], Tensor],
-    project_v: Callable[[Tensor], Tensor],
-    project_out: Callable[[Tensor], Tensor],
-    num_heads: int,
-    attn_mask: Tensor | None = None,
-    key_padding_mask: Tensor | None = None,
-    bias_k: Tensor | None = None,
-    bias_v: Tensor | None = None,
-    add_zero_attn: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Attention head by head and query by query; projections are functions of one vector.
-
-    Batch first: query (N, L, E), key and value (N, S, *). Masks as in nn.MultiheadAttention: True
-    in a boolean mask forbids, a float mask is added. `attn_mask` is (L, S) or (N*num_heads, L, S).
-
-    Returns:
-        The output (N, L, E), and the weights of every head (N, num_heads, L, S).
-    """
-    batch, length, _ = query.shape
-    all_outputs: list[Tensor] = []
-    all_weights: list[Tensor] = []
-    for n in range(batch):
-        q = [project_q(vector) for vector in query[n]]
-        k = [project_k(vector) for vector in key[n]]
-        v = [project_v(vector) for vector in value[n]]
-        extra = 0
-        if bias_k is not None and bias_v is not None:
-            k, v, extra = [*k, bias_k.flatten()], [*v, bias_v.flatten()], extra + 1
-        if add_zero_attn:
-            k, v, extra = [*k, torch.zeros_like(k[0])], [*v, torch.zeros_like(v[0])], extra + 1
-        size = q[0].numel() // num_heads
-        heads: list[Tensor] = []
-        weights: list[Tensor] = []
-        for head in range(num_heads):
-            part = slice(head * size, (head + 1) * size)
-            rows: list[Tensor] = []
-            for place in range(length):
-                scores: list[Tensor] = []
-                for source in range(len(k)):
-                    score = q[place][part] @ k[source][part] / math.sqrt(size)
-                    if source < len(k) - extra:
-                        if attn_mask is not None:
-                            mask = attn_mask
-                            if mask.dim() == 3:
-                                mask = mask[n * num_heads + head]
-                            score = _mask(score, mask[place, source])
-                        if key_padding_mask is not None:
-                            score = _mask(score, key_padding_mask[n, source])
-                    scores.append(score)
-                rows.append(torch.softmax(torch.stack(scores), dim=0))
-            weights.append(torch.stack(rows))
-            heads.append(
-                torch.stack([sum_of(row[s] * v[s][part] for s in range(len(v))) for row in rows])
-            )
-        joined = torch.cat(heads, dim=-1)
-        all_outputs.append(torch.stack([project_out(vector) for vector in joined]))
-        all_weights.append(torch.stack(weights))
-    return torch.stack(all_outputs), torch.stack(all_weights)
-
-
-def _mask(score: Tensor, entry: Tensor) -> Tensor:
-    if entry.dtype == torch.bool:
-        return score.masked_fill(entry, -math.inf)
-    return score + entry
 
 
 def sum_of(terms: Iterator[Tensor]) -> Tensor:

@@ -36,25 +36,6 @@ def eigenvalues(channels: int, rank: int, groups: int = 1) -> Tensor:
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("rank", [1, 2, 3, 9, 100])
-@pytest.mark.parametrize("channels", [2, 6, 8, 10])
-def test_add_quadratic(channels: int, rank: int, groups: int) -> None:
-    out, lam = random(3, channels, 2), eigenvalues(channels, rank, groups)
-    assert_close(
-        QF.add_quadratic(out, lam, rank, groups=groups),
-        reference.add_quadratic(out, lam, rank, groups=groups),
-    )
-
-
-@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
-def test_add_quadratic_along_any_dimension(dim: int) -> None:
-    out, lam = random(8, 8, 8), eigenvalues(8, 2)
-    assert_close(QF.add_quadratic(out, lam, 2, dim=dim), reference.add_quadratic(out, lam, 2, dim))
-    one = random(8)
-    assert_close(QF.add_quadratic(one, lam, 2, dim=0), reference.add_quadratic(one, lam, 2, 0))
-
-
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("channels", [8, 9])
 def test_add_quadratic_never_changes_its_argument(channels: int, grad: bool) -> None:
@@ -76,6 +57,18 @@ def test_add_quadratic_without_eigenvalues_gives_a_result_of_its_own() -> None:
     torch.testing.assert_close(result, out, rtol=0, atol=0)
     result.add_(1)
     assert not torch.equal(result, out)
+
+
+def test_add_shared() -> None:
+    """Two groups of five channels, in each a block of three and one of two."""
+    out, lam = random(2, 10, 3), random(2 * (9 + 4))
+    got = QF.add_shared(out, lam, 3, groups=2)
+    eye = torch.eye(5, dtype=F64)
+    for group, (part, own) in enumerate(zip(out.chunk(2, 1), lam.chunk(2), strict=True)):
+        truth = reference.over_vectors(
+            lambda z, own=own: reference.shared(z, eye, None, own, 3), part.movedim(1, -1)
+        )
+        assert_close(got.chunk(2, 1)[group], truth.movedim(-1, 1))
 
 
 def test_add_quadratic_derivatives() -> None:

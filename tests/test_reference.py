@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,18 +33,11 @@ def test_patches_are_torchs(dims: int, mode: str, padding: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_both_transposed_forms_are_torchs(dims: int) -> None:
+def test_transposed_patches_are_torchs(dims: int) -> None:
     plain = TRANSPOSED[dims](4, 6, 2, 2, 1, 1, groups=2, dilation=2, dtype=F64)
     x = torch.randn(2, 4, *(2, 3, 2)[:dims], dtype=F64)
-    got = reference.conv_transpose(x, plain.weight, plain.bias, 2, 1, 1, 2, 2)
-    torch.testing.assert_close(got, plain(x))
-    rows = reference.transposed_rows(plain.weight, 2).chunk(2)
-    offsets = plain.bias.chunk(2)
-
-    def neuron(group: int, patch: Tensor) -> Tensor:
-        return reference.linear(patch, rows[group], offsets[group])
-
-    got = reference.over_transposed_patches(neuron, x, (2,) * dims, 2, 1, 1, 2, 2)
+    lam = torch.zeros(4, dtype=F64)
+    got = reference.eigen_conv_transpose(x, plain.weight, plain.bias, lam, 2, 2, 1, 1, 2, 2)
     torch.testing.assert_close(got, plain(x))
 
 
@@ -53,7 +45,8 @@ def test_an_eigen_neuron_is_its_dense_form_and_its_sum_of_squares() -> None:
     w, Q, lam = torch.randn(3, dtype=F64), torch.randn(2, 3, dtype=F64), torch.randn(2, dtype=F64)
     b, c = torch.randn((), dtype=F64), torch.randn(2, dtype=F64)
     x = torch.randn(3, dtype=F64)
-    y = reference.quadratic_form(x, *reference.dense_form(w, b, Q, c, lam))
+    M, v, d = reference.dense_form(w, b, Q, c, lam)
+    y = x @ M @ x + v @ x + d
     features = [Q[0] @ x + c[0], Q[1] @ x + c[1]]
     expected = w @ x + b + lam[0] * features[0] ** 2 + lam[1] * features[1] ** 2
     torch.testing.assert_close(y, expected)
@@ -100,8 +93,6 @@ def test_the_neurons_of_the_registry_by_hand() -> None:
     L = rows(1.0, 10.0, 0.0, 0.5, 2.0)  # a group of two, then one of one
     three = torch.cat([a, c, a])
     assert R.shared(x, three, None, L, 2).tolist() == [3 + 9 + 40.0, 2 + 2.0, 3 + 18.0]
-    assert R.shared_eigenvalues(3, 2) == 5
-    assert R.shared_eigenvalues(6, 2, groups=2) == 10
 
 
 def test_shared_holds_eigen_and_square() -> None:
@@ -117,45 +108,3 @@ def test_shared_holds_eigen_and_square() -> None:
         reference.shared(x, W, b, torch.diag(diagonal).flatten(), 3),
         reference.square(x, W, b, diagonal),
     )
-
-
-@pytest.mark.parametrize("extras", [False, True])
-def test_attention_is_torchs(extras: bool) -> None:
-    plain = nn.MultiheadAttention(
-        8, 2, batch_first=True, add_bias_kv=extras, add_zero_attn=extras, dtype=F64
-    )
-    query, key = torch.randn(2, 3, 8, dtype=F64), torch.randn(2, 5, 8, dtype=F64)
-    forbidden = torch.rand(4, 3, 5) < 0.3
-    forbidden[..., 0] = False
-    padded = torch.zeros(2, 5, dtype=torch.bool)
-    padded[0, 4] = True
-    weights, biases = plain.in_proj_weight.chunk(3), plain.in_proj_bias.chunk(3)
-
-    def projection(i: int) -> Callable[[Tensor], Tensor]:
-        return lambda x: reference.linear(x, weights[i], biases[i])
-
-    expected, shares = plain(
-        query,
-        key,
-        key,
-        attn_mask=forbidden,
-        key_padding_mask=padded,
-        average_attn_weights=False,
-    )
-    got, heads = reference.multihead_attention(
-        query,
-        key,
-        key,
-        projection(0),
-        projection(1),
-        projection(2),
-        plain.out_proj,
-        2,
-        forbidden,
-        padded,
-        plain.bias_k,
-        plain.bias_v,
-        extras,
-    )
-    torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(heads, shares)

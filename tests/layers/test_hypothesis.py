@@ -171,16 +171,3 @@ def test_add_quadratic(
         strict=True,
     ):
         assert_close(one, other)
-
-
-@given(outputs=st.integers(1, 60), groups=st.integers(1, 4), rank=st.integers(1, 70))
-def test_no_filter_is_thrown_away(outputs: int, groups: int, rank: int) -> None:
-    """m = ceil(C / (k + 1)) neurons in each group, and one channel per y and per eigenvalue."""
-    layer = quadric.QuadraticConv1d(
-        groups, outputs * groups, 1, groups=groups, rank=rank, device="meta"
-    )
-    per_group = -(-outputs // (rank + 1))
-    assert layer.num_neurons == groups * per_group == len(layer.neuron_ranks)
-    assert layer.weight.shape[0] == layer.num_neurons + layer.eigenvalues.numel()
-    assert sum(layer.neuron_ranks) == layer.eigenvalues.numel()
-    assert max(layer.neuron_ranks) <= rank

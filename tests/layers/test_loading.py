@@ -37,14 +37,6 @@ def test_a_whole_linear_network_loads() -> None:
         torch.testing.assert_close(model.eval()(x), plain(x))
 
 
-def test_a_layer_inside_containers_loads() -> None:
-    plain = nn.ModuleDict({"a": nn.ModuleList([nn.Linear(3, 4)])})
-    model: Any = nn.ModuleDict({"a": nn.ModuleList([quadric.QuadraticLinear(3, 4)])})
-    nn.init.ones_(model["a"][0].eigenvalues)
-    model.load_state_dict(plain.state_dict())
-    assert torch.count_nonzero(model["a"][0].eigenvalues) == 0
-
-
 def test_a_partial_load_of_a_network_touches_only_what_it_names() -> None:
     model = quadratic_model()
     state = plain_model().state_dict()
@@ -92,13 +84,6 @@ def test_a_damaged_network_is_refused_by_name() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)Missing key.*0\.weight.*0\.eigenvalues") as caught:
         quadratic_model().load_state_dict(state)
     assert "3.eigenvalues" not in str(caught.value)
-
-
-@each_geometry
-def test_eigenvalues_of_another_rank_are_refused(geometry: Geometry) -> None:
-    state = geometry.make("eigen", rank=1).state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch for eigenvalues"):
-        geometry.make("eigen", rank=3).load_state_dict(state)
 
 
 @each_geometry

@@ -39,15 +39,6 @@ def test_parameters(neuron: str, name: str, options: dict[str, object], params: 
         assert count(models.create(name, neuron=neuron, rank=rank, **options)) == params
 
 
-def test_savings_of_the_paper() -> None:
-    with torch.device("meta"):
-        eigen32 = count(models.create("resnet32", neuron="eigen", rank=9))
-        eigen56 = count(models.create("resnet56", neuron="eigen", rank=9))
-        linear44, linear110 = count(models.build("resnet44")), count(models.build("resnet110"))
-    assert 1 - eigen32 / linear44 == pytest.approx(0.294, abs=0.0005)
-    assert 1 - eigen56 / linear110 == pytest.approx(0.5, abs=0.01)
-
-
 def test_every_convolution_but_not_the_classifier() -> None:
     with torch.device("meta"):
         plain = models.build("resnet18")
@@ -63,20 +54,6 @@ def test_mlp_keeps_a_linear_head() -> None:
     assert quadratic(model) == ["hidden1", "hidden2"]
     model = models.create("mlp", neuron="eigen", rank=3, out_features=4, head=True)
     assert quadratic(model) == ["hidden1", "hidden2", "head"]
-
-
-@pytest.mark.parametrize(
-    ("n", "last"), [(3, "layer1.0.conv2"), (11, "layer3.0.conv2"), (15, "layer4.0.conv2")]
-)
-def test_first_n_counts_the_main_path(n: int, last: str) -> None:
-    # The stem and the first 1, 5 and 7 blocks of ResNet-18, none of their 1x1 shortcuts.
-    with torch.device("meta"):
-        model = models.create("resnet18", neuron="kervolution", first=n)
-    converted = quadratic(model)
-    assert len(converted) == n
-    assert converted[0] == "conv1"
-    assert converted[-1] == last
-    assert not any("downsample" in name for name in converted)
 
 
 def test_include_and_exclude() -> None:
