@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from quadric.errors import InputError
 
@@ -91,7 +92,30 @@ class Batching:
         return self.order(count, epoch).split(self.batch_size)[: self.length(count)]
 
 
-class TensorBatches:
+class EpochBatches:
+    """Batches of samples; iterating again repeats the epoch until `set_epoch`."""
+
+    def __init__(self, count: int, batching: Batching) -> None:
+        self.count, self.batching = count, batching
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch that the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.batching.length(self.count)
+
+    def indices(self) -> Sequence[Tensor]:
+        """Indices of the samples of each batch."""
+        return self.batching.indices(self.count, self.epoch)
+
+    def generator(self) -> torch.Generator:
+        """What this epoch draws from in this process."""
+        return make_generator(self.batching.seed, self.epoch, self.batching.rank)
+
+
+class TensorBatches(EpochBatches):
     """Batches from memory; iterating again repeats the epoch until `set_epoch`.
 
     Args:
@@ -108,28 +132,46 @@ class TensorBatches:
         batching: Batching,
         transform: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     ) -> None:
-        self.inputs = inputs
-        self.targets = targets
-        self.batching = batching
-        self.transform = transform
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next iteration gives."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.batching.length(len(self.targets))
+        super().__init__(len(targets), batching)
+        self.inputs, self.targets, self.transform = inputs, targets, transform
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        generator = make_generator(self.batching.seed, self.epoch, self.batching.rank)
-        for index in self.batching.indices(len(self.targets), self.epoch):
+        generator = self.generator()
+        for index in self.indices():
             index = index.to(self.inputs.device)
             # On a CPU ten times as fast as self.inputs[index].
             inputs = self.inputs.index_select(0, index)
             if self.transform is not None:
                 inputs = self.transform(inputs, generator)
             yield inputs, self.targets[index]
+
+
+class DatasetBatches(EpochBatches):
+    """Batches of a torch Dataset, read by a number of processes.
+
+    What it draws with torch's generator, it draws again when a run is repeated or continued: in
+    worker processes the seed is that of the epoch, and so it is in the main process while a network
+    is trained.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batching: Batching,
+        workers: int,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(len(dataset), batching)
+        self.dataset, self.workers, self.collate = dataset, workers, collate
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from DataLoader(
+            self.dataset,
+            batch_sampler=[index.tolist() for index in self.indices()],
+            num_workers=self.workers,
+            collate_fn=self.collate,
+            generator=self.generator(),
+        )
 
 
 class SplitDataset:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from quadric.data.batches import Batching, SplitDataset, make_generator
+from quadric.data.batches import Batching, DatasetBatches, SplitDataset
 from quadric.data.files import directory
 from quadric.data.images import Normalization
 from quadric.errors import InputError
@@ -105,7 +105,7 @@ def center_crop(image: Image, size: int, resize: int) -> Image:
 
 
 class FolderDataset(Dataset[Any]):
-    """Decoded pictures, indexed by (epoch, index), so that persistent workers learn the epoch."""
+    """Decoded pictures; which part of them, depends on the epoch."""
 
     def __init__(
         self, files: Files, size: int, resize: int, *, random_crop: bool, seed: int = 0
@@ -115,19 +115,19 @@ class FolderDataset(Dataset[Any]):
         self.resize = resize
         self.random_crop = random_crop
         self.seed = seed
+        self.epoch = 0
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int] | Broken:
+    def __getitem__(self, index: int) -> tuple[Tensor, int] | Broken:
         from PIL import Image as pil
 
-        epoch, index = key
         path = self.files.paths[index]
         try:
             with pil.open(path) as image:
                 if self.random_crop:
-                    draw = random.Random(f"{self.seed} {epoch} {index}")
+                    draw = random.Random(f"{self.seed} {self.epoch} {index}")
                     image = random_resized_crop(image, self.size, draw)
                     if draw.random() < 0.5:
                         image = image.transpose(pil.Transpose.FLIP_LEFT_RIGHT)
@@ -141,19 +141,6 @@ class FolderDataset(Dataset[Any]):
         return picture.contiguous(), self.files.labels[index]
 
 
-class _Keys:
-    """The keys of the samples of each batch: (epoch, index)."""
-
-    def __init__(self, count: int, batching: Batching) -> None:
-        self.count = count
-        self.batching = batching
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for index in self.batching.indices(self.count, self.epoch):
-            yield [(self.epoch, i) for i in index.tolist()]
-
-
 def _collate(
     samples: Sequence[tuple[Tensor, int] | Broken],
 ) -> tuple[Tensor | None, Tensor, list[Broken]]:
@@ -163,7 +150,7 @@ def _collate(
     return pictures, torch.tensor([label for _, label in good], dtype=torch.int64), broken
 
 
-class FolderBatches:
+class FolderBatches(DatasetBatches):
     """Batches of pictures decoded by worker processes.
 
     Args:
@@ -186,38 +173,22 @@ class FolderBatches:
         on_broken: str,
         workers: int,
     ) -> None:
+        super().__init__(dataset, batching, workers, _collate)
         self.normalization = normalization
         self.on_broken = on_broken
         self.broken: dict[str, str] = {}
-        self._equal_batches = batching.pad and batching.world_size > 1
-        self._keys = _Keys(len(dataset), batching)
-        self._loader = DataLoader(
-            dataset,
-            batch_sampler=self._keys,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            collate_fn=_collate,
-            # The loader draws a seed for its workers; ours need none, and torch's own generator
-            # shall not depend on how data is read.
-            generator=make_generator(dataset.seed),
-        )
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next iteration gives."""
-        self._keys.epoch = epoch
-
-    def __len__(self) -> int:
-        return self._keys.batching.length(self._keys.count)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.dataset.epoch = self.epoch
+        equal_batches = self.batching.pad and self.batching.world_size > 1
         empty = True
-        for pictures, labels, broken in self._loader:
+        for pictures, labels, broken in super().__iter__():
             for path, reason in broken:
                 self._report(path, reason)
             if pictures is not None:
                 empty = False
                 yield self.normalization(pictures), labels
-            elif self._equal_batches:
+            elif equal_batches:
                 raise InputError(
                     f"all {len(broken)} pictures of a batch are broken, and the processes must "
                     f"have equally many batches; the first is {broken[0].path} "

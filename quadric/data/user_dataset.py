@@ -8,15 +8,20 @@ standardized as all tables are; everything else reaches the network as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import Subset, default_collate
 
-from quadric.data.batches import Batches, Batching, SplitDataset, TensorBatches, make_generator
+from quadric.data.batches import (
+    Batches,
+    Batching,
+    DatasetBatches,
+    SplitDataset,
+    TensorBatches,
+)
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.tables import TableData
@@ -91,38 +96,6 @@ class UserDataset(SplitDataset):
         if samples.targets is not None:
             return TensorBatches(samples.inputs, samples.targets, batching)
         return DatasetBatches(samples.inputs, batching, self.workers)
-
-
-class DatasetBatches:
-    """Batches of a torch Dataset.
-
-    What it draws with torch's generator, it draws again when a run is repeated or continued: in
-    worker processes the seed is that of the epoch, and so it is in the main process while a network
-    is trained.
-    """
-
-    def __init__(self, dataset: Dataset[Any], batching: Batching, workers: int) -> None:
-        self.dataset = dataset
-        self.batching = batching
-        self.workers = workers
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch that the next iteration gives."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.batching.length(len(self.dataset))  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        count = len(self.dataset)  # type: ignore[arg-type]
-        index = [batch.tolist() for batch in self.batching.indices(count, self.epoch)]
-        yield from DataLoader(
-            self.dataset,
-            batch_sampler=index,
-            num_workers=self.workers,
-            generator=make_generator(self.batching.seed, self.epoch, self.batching.rank),
-        )
 
 
 def make_data(
