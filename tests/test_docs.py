@@ -121,6 +121,7 @@ def test_files_and_folders_that_a_page_names_are_there(page: Path) -> None:
         assert here or "NAME" in name or name in ("site/", "dist/", "tests/"), name
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path: Path) -> None:
     """A broken link or a missing public name fails; no page loads anything from elsewhere."""
     pytest.importorskip("mkdocs", reason="the site needs the docs extra")

@@ -13,6 +13,8 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
+# Those that train more than a few seconds, even when they are made short.
+SLOW = {"02_convert_gpt2", "03_finetune_vit", "05_compare_neurons"}
 
 # What makes an example short; those not named here are short as they are.
 SHORT = {
@@ -74,7 +76,13 @@ def test_form(path: Path) -> None:
     assert f"python examples/{path.name}" in header
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
+        for path in EXAMPLES
+    ],
+)
 def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     output = run(path, SHORT.get(path.stem, []), tmp_path)
     for words in SAYS.get(path.stem, []):

@@ -175,6 +175,7 @@ def test_mistakes_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert_mistake(quadric("compare", "picture.csv", "--target", "a"), "binary file")
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     # Many short fits, one after the other, so that a kill hits between two of them.
     command = [

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import torch
-from torch import nn
 
-from quadric import models
 from quadric.layers import neurons
 from quadric.layers.table import neuron_facts, neuron_table
-from quadric.models import named as networks
-from quadric.support import texttable as _text
 from tests.command_line import assert_mistake, output, quadric
 
 NETS = """
@@ -191,20 +184,3 @@ def test_a_factory_with_a_missing_import_keeps_its_traceback(nets: Path) -> None
     result = quadric("cost", "broken_nets:build", "--input", "3")
     assert isinstance(result.exception, ModuleNotFoundError)
     assert result.exception.name == "not_installed_anywhere"
-
-
-def test_networks_are_built_without_memory() -> None:
-    model = networks.build_network("resnet20", "eigen", device="meta")
-    assert all(p.is_meta for p in model.parameters())
-    real = networks.build_network("mlp")
-    assert not any(p.is_meta for p in real.parameters())
-    assert networks.example_inputs("resnet20")[0].shape == (1, *models.input_shape("resnet20"))
-    assert isinstance(real, nn.Module)
-    assert networks.parse_input("4x5:bfloat16").dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("module", [networks, _text], ids=lambda module: module.__name__)
-def test_examples_in_docstrings(module: ModuleType) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 import quadric
 from quadric.conversion.convert import plan_layers
 from quadric.conversion.report import ConversionReport, Converted
-from quadric.layers import QuadraticLayer, QuadraticLinear, QuadraticMultiheadAttention
+from quadric.layers import QuadraticLayer, QuadraticLinear
 from tests.networks import (
     NETWORKS,
     Mixed,
@@ -120,17 +120,6 @@ def test_every_neuron(neuron: str) -> None:
         assert (after[0] - before[0]).abs().max() > 1e-3
     model(x).square().sum().backward()
     assert all(p.grad is not None for p in model.parameters())
-
-
-@pytest.mark.parametrize("neuron", CAN_BE_LINEAR)
-def test_attention_of_every_neuron(neuron: str) -> None:
-    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True))
-    x = torch.randn(2, 3, 8)
-    before = outputs(copy.deepcopy(model), (x,))
-    report = quadric.convert_(model, neuron=neuron)
-    assert report.names == ["0.self_attn", "0.linear1", "0.linear2"]
-    assert isinstance(model[0].self_attn, QuadraticMultiheadAttention)
-    assert_same(outputs(model, (x,)), before)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from quadric.data.batches import Batching, stratified_split
+from quadric.data.batches import Batching
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -18,10 +18,3 @@ def test_epoch_order_covers_everything(world_size: int) -> None:
     assert set(torch.cat(parts).tolist()) == set(range(5))
     exact = [rank.order(5, 0) for rank in ranks]
     assert sorted(torch.cat(exact).tolist()) == list(range(5))
-
-
-def test_stratified_split_is_disjoint_and_complete() -> None:
-    labels = torch.tensor([0] * 10 + [1] * 30)
-    first, second = stratified_split(labels, 0.3, 0)
-    assert labels[first].bincount().tolist() == [3, 9]
-    assert sorted(first.tolist() + second.tolist()) == list(range(40))

@@ -121,24 +121,6 @@ def test_an_error_and_an_accuracy_are_not_subtracted() -> None:
     assert compare(groups) == []
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "doubt"),
-    [
-        ((0.92, 0.945), "2 of at least 3 pairs"),
-        ((0.92, 0.94, 0.93), "no spread at all"),
-        ((0.92, 0.94, 0.9300001), None),
-        ((0.95, 0.90, 0.91), "the interval holds 0"),
-    ],
-)
-def test_few_or_equal_differences_are_never_clear(
-    accuracies: tuple[float, ...], doubt: str | None
-) -> None:
-    runs = [result(a, seed=s, neuron="eigen") for s, a in enumerate(accuracies)]
-    (found,) = compare(group(read(*LINEAR, *runs)))
-    assert found.difference.doubt == doubt
-    assert found.difference.is_clear == (doubt is None)
-
-
 def test_runs_on_one_data_set_are_judged_by_one_metric() -> None:
     law = {k: v for k, v in EIGEN[0].items() if k != "test_accuracy"} | {"test_rmse": 0.5}
     other = LINEAR[1] | {"dataset": "other"}

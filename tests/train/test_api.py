@@ -93,6 +93,7 @@ def test_a_result_does_not_wait_for_lightning(here: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": root})
 
 
+@pytest.mark.slow
 def test_progress_in_a_notebook(here: Path) -> None:
     """A real kernel: lines of epochs among the output, nothing on stderr, a table as the value."""
     nbclient = pytest.importorskip("nbclient")

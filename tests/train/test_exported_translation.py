@@ -44,6 +44,7 @@ def test_onnx_runtime_gives_the_same_text(run: Path) -> None:
     assert (run.parent / "model-tokenizer.model").read_bytes() == ours.vocabulary.tokenizer.content
 
 
+@pytest.mark.slow
 def test_a_file_that_computes_something_else_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

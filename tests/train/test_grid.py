@@ -184,6 +184,7 @@ def test_two_at_a_time_run_on_one_thread_each(
         assert first.directory.result()["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_nobody_behind_and_goes_on(tmp_path: Path) -> None:
     grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
     fixed = {"samples": 64, "batch_size": 64, "epochs": 200}

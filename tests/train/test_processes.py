@@ -74,6 +74,7 @@ def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
     options = {"epochs": 30, "samples": 1024, "neuron": "eigen"}
     whole = law_result(tmp_path / "whole", **options)
@@ -93,6 +94,7 @@ def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
 SHARDED = {"neuron": "eigen", "samples": 256, "clip": 1.0, "validation": 0.25}
 
 
+@pytest.mark.slow
 def test_sharded_processes_train_and_save_as_one_does(tmp_path: Path) -> None:
     one = law_result(tmp_path / "one", batch_size=64, **SHARDED)
     run = law_run(tmp_path / "fsdp", strategy="fsdp", devices=2, batch_size=32, **SHARDED)

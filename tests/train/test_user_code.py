@@ -265,6 +265,7 @@ def test_functions_may_be_given_from_python(here: Path) -> None:
         run("digits", run_dir="other", model=lambda: None)
 
 
+@pytest.mark.slow
 def test_parts_of_a_script_are_found_in_its_processes(here: Path) -> None:
     """What a script defines has no file to check, and is found in it."""
     (here / "script.py").write_text(
