@@ -14,7 +14,7 @@ import torch
 
 from quadric.data.batches import stratified_split
 from quadric.data.table_files import read_table
-from quadric.data.tables import TableData
+from quadric.data.tables import TableData, mean_and_deviation
 from quadric.data.user_dataset import UserDataset, UserSamples
 from quadric.data.user_table import list_columns, make_table
 from quadric.errors import InputError
@@ -62,11 +62,11 @@ def load(
     if not names:
         x, y = (train_inputs.float(), targets[kept]), (test_inputs.float(), targets[held])
         return TableData(file, *x, *y, columns, target)
-    # Before it is rounded to float32: a table of these columns with nothing to predict.
-    nothing = [torch.zeros(len(index), 1) for index in (kept, held)]
-    data = TableData(file, train_inputs, nothing[0], test_inputs, nothing[1], columns, target)
-    scaled = data.standardized()
-    train = UserSamples(scaled.train_inputs.float(), targets[kept])
-    return UserDataset(
-        file, train, UserSamples(scaled.test_inputs.float(), targets[held]), len(names)
+    # Before they are rounded to float32.
+    statistics = mean_and_deviation(train_inputs.numpy())
+    mean, deviation = (torch.tensor(values).to(train_inputs) for values in statistics)
+    parts = (
+        UserSamples(((inputs - mean) / deviation).float(), targets[index])
+        for inputs, index in ((train_inputs, kept), (test_inputs, held))
     )
+    return UserDataset(file, *parts, len(names))

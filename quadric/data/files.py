@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import io
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from quadric.errors import InputError
 from quadric.support.extras import load_extra
-from quadric.support.writing import DISK, naming, sync
 
 
 def directory(path: str | os.PathLike[str], remedy: str) -> Path:
@@ -65,33 +60,17 @@ def cache_directory(who: str) -> Path:
     return Path(named or load_extra("pooch", who).os_cache("quadric"))
 
 
-@contextlib.contextmanager
-def whole_folder(kept: Path) -> Iterator[Path]:
-    """A folder in the cache to be filled, which gets its name once all of it is on the disk.
-
-    Another process may be faster: then its folder is kept.
-    """
+def cache_file(who: str, name: str) -> Path:
+    """The place of a file in the cache, whose folder is made."""
+    place = cache_directory(who) / name
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", dir=kept.parent))
+        place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot write to the cache {kept.parent} ({error.strerror}): name another directory "
+            f"cannot write to the cache {place.parent} ({error.strerror}): name another directory "
             "with the environment variable QUADRIC_CACHE"
         ) from None
-    try:
-        with naming(kept, DISK):
-            yield made
-            for place in (*made.iterdir(), made):
-                sync(place)
-            try:
-                made.rename(kept)
-            except OSError:
-                if not kept.is_dir():
-                    raise
-            sync(kept.parent)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    return place
 
 
 def download(url: str, known_hash: str, title: str, progress: bool = True) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from quadric.data.text.lines import decode_lines, inspect
+from quadric.data.text.lines import decode_lines, inspect, read_lines
 from quadric.errors import InputError
 from quadric.support.process import keep_freed_memory
 from quadric.train.network import device_of, load_run
@@ -73,9 +73,8 @@ def _lines(source: Path | None, name: str) -> Iterator[str]:
         # readline, because iteration would wait for a block.
         stream: BinaryIO = sys.stdin.buffer
         yield from decode_lines(iter(stream.readline, b""), name)
-        return
-    with source.open("rb") as file:
-        yield from decode_lines(file, name)
+    else:
+        yield from read_lines(source)
 
 
 def count_lines(source: Path | None) -> int | None:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quadric.data.files import read_bytes, read_text
 from quadric.data.text import Languages, Tokenizer
 from quadric.data.text.scores import score
 from quadric.data.text.sentences import from_lists
-from quadric.errors import InputError
 from quadric.models.beam_search import END, beam_search
 from quadric.models.transformer import PADDING
 from quadric.support.writing import whole_file
@@ -73,11 +73,9 @@ class Vocabulary:
     def read(cls, folder: Path) -> Vocabulary:
         """What `write` kept."""
         remedy = "a translation run needs it: copy the whole run directory, or train again"
-        tokenizer = Tokenizer.read(folder / TOKENIZER, remedy)
-        path = folder / LANGUAGES
-        if not path.is_file():
-            raise InputError(f"missing file {path}: {remedy}")
-        return cls(tokenizer, Languages.from_json(path.read_text(encoding="utf-8"), str(path)))
+        model, languages = folder / TOKENIZER, folder / LANGUAGES
+        tokenizer = Tokenizer(read_bytes(model, remedy), str(model))
+        return cls(tokenizer, Languages.from_json(read_text(languages, remedy), str(languages)))
 
 
 class Translator:

@@ -117,7 +117,7 @@ def test_runs_that_cannot_translate(run: Path, tmp_path: Path) -> None:
     assert_mistake(command("translate", copy, tmp_path / "in"), "the run is not finished")
     weights = (run / "weights.safetensors").read_bytes()
     (copy / "weights.safetensors").write_bytes(weights)
-    message = "tokenizer.model (there is none): a translation run needs it"
+    message = "tokenizer.model: a translation run needs it"
     assert_mistake(command("translate", copy, tmp_path / "in"), message)
     (copy / "tokenizer.model").write_bytes(b"nothing")
     assert_mistake(command("translate", copy, tmp_path / "in"), "must be a model file of sentence")

@@ -1,8 +1,8 @@
 """A translation data set: two text files for each part, encoded once.
 
 A directory with `train.en` and `train.de` is a data set. `val` and `test` are optional. The pieces
-are learned from the training files alone. What is encoded is kept in the cache, under the checksum
-of the files and the settings, and mapped into memory from there.
+are learned from the training files alone. What is encoded is one file in the cache, under the
+checksum of the text and the settings, and is mapped into memory from there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from typing import Any
 import torch
 
 from quadric.data.batches import make_generator
-from quadric.data.files import cache_directory, directory, whole_folder
+from quadric.data.files import cache_file, directory
 from quadric.data.text.lines import TextFile, inspect_pair, read_pairs
-from quadric.data.text.sentences import SentenceWriter, open_sentences
+from quadric.data.text.sentences import GrowingSentences, Sentences
 from quadric.data.text.token_batches import Pairs
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
-from quadric.errors import InputError
+from quadric.errors import InputError, explained
+from quadric.support.writing import unfinished
 
-VERSION = 1
+VERSION = 2
 """Of the files in the cache."""
 
 SAMPLE = 1_000_000
 """Lines that pieces are learned from at most: every n-th of a longer text."""
+
+SIDES = ("source", "target")
 
 CHUNK = 4096
 """Pairs that are encoded at once."""
@@ -131,76 +134,18 @@ def load(
     settings: list[Any] = [VERSION, vocabulary, longest, SAMPLE]
     settings += [[part, *(file.sha256 for file in pair)] for part, pair in files.items()]
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
-    kept = cache_directory("text") / "text" / key
-    if not kept.is_dir():
-        with whole_folder(kept) as made:
-            _prepare(made, files, vocabulary, longest)
-    return _open(kept, files, name, source, target, vocabulary, longest)
-
-
-def _prepare(
-    made: Path, files: dict[str, tuple[TextFile, TextFile]], vocabulary: int, longest: int
-) -> None:
-    """Learns pieces and encodes all parts."""
-    tokenizer = train_tokenizer(_sample(*files["train"]), vocabulary)
-    (made / "tokenizer.model").write_bytes(tokenizer.content)
-    report = {part: _encode(made, part, *files[part], tokenizer, longest) for part in files}
-    (made / "report.json").write_text(json.dumps(report), encoding="utf-8")
-
-
-def _sample(source: TextFile, target: TextFile) -> Iterator[str]:
-    """Lines of both languages, at most `SAMPLE`."""
-    stride = math.ceil(2 * source.lines / SAMPLE)
-    for number, pair in enumerate(read_pairs(source.path, target.path)):
-        if number % stride == 0:
-            yield from pair
-
-
-def _encode(
-    made: Path, part: str, source: TextFile, target: TextFile, tokenizer: Tokenizer, longest: int
-) -> dict[str, int]:
-    """Encodes one part, and counts what is left out."""
-    writers = [SentenceWriter(made / f"{part}.{side}") for side in ("source", "target")]
-    report = {"pairs": 0, "empty": 0, "long": 0}
-    pairs = read_pairs(source.path, target.path)
-    for chunk in iter(lambda: list(islice(pairs, CHUNK)), []):
-        full = [pair for pair in chunk if all(pair)]
-        encoded = [tokenizer.encode(side) for side in zip(*full, strict=True)] if full else [[], []]
-        fitting = [pair for pair in zip(*encoded, strict=True) if max(map(len, pair)) <= longest]
-        report["pairs"] += len(chunk)
-        report["empty"] += len(chunk) - len(full)
-        report["long"] += len(full) - len(fitting)
-        for i, writer in enumerate(writers):
-            writer.write(pair[i] for pair in fitting)
-    for writer in writers:
-        writer.close()
-    return report
-
-
-def _open(
-    kept: Path,
-    files: dict[str, tuple[TextFile, TextFile]],
-    name: str,
-    source: str,
-    target: str,
-    vocabulary: int,
-    longest: int,
-) -> TextData:
-    try:
-        tokenizer = Tokenizer.read(kept / "tokenizer.model", f"remove {kept}")
-        report = json.loads((kept / "report.json").read_text(encoding="utf-8"))
-        notes = [_note(part, report[part], longest) for part in files]
-        parts = {
-            part: Pairs(
-                open_sentences(kept / f"{part}.source"), open_sentences(kept / f"{part}.target")
-            )
-            for part in files
-        }
-    except (ValueError, LookupError, TypeError, OSError):
-        raise InputError(
-            f"the folder {kept} of the cache must hold the encoded text, and is damaged: remove "
-            "that folder, and the text is encoded again"
-        ) from None
+    kept = cache_file("text", f"text/{key}.pt")
+    if not kept.is_file():
+        encoded = _encode(files, vocabulary, longest)
+        with unfinished(kept) as file:
+            torch.save(encoded, file)
+    rule = f"the file {kept} of the cache must hold the encoded text"
+    with explained(rule, "remove it, and the text is encoded again", alone=True):
+        encoded = torch.load(kept, mmap=True, weights_only=True)
+        tokenizer = Tokenizer(bytes(encoded["tokenizer"].numpy()))
+        notes = [_note(part, encoded[part], longest) for part in files]
+        sides = {part: [Sentences(*encoded[part][side]) for side in SIDES] for part in files}
+        parts = {part: Pairs(one, other) for part, (one, other) in sides.items()}
     if tokenizer.size < vocabulary:
         notes.append(
             f"the training text has {tokenizer.size:,} pieces, fewer than the vocabulary of "
@@ -234,7 +179,44 @@ def _open(
     )
 
 
-def _note(part: str, counts: dict[str, int], longest: int) -> str:
+def _encode(
+    files: dict[str, tuple[TextFile, TextFile]], vocabulary: int, longest: int
+) -> dict[str, Any]:
+    """Learns pieces and encodes all parts."""
+    tokenizer = train_tokenizer(_sample(*files["train"]), vocabulary)
+    content = torch.frombuffer(bytearray(tokenizer.content), dtype=torch.uint8)
+    parts = {part: _encode_part(*pair, tokenizer, longest) for part, pair in files.items()}
+    return {"tokenizer": content, **parts}
+
+
+def _sample(source: TextFile, target: TextFile) -> Iterator[str]:
+    """Lines of both languages, at most `SAMPLE`."""
+    stride = math.ceil(2 * source.lines / SAMPLE)
+    for number, pair in enumerate(read_pairs(source.path, target.path)):
+        if number % stride == 0:
+            yield from pair
+
+
+def _encode_part(
+    source: TextFile, target: TextFile, tokenizer: Tokenizer, longest: int
+) -> dict[str, Any]:
+    """Encodes one part, and counts what is left out."""
+    sides = {side: GrowingSentences() for side in SIDES}
+    counts = {"pairs": 0, "empty": 0, "long": 0}
+    pairs = read_pairs(source.path, target.path)
+    for chunk in iter(lambda: list(islice(pairs, CHUNK)), []):
+        full = [pair for pair in chunk if all(pair)]
+        encoded = [tokenizer.encode(side) for side in zip(*full, strict=True)] if full else [[], []]
+        fitting = [pair for pair in zip(*encoded, strict=True) if max(map(len, pair)) <= longest]
+        counts["pairs"] += len(chunk)
+        counts["empty"] += len(chunk) - len(full)
+        counts["long"] += len(full) - len(fitting)
+        for i, side in enumerate(sides.values()):
+            side.add(pair[i] for pair in fitting)
+    return counts | {side: grown.tensors() for side, grown in sides.items()}
+
+
+def _note(part: str, counts: dict[str, Any], longest: int) -> str:
     text = f"{part}: {counts['pairs']:,} pairs"
     left = [f"{counts['empty']:,} with an empty line"] if counts["empty"] else []
     left += [f"{counts['long']:,} over {longest} pieces"] if counts["long"] else []

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from quadric.data.files import unreadable
 from quadric.errors import InputError
 
 BLOCK = 1 << 20
@@ -44,8 +45,7 @@ def inspect(path: Path, remedy: str) -> TextFile:
                 lines += block.count(b"\n")
                 last = block[-1:]
     except OSError as error:
-        reason = "there is none" if isinstance(error, FileNotFoundError) else error.strerror
-        raise InputError(f"{path} must be a text file, but {reason}: {remedy}") from None
+        raise unreadable(path, error, remedy) from None
     lines += last != b"\n"
     if not lines:
         raise InputError(f"{path} must hold a sentence on each line, got an empty file: {remedy}")
@@ -81,13 +81,9 @@ def decode_lines(file: BinaryIO | Iterable[bytes], name: str) -> Iterator[str]:
         yield line.strip()
 
 
-def read_lines(path: Path, remedy: str = "name another file") -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file, one after the other."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error}): {remedy}") from None
-    with file:
+    with path.open("rb") as file:
         yield from decode_lines(file, str(path))
 
 

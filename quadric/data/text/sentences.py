@@ -1,20 +1,13 @@
-"""Encoded sentences in memory-mapped files: two bytes a piece, and where each sentence ends.
-
-A corpus larger than memory is read page by page as its sentences are needed.
-"""
+"""Encoded sentences: two bytes a piece, and where each sentence ends."""
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
-
-from quadric.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -54,48 +47,26 @@ class Sentences:
         return found
 
 
-def from_lists(rows: Sequence[Sequence[int]]) -> Sentences:
-    """Sentences in memory."""
-    lengths = torch.tensor([0, *map(len, rows)], dtype=torch.int64)
-    pieces = torch.tensor([piece for row in rows for piece in row], dtype=torch.int32)
-    return Sentences(pieces.to(torch.uint16), lengths.cumsum(0))
+class GrowingSentences:
+    """Sentences that are added one after the other."""
 
+    def __init__(self) -> None:
+        self.pieces, self.starts = array("H"), array("q", [0])
 
-class SentenceWriter:
-    """Writes the two files of one side of a corpus, a sentence after the other."""
-
-    def __init__(self, path: Path) -> None:
-        self._pieces = path.open("wb")
-        self._starts = path.with_name(f"{path.name}.starts").open("wb")
-        self._end = 0
-        array("q", [0]).tofile(self._starts)
-
-    def write(self, rows: Iterable[Sequence[int]]) -> None:
+    def add(self, rows: Iterable[Sequence[int]]) -> GrowingSentences:
         """Adds sentences."""
         for row in rows:
-            array("H", row).tofile(self._pieces)
-            self._end += len(row)
-            array("q", [self._end]).tofile(self._starts)
+            self.pieces.extend(row)
+            self.starts.append(len(self.pieces))
+        return self
 
-    def close(self) -> None:
-        """Ends the files; they are on the disk when this returns."""
-        for file in (self._pieces, self._starts):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-
-
-def open_sentences(path: Path) -> Sentences:
-    """Maps the files of a `SentenceWriter` into memory; next to nothing is read yet."""
-    starts = path.with_name(f"{path.name}.starts")
-    found = Sentences(_mapped(path, torch.uint16), _mapped(starts, torch.int64))
-    if not len(found.starts) or int(found.starts[-1]) != len(found.pieces):
-        raise InputError(f"{path} and {starts} must be as they were written: write them again")
-    return found
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The pieces and starts of `Sentences`."""
+        none = torch.empty(0, dtype=torch.uint16)
+        pieces = torch.frombuffer(self.pieces, dtype=torch.uint16) if self.pieces else none
+        return pieces, torch.frombuffer(self.starts, dtype=torch.int64)
 
 
-def _mapped(path: Path, kind: torch.dtype) -> Tensor:
-    size = path.stat().st_size // kind.itemsize
-    if not size:  # nothing can be mapped
-        return torch.empty(0, dtype=kind)
-    return torch.from_file(str(path), shared=False, size=size, dtype=kind)
+def from_lists(rows: Iterable[Sequence[int]]) -> Sentences:
+    """Sentences in memory."""
+    return Sentences(*GrowingSentences().add(rows).tensors())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from quadric.errors import InputError
@@ -54,15 +53,6 @@ class Tokenizer:
         lines = [self._model.Decode(list(row)) if row else "" for row in rows]
         # Bytes that a network puts together may be no UTF-8, or hold the end of a line.
         return [" ".join(line.split()) for line in lines]
-
-    @classmethod
-    def read(cls, path: Path, remedy: str) -> Tokenizer:
-        """The tokenizer of a file."""
-        try:
-            return cls(path.read_bytes(), str(path))
-        except OSError as error:
-            reason = "there is none" if isinstance(error, FileNotFoundError) else error.strerror
-            raise InputError(f"cannot read {path} ({reason}): {remedy}") from None
 
 
 def train_tokenizer(lines: Iterable[str], vocabulary: int, lengths: int = 4192) -> Tokenizer:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from quadric.data.files import cache_directory, download, whole_folder
+from quadric.data.files import cache_file, download
 from quadric.errors import InputError
+from quadric.support.writing import unfinished
 
 LANGUAGES = ("en", "de")
 
@@ -66,13 +67,13 @@ ARCHIVES = (
 
 def fetch(progress: bool = True) -> Path:
     """Downloads the archives and writes `train`, `val` and `test` files, once."""
-    kept = cache_directory("WMT14") / "wmt14"
-    if not kept.is_dir():
-        with whole_folder(kept) as made:
+    first = cache_file("WMT14", "wmt14/train.en")
+    if not first.is_file():
+        with unfinished(first) as made:  # the other files are there before this one
             for archive in ARCHIVES:
                 path = download(archive.url, f"sha256:{archive.sha256}", "WMT14", progress)
-                _unpack(archive, path, made)
-    return kept
+                _unpack(archive, path, made.parent)
+    return first.parent
 
 
 def _unpack(archive: Archive, path: Path, folder: Path) -> None:

@@ -49,27 +49,30 @@ def test_it_is_encoded_once(tmp_path: Path, cache: Path) -> None:
     folder = make(tmp_path / "data")
     load(folder)
     (kept,) = (cache / "text").iterdir()
-    before = (kept / "tokenizer.model").stat().st_mtime_ns
+    before = kept.stat().st_mtime_ns
     load(folder)
-    assert (kept / "tokenizer.model").stat().st_mtime_ns == before
+    assert kept.stat().st_mtime_ns == before
     write(folder, "train", [pair(i) for i in range(301)])
     load(folder)
     load(folder, longest=5)
     assert len(list((cache / "text").iterdir())) == 3
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "report.json", "train.source"])
-@pytest.mark.parametrize("content", [None, b"", b"{}"])
-def test_a_damaged_cache_is_told_with_its_remedy(
-    tmp_path: Path, cache: Path, name: str, content: bytes | None
-) -> None:
+def _cut(kept: Path) -> None:
+    kept.write_bytes(kept.read_bytes()[:-100])
+
+
+def _other(kept: Path) -> None:
+    torch.save({"train": []}, kept)
+
+
+@pytest.mark.parametrize("damage", [_cut, _other, lambda kept: kept.write_bytes(b"")])
+def test_a_damaged_cache_is_told_with_its_remedy(tmp_path: Path, cache: Path, damage) -> None:
     folder = make(tmp_path / "data")
     load(folder, vocabulary=300)
     (kept,) = (cache / "text").iterdir()
-    (kept / name).unlink()
-    if content is not None:
-        (kept / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{kept} of the cache .* is damaged: remove that folder"):
+    damage(kept)
+    with pytest.raises(ValueError, match=rf"{kept} of the cache must hold .*: remove it, and"):
         load(folder, vocabulary=300)
 
 
@@ -122,10 +125,10 @@ def test_swapped_languages_are_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("train.de", None, r"train\.de must be a text file, but there is none"),
+        ("train.de", None, r"missing file .*train\.de: it must hold train\.en and"),
         ("train.en", b"", r"train\.en must hold a sentence on each line, got an empty file"),
         ("train.en", b"one\ntwo\n", r"equally many lines, got 2 and 300"),
-        ("val.de", None, r"val\.de must be a text file, but there is none"),
+        ("val.de", None, r"missing file .*val\.de: it must hold"),
         ("train.de", b"a\n" * 149 + b"\xff\n" + b"b\n" * 150, "got the byte 0xff in line 150"),
         ("train.en", b"a\0b\n" * 300, "got a zero byte in line 1"),
         ("test.de", b"\n" * 20, r"test\.de must hold sentence pairs of at most 256 pieces"),
@@ -142,7 +145,7 @@ def test_files_that_do_not_fit(
         load(folder)
     # Nothing half-made is left behind.
     kept = list((cache / "text").iterdir()) if (cache / "text").is_dir() else []
-    assert all("." not in folder.name for folder in kept)
+    assert all(file.suffix == ".pt" for file in kept)
 
 
 def test_arguments_that_do_not_fit(tmp_path: Path) -> None:

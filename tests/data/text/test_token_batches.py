@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from quadric.data.text.sentences import SentenceWriter, from_lists, open_sentences
+from quadric.data.text.sentences import GrowingSentences, Sentences, from_lists
 from quadric.data.text.token_batches import Pairs, TokenBatches
 
 
@@ -107,13 +107,9 @@ def test_some_pairs() -> None:
     assert sorted(seen(TokenBatches(some, 100, seed=0))[0]) == [5, 150]
 
 
-def test_files_hold_what_was_written(tmp_path) -> None:
+def test_sentences_hold_what_was_added() -> None:
     rows = [[3, 65535], [], [40_000, 7, 8]]
-    writer = SentenceWriter(tmp_path / "side")
-    writer.write(rows[:2])
-    writer.write(rows[2:])
-    writer.close()
-    found = open_sentences(tmp_path / "side")
+    found = Sentences(*GrowingSentences().add(rows[:2]).add(rows[2:]).tensors())
     assert found.lengths.tolist() == [2, 0, 3]
     assert found.rows(torch.arange(3)).tolist() == [[3, 65535, 0], [0, 0, 0], [40_000, 7, 8]]
 

@@ -77,18 +77,5 @@ def test_a_wrong_archive_is_refused(
     monkeypatch.setattr(wmt14, "ARCHIVES", (wrong,))
     with pytest.raises(ValueError, match=said):
         data.load("wmt14")
-
-
-def test_another_process_may_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    unpack = wmt14._unpack
-
-    def meanwhile(archive: wmt14.Archive, path: Path, folder: Path) -> None:
-        unpack(archive, path, folder)
-        kept = folder.parent / "wmt14"
-        kept.mkdir(exist_ok=True)
-        (kept / "train.en").write_text("of the other process")
-
-    monkeypatch.setattr(wmt14, "_unpack", meanwhile)
-    kept = wmt14.fetch()
-    assert (kept / "train.en").read_text() == "of the other process"
-    assert not list(kept.parent.glob("wmt14.*"))
+    kept = data.files.cache_directory("WMT14") / "wmt14"
+    assert not kept.is_dir() or not list(kept.iterdir())
