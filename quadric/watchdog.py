@@ -72,8 +72,9 @@ class Watch:
         else:
             return
         self.warning = (
-            f"layer {name!r}: {seen} after {steps} steps of training: lower quadratic_lr in "
-            "quadric.param_groups, or call quadric.calibrate_(model, batch) before training"
+            f"layer {name!r}: {seen} after {steps} steps of training: lower quadratic_lr (of "
+            "quadric.param_groups or of the recipe), or call quadric.calibrate_(model, batch) "
+            "before training"
         )
         self.remove()
         warnings.warn(self.warning, CurvatureWarning, stacklevel=2)

@@ -71,7 +71,7 @@ class ScaledEigenvalues(nn.Module):
         that was only a trial does no harm. A compiled graph cannot ask, and takes the first.
         """
         compiling = torch.compiler.is_compiling()
-        if torch.compiler.is_exporting() or (not compiling and in_torch_func()):
+        if torch.compiler.is_exporting() or ready.is_meta or (not compiling and in_torch_func()):
             return
         if not compiling and bool(self.eigenvalue_scale != 1) and bool(self.eigenvalues.any()):
             self.awaits_scale = False

@@ -25,6 +25,7 @@ from quadric.train.loggers import log_judge, log_numbers, log_settings
 from quadric.train.recipe import Recipe
 from quadric.train.step import TrainingModule
 from quadric.train.tasks import Task
+from quadric.watchdog import Watch, watch
 
 TRIAL, BETWEEN = 5.0, 60.0
 """Seconds of steps before the whole is estimated, and between lines within a long epoch."""
@@ -178,6 +179,40 @@ class EpochRecords(Callback):
                 log_judge(logger, recipe, metric, numbers[metric], record["epoch"])
             log_numbers(logger, numbers, record["epoch"])
         self.judged = True
+
+
+class CurvatureWatch(Callback):
+    """Watches the first steps of a run, and keeps the warning if there was one."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._earlier: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What was warned of, before a restart too."""
+        return self._earlier if self._watch is None else self._watch.warning
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"warning": self.warning}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back what a checkpoint kept."""
+        self._earlier = state_dict["warning"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begins to watch; a compiled network cannot be looked into."""
+        assert isinstance(pl_module, TrainingModule)
+        quadratic = any(isinstance(m, QuadraticLayer) for m in pl_module.network.modules())
+        starts = trainer.is_global_zero and trainer.global_step == 0
+        if quadratic and starts and not pl_module.recipe.compile:
+            self._watch = watch(pl_module.network)
+
+    def end(self) -> None:
+        """Takes the hooks off the network."""
+        if self._watch is not None:
+            self._watch.remove()
 
 
 def broken_pictures(trainer: Trainer) -> set[str] | None:

@@ -25,12 +25,12 @@ from quadric.support.process import in_notebook, one_thread
 from quadric.support.writing import DISK
 from quadric.train import checkpoints, loggers
 from quadric.train.averaging import load_average_
-from quadric.train.callbacks import EpochRecords, RateBar
+from quadric.train.callbacks import CurvatureWatch, EpochRecords, RateBar
 from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
 from quadric.train.data import RunData
 from quadric.train.directory import RunDirectory
 from quadric.train.evaluation import count, measure
-from quadric.train.network import build_network
+from quadric.train.network import build_network, calibrate_first_
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
@@ -55,9 +55,14 @@ def fit(
     counts = count(network, data)
     small = counts["macs"] * recipe.batch_size < SMALL_STEP
     with _quiet_lightning(), _kernels(recipe, screen), one_thread(small):
+        # The first process has seen to it that it is the last one.
+        resumed = directory.has_checkpoint and not again
+        if not resumed:  # a checkpoint brings the scale
+            calibrate_first_(network, data)
         module = TrainingModule(network, data, recipe)
         records = EpochRecords(directory, screen)
-        callbacks: list[Callback] = [records]
+        curvature = CurvatureWatch()
+        callbacks: list[Callback] = [curvature, records]
         if screen is not None and (screen.isatty() or in_notebook()):
             callbacks.append(RateBar(records))
         if profile:
@@ -65,12 +70,11 @@ def fit(
         trainer = _trainer(recipe, directory, callbacks, module)
         diverged: DivergedError | None = None
         try:
-            # The first process has seen to it that it is the last one.
-            found = directory.has_checkpoint and not again
-            _fit(trainer, module, str(directory.last_checkpoint) if found else None)
+            _fit(trainer, module, str(directory.last_checkpoint) if resumed else None)
         except DivergedError as error:
             diverged = error
         finally:
+            curvature.end()
             loggers.close(trainer.loggers)
         if not trainer.is_global_zero:
             return
@@ -87,6 +91,8 @@ def fit(
             load_average_(network, directory, recipe)
         result = _result(recipe, directory, trainer, data, network, records, diverged, counts)
         save(network, directory.weights_file)
+        if curvature.warning is not None:
+            result["curvature_warning"] = curvature.warning
         # Last of all: a run with a result is finished.
         provenance.write_json(directory.result_file, result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import torch
 from torch import nn
 
 from quadric import models
+from quadric.conversion.calibration import calibrate_
 from quadric.errors import InputError, InputTypeError
+from quadric.layers import QuadraticLayer
 from quadric.models.building import drawing, make_quadratic_
 from quadric.saving import load_
 from quadric.train.data import RunData, check_call, kept_data, load_data
@@ -27,6 +30,24 @@ CONVERSION_FIELDS = ("rank", "include", "exclude", "first", "init", "head")
 
 def build_network(recipe: Recipe, data: RunData) -> nn.Module:
     """Builds the network of a recipe, with the weights that its seed gives."""
+    network = _build(recipe, data)
+    if recipe.quadratic_scale is False:  # the paper's rule, for eigenvalues as they are
+        for layer in network.modules():
+            if isinstance(layer, QuadraticLayer):
+                layer.drop_scale_()
+    return network
+
+
+def calibrate_first_(network: nn.Module, data: RunData) -> None:
+    """Sets the scale of the eigenvalues by the first samples, the same ones in every process."""
+    layers = [layer for layer in network.modules() if isinstance(layer, QuadraticLayer)]
+    if any(layer.awaits_scale for layer in layers):
+        # Samples that are all alike set no scale; the first batches of training then do.
+        with drawing(data.recipe.seed), contextlib.suppress(InputError):
+            calibrate_(network, data.first_inputs())
+
+
+def _build(recipe: Recipe, data: RunData) -> nn.Module:
     chosen = {field: getattr(recipe, field) for field in MODEL_FIELDS}
     chosen = {k: v for k, v in chosen.items() if v is not None} | recipe.model_options
     conversion: dict[str, Any] = {}

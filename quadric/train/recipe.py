@@ -35,9 +35,6 @@ Selection: TypeAlias = str | list[str] | None
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
-# Neurons whose quadratic parameters are whole weights that start at random: their authors train
-# them with the rate of all other weights.
-ONE_RATE = tuple("general pure qres lowrank quadralib symmetric bilinear glu cross".split())
 # What may stand before the colon of a data set's name; all other names are functions of a user's.
 KINDS = ("law", "uci", "csv", "given")
 # Options of a neuron: they do not outlive a change of the neuron.
@@ -125,8 +122,9 @@ class Recipe(BaseModel):
     weight_decay: NotNegative = Field(0.0, description="Weight decay of all that is not quadratic.")
     decay_bias_and_norm: bool = True
     quadratic_lr: NotNegative | dict[str, NotNegative] | None = Field(
-        None, description="Learning rate of the quadratic parameters."
+        None, description="Learning rate of the quadratic parameters, by default that of all."
     )
+    quadratic_scale: bool | dict[str, bool] | None = None
     quadratic_weight_decay: NotNegative = Field(0.0, description="Their weight decay.")
     quadratic_schedule: Literal["same", "constant"] = "same"
     schedule: Literal["constant", "step", "cosine", "onecycle", "inverse_sqrt"] = Field(
@@ -258,20 +256,21 @@ class Recipe(BaseModel):
                 f"neuron {self.neuron!r} has no rank, got rank={self.rank}: leave rank out "
                 f"(neurons with a rank: {with_rank})"
             )
-        rate = self.quadratic_lr
-        if isinstance(rate, dict):
-            unknown = [name for name in rate if name not in registry]
-            if unknown:
-                raise InputError(
-                    f"quadratic_lr names the neuron {unknown[0]!r}: choose from "
-                    f"{', '.join(registry)}"
-                )
-            rate = rate.get(self.neuron)
-        if rate is None:
-            # Steps of Adam do not depend on the scale of the gradient: no smaller rate is needed.
-            one_rate = self.optimizer != "sgd" or self.neuron in ONE_RATE
-            rate = self.lr if one_rate else self.lr / 10
-        changes["quadratic_lr"] = float(rate)
+        for field in ("quadratic_lr", "quadratic_scale"):
+            value = getattr(self, field)
+            if isinstance(value, dict):
+                unknown = [name for name in value if name not in registry]
+                if unknown:
+                    raise InputError(
+                        f"{field} names the neuron {unknown[0]!r}: choose from "
+                        f"{', '.join(registry)}"
+                    )
+                value = value.get(self.neuron)
+            changes[field] = value
+        rate, scale = changes["quadratic_lr"], changes["quadratic_scale"]
+        changes["quadratic_lr"] = float(self.lr if rate is None else rate)
+        has_scale = neuron.with_options().blocks(1, 1) is not None
+        changes["quadratic_scale"] = scale is not False if has_scale else None
         if not neuron.quadratic:
             changes |= {"quadratic_lr": None, "quadratic_weight_decay": 0.0}
             changes["quadratic_schedule"] = "same"

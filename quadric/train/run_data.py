@@ -15,6 +15,8 @@ from quadric.train.tasks import Task
 
 # Chooses the samples that `limit` keeps: the same for every seed of a run.
 LIMIT_SEED = 0
+FEWEST = 8
+"""Samples that set the scale of the eigenvalues, where a batch has fewer."""
 
 
 class RunData:
@@ -82,6 +84,17 @@ class RunData:
     def example_inputs(self) -> tuple[Any, ...]:
         """Arguments of the network for one sample, of zeros."""
         return (torch.zeros(1, *self.input_shape),)
+
+    def first_inputs(self) -> Any:
+        """The inputs of the first step of all processes; of one sample alone nothing varies."""
+        recipe = self.recipe
+        batches = self.source.train_batches(
+            max(recipe.batch_size * recipe.devices * recipe.nodes, FEWEST),
+            seed=recipe.seed,
+            shuffle=recipe.shuffle,
+            augment=recipe.augment,
+        )
+        return next(iter(self._shaped(batches)))[0]
 
     def train(self, rank: int, world_size: int) -> Batches:
         """The batches that one of several processes learns from."""

@@ -104,9 +104,11 @@ class TrainingModule(LightningModule):
             self.network.reshard()
 
     def setup(self, stage: str) -> None:
-        """Arranges the weights in memory, and compiles the network if the recipe says so."""
+        """Brings the weights into their form, and compiles the network if the recipe says so."""
         device = self.trainer.strategy.root_device
         self.memory_format = memory_format(self.recipe, self.network, device)
+        if self.recipe.precision == "64-true":  # before a checkpoint is read, or it is rounded
+            self.double()
         for network in (self.network, self.evaluated):
             network.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if self.recipe.compile:

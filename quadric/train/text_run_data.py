@@ -98,6 +98,10 @@ class TextRunData(RunData):
         """Tests on other files, and on all of their lines."""
         self.test_files, self.test_limit = (source, target), None
 
+    def first_inputs(self) -> Any:
+        """The inputs of the first process's first step."""
+        return next(iter(self.train(0, self.recipe.devices * self.recipe.nodes)))[0]
+
     def train(self, rank: int, world_size: int) -> Batches:
         """The batches that one of several processes learns from."""
         recipe, steps = self.recipe, self.recipe.epoch_steps

@@ -57,6 +57,7 @@ def test_a_wrong_value_is_refused_in_one_line(overrides: dict[str, Any], message
         ({"neuron": "linear", "rank": 3}, "neuron 'linear' has no rank, got rank=3"),
         ({"neuron": "fan", "rank": 3}, "neuron 'fan' has no rank"),
         ({"quadratic_lr": {"cubic": 0.1}}, "quadratic_lr names the neuron 'cubic'"),
+        ({"quadratic_scale": {"cubic": False}}, "quadratic_scale names the neuron 'cubic'"),
     ],
 )
 def test_a_wrong_neuron_is_refused(overrides: dict[str, Any], message: str) -> None:
@@ -66,11 +67,15 @@ def test_a_wrong_neuron_is_refused(overrides: dict[str, Any], message: str) -> N
 
 def test_what_depends_on_the_neuron_is_put_in() -> None:
     eigen = resolved(neuron="eigen")
-    assert (eigen.rank, eigen.quadratic_lr) == (9, 1e-4)  # the paper's
-    assert resolved(neuron="shared").quadratic_lr == pytest.approx(0.01)  # a tenth of lr
-    assert resolved(neuron="quadralib").quadratic_lr == 0.1  # its authors use one rate
-    assert resolved(neuron="shared", optimizer="adam", lr=0.003).quadratic_lr == 0.003
-    assert resolved(neuron="eigen", quadratic_lr=0.5).quadratic_lr == 0.5
+    # The paper's rule, for eigenvalues as they are; all others learn at one rate.
+    assert (eigen.rank, eigen.quadratic_lr, eigen.quadratic_scale) == (9, 1e-4, False)
+    shared, fan, quadralib = (resolved(neuron=name) for name in ("shared", "fan", "quadralib"))
+    assert (shared.quadratic_lr, shared.quadratic_scale) == (0.1, True)
+    assert (fan.quadratic_lr, fan.quadratic_scale) == (1e-4, None)
+    assert (quadralib.quadratic_lr, quadralib.quadratic_scale) == (0.1, None)
+    given = resolved(neuron="eigen", quadratic_lr=0.5, quadratic_scale=True)
+    assert (given.quadratic_lr, given.quadratic_scale) == (0.5, True)
+    assert given.resolved() == given
     assert resolved(neuron="shared", rank=4).rank == 4
 
 
@@ -119,7 +124,8 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "exclude": ["conv1"], "first": 3, "head": True, "epochs": 3, "batch_size": 3,
         "drop_last": True, "optimizer": "adam", "lr": 0.2, "momentum": 0.8, "nesterov": True,
         "weight_decay": 0.2, "decay_bias_and_norm": False, "quadratic_lr": 0.2,
-        "quadratic_weight_decay": 0.2, "quadratic_schedule": "constant", "schedule": "cosine",
+        "quadratic_scale": True, "quadratic_weight_decay": 0.2, "schedule": "cosine",
+        "quadratic_schedule": "constant",
         "milestones": [3], "gamma": 0.5, "warmup": 1.0, "label_smoothing": 0.1, "clip": 1.0,
         "seed": 1, "precision": "bf16-mixed", "devices": 2, "nodes": 2, "compile": True,
         "strategy": "fsdp", "data_dir": "/data", "workers": 3, "accelerator": "cpu",
