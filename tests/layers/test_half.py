@@ -73,6 +73,16 @@ def test_one_rounding_at_the_end(dtype: torch.dtype, path: str) -> None:
     assert torch.all((got.double() - exact).abs() <= 0.501 * unit + 1e-4)
 
 
+@pytest.mark.parametrize("neuron", ["eigen", "shared"])
+def test_autocast_leaves_float64_alone(neuron: str) -> None:
+    """As it leaves the torch layer."""
+    plain = nn.Linear(3, 6, dtype=torch.float64)
+    layer = quadric.make_layer(plain, neuron=neuron, rank=2)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(layer(x), plain(x))
+
+
 def test_gradients_of_eigenvalues_accumulate_in_float32() -> None:
     """sum g f^2 with f^2 above fp16's largest number, and a sum of many terms."""
     layer: Any = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.float16)
