@@ -101,7 +101,7 @@ def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingExtraError, match=r"a picture needs .*pip install 'quadric\[plots\]"):
         require("plots", "a picture")
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingExtraError, match=r"a download needs the training extras: "):
+    with pytest.raises(MissingExtraError, match=r"a download needs the extra 'train': "):
         load_extra("pooch", "a download")
 
 

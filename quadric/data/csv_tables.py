@@ -16,8 +16,7 @@ from quadric.data.batches import stratified_split
 from quadric.data.table_files import read_table
 from quadric.data.tables import TableData, mean_and_deviation
 from quadric.data.user_dataset import UserDataset, UserSamples
-from quadric.data.user_table import list_columns, make_table
-from quadric.errors import InputError
+from quadric.data.user_table import make_table
 from quadric.support.extras import load_extra
 
 
@@ -38,11 +37,6 @@ def load(
     path = Path(file) if data_dir is None else Path(data_dir) / file
     load_extra("sklearn", "a table from a file", "tables")
     frame = read_table(str(path), delimiter=delimiter, rows=rows)
-    if target is None:
-        raise InputError(
-            f"name the column of {path} to predict, such as dataset_options={{target: NAME}}: the "
-            f"columns are {list_columns(frame)}"
-        )
     table = make_table(path.stem, frame, target, task=task, drop=drop, categories=categories)
     from quadric.data.preparation import TablePreparation
 
@@ -65,8 +59,8 @@ def load(
     # Before they are rounded to float32.
     statistics = mean_and_deviation(train_inputs.numpy())
     mean, deviation = (torch.tensor(values).to(train_inputs) for values in statistics)
-    parts = (
+    train, held_out = (
         UserSamples(((inputs - mean) / deviation).float(), targets[index])
         for inputs, index in ((train_inputs, kept), (test_inputs, held))
     )
-    return UserDataset(file, *parts, len(names))
+    return UserDataset(file, train, held_out, len(names))

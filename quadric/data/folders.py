@@ -287,7 +287,6 @@ def load(
     augment: bool = True,
     on_broken: str = "skip",
     workers: int | None = None,
-    name: str = "folders",
 ) -> FolderData:
     """Finds the pictures below a directory; nothing is decoded yet."""
     load_extra("PIL", "a data set of pictures in folders")
@@ -315,7 +314,7 @@ def load(
         affinity = getattr(os, "sched_getaffinity", None)
         workers = min(len(affinity(0)) if affinity else os.cpu_count() or 1, 8)
     return FolderData(
-        name=name,
+        name="folders",
         train_files=_scan(train, class_names, every=True),
         test_files=_scan(test, class_names, every=False),
         class_names=class_names,

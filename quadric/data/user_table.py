@@ -61,7 +61,7 @@ class UserTable:
 def make_table(
     name: str,
     frame: pd.DataFrame,
-    target: str,
+    target: str | None,
     *,
     task: str | None = None,
     drop: Sequence[str] = (),
@@ -71,6 +71,11 @@ def make_table(
     """Decides what the columns of a frame are."""
     import pandas as pd
 
+    if target is None:
+        raise InputError(
+            f"name the column of {name} to predict with --target (in a recipe, dataset_options: "
+            f"{{target: NAME}}); the columns are {list_columns(frame)}"
+        )
     _check_names(frame, target, task, drop, categories, group)
     notes: list[str] = []
     # From here on the index is the row of the file, which messages name.

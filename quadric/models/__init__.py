@@ -4,20 +4,13 @@ A baseline and its quadratic network differ by one argument of `create`: the net
 know nothing of quadratic neurons.
 """
 
-from quadric.models.building import create
-from quadric.models.registry import build, example_inputs, input_shape, names, options
-from quadric.models.size_to_budget import SizedNetwork, fit
-from quadric.models.trained import Weights, pretrained
-
-__all__ = [
-    "SizedNetwork",
-    "Weights",
-    "build",
-    "create",
-    "example_inputs",
-    "fit",
-    "input_shape",
-    "names",
-    "options",
-    "pretrained",
-]
+from quadric.models.building import create as create
+from quadric.models.registry import build as build
+from quadric.models.registry import example_inputs as example_inputs
+from quadric.models.registry import input_shape as input_shape
+from quadric.models.registry import names as names
+from quadric.models.registry import options as options
+from quadric.models.size_to_budget import SizedNetwork as SizedNetwork
+from quadric.models.size_to_budget import fit as fit
+from quadric.models.trained import Weights as Weights
+from quadric.models.trained import pretrained as pretrained

@@ -40,10 +40,15 @@ class _Finished:
         self.best: list[tuple[float, list[int]]] = [(-float("inf"), []) for _ in range(sentences)]
         self.counts = [0] * sentences
 
-    def add(self, sentence: int, score: float, tokens: list[int]) -> None:
-        self.counts[sentence] += 1
-        if score > self.best[sentence][0] or self.counts[sentence] == 1:
-            self.best[sentence] = score, tokens
+    def add(
+        self, alive: list[int], tokens: Tensor, top: Tensor, parents: Tensor, ends: Tensor
+    ) -> None:
+        """Notes the continuations that end, by their scores."""
+        for row, rank in ends.nonzero().tolist():
+            sentence, score = alive[row], top[row, rank].item()
+            self.counts[sentence] += 1
+            if score > self.best[sentence][0] or self.counts[sentence] == 1:
+                self.best[sentence] = score, tokens[row, parents[row, rank], 1:].tolist()
 
 
 @torch.no_grad()
@@ -82,7 +87,9 @@ def beam_search(
         top, flat = found.flatten(1).topk(width)
         parents, chosen = flat // vocabulary, flat % vocabulary
         is_end = (chosen == END) & (top > -float("inf"))
-        _collect(finished, alive, tokens, top, parents, is_end, beams, penalty)
+        # With the beginning there are as many tokens as new ones with the end.
+        divisor = length_penalty(tokens.shape[2], penalty)
+        finished.add(alive, tokens, top.double() / divisor, parents, is_end[:, :beams])
         # Those that do not end go on, best first; what ended has no place among them.
         top = top.masked_fill(chosen == END, -float("inf"))
         order = top.sort(dim=1, descending=True, stable=True).indices[:, :beams]
@@ -105,21 +112,3 @@ def beam_search(
             memory = memory.select(rows)
             alive = [alive[row] for row in going]
     return [tokens for _, tokens in finished.best]
-
-
-def _collect(
-    finished: _Finished,
-    alive: list[int],
-    tokens: Tensor,
-    top: Tensor,
-    parents: Tensor,
-    is_end: Tensor,
-    beams: int,
-    penalty: float,
-) -> None:
-    """Notes the continuations that end, among the first `beams` of each sentence."""
-    length = tokens.shape[2]  # with the beginning, so as many as the new tokens with the end
-    divisor = length_penalty(length, penalty)
-    for row, rank in is_end[:, :beams].nonzero().tolist():
-        words = tokens[row, parents[row, rank], 1:].tolist()
-        finished.add(alive[row], top[row, rank].item() / divisor, words)

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from quadric.data.text.scores import SETTINGS, TITLES
+from quadric.data.text.scores import SETTINGS
 from quadric.runs.groups import RunGroup, RunPair, compare, group, varying
 from quadric.runs.metrics import METRICS
 from quadric.runs.reading import RunResult
@@ -196,7 +196,7 @@ def facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("MACs per token", f"{result['macs_per_token']:,}"))
     bleu = result.get("bleu") or {}
     for name in bleu:
-        found.append((TITLES[name], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
+        found.append((SETTINGS[name][0], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
     if bleu:
         found.append(("chrF", f"{result['chrf']:.2f}  {result['signatures']['chrf']}"))
     found += _tested(result)

@@ -12,7 +12,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
     "tables": ("sklearn", "pandas", "pyarrow"),
     "rivals": ("lightgbm",),
-    "plots": ("matplotlib", "sympy"),
+    "plots": ("matplotlib", "pandas", "sympy"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
     "text": ("sentencepiece", "sacrebleu"),
@@ -22,25 +22,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 
-TITLES = {
-    "train": "training",
-    "tables": "table",
-    "rivals": "rivals",
-    "plots": "plotting",
-    "onnx": "ONNX",
-    "hf": "Hugging Face",
-    "text": "text",
-    "demo": "demo",
-    "mlflow": "MLflow",
-    "wandb": "Weights & Biases",
-}
-
 
 def missing_extra(who: str, extra: str) -> MissingExtraError:
     """The error that says how to install an extra."""
-    return MissingExtraError(
-        f"{who} needs the {TITLES[extra]} extras: pip install 'quadric[{extra}]'"
-    )
+    return MissingExtraError(f"{who} needs the extra {extra!r}: pip install 'quadric[{extra}]'")
 
 
 def require(extra: str, who: str) -> None:

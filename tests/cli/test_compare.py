@@ -113,7 +113,7 @@ NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
     ("content", "args", "message"),
     [
         ("a,price\n" + NUMBERS, ["--target", "prise"], "the columns are 'a', 'price'"),
-        ("a,price\n" + NUMBERS, [], "name the column to predict with --target"),
+        ("a,price\n" + NUMBERS, [], "to predict with --target"),
         ("a,price\nx5,1\n" + NUMBERS, ["--target", "price"], "row 1 is 'x5'"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--task", "sort"], "task must be one of"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--neurons", "cubic"], "neuron must be"),

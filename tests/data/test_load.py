@@ -66,9 +66,9 @@ class Without:
 @pytest.mark.parametrize(
     ("package", "name", "match"),
     [
-        ("sklearn", "digits", "the digits data set needs the training extras"),
-        ("pooch", "cifar10", "the download of CIFAR-10 needs the training extras"),
-        ("PIL", "folders", "a data set of pictures in folders needs the training extras"),
+        ("sklearn", "digits", "the digits data set needs the extra 'train'"),
+        ("pooch", "cifar10", "the download of CIFAR-10 needs the extra 'train'"),
+        ("PIL", "folders", "a data set of pictures in folders needs the extra 'train'"),
     ],
 )
 def test_missing_extra_is_one_line(

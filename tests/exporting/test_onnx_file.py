@@ -343,7 +343,7 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == (
-        "quadric.export_onnx needs the ONNX extras: pip install 'quadric[onnx]'\n"
+        "quadric.export_onnx needs the extra 'onnx': pip install 'quadric[onnx]'\n"
     ), done.stderr
 
 

@@ -88,30 +88,24 @@ def test_cached_and_uncached_steps_give_the_same_tokens() -> None:
             assert beam_search(Uncached(model, alone), alone) == beam_search(model, alone)
 
 
-def test_a_network_that_never_ends_is_ended() -> None:
-    class Endless(Transformer):
-        def step(self, *args: object) -> object:
-            logits, past = super().step(*args)  # type: ignore[arg-type]
-            logits[:, :, END] = -1e9
-            return logits, past
+class Endless(Transformer):
+    def step(self, *args: object) -> object:
+        logits, past = super().step(*args)  # type: ignore[arg-type]
+        logits[:, :, END] = -1e9
+        return logits, past
 
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [  # by default the source and fifty
+        ({"limits": [3, 0, 5, 2, 1]}, [3, 0, 5, 2, 1]),
+        ({"beams": 1}, [56, 53, 51, 55, 54]),
+    ],
+)
+def test_a_network_that_never_ends_is_ended(options: dict, lengths: list[int]) -> None:
     model = network()
     model.__class__ = Endless
-    found = beam_search(model, source_batch(0), limits=[3, 0, 5, 2, 1])
-    assert [len(tokens) for tokens in found] == [3, 0, 5, 2, 1]
-
-
-def test_the_limit_is_the_source_and_fifty() -> None:
-    class Endless(Transformer):
-        def step(self, *args: object) -> object:
-            logits, past = super().step(*args)  # type: ignore[arg-type]
-            logits[:, :, END] = -1e9
-            return logits, past
-
-    model = network()
-    model.__class__ = Endless
-    found = beam_search(model, source_batch(0), beams=1)
-    assert [len(tokens) for tokens in found] == [56, 53, 51, 55, 54]
+    assert [len(tokens) for tokens in beam_search(model, source_batch(0), **options)] == lengths
 
 
 def test_the_length_penalty_is_that_of_wu_et_al() -> None:

@@ -110,7 +110,7 @@ main()
     ("results", "code", "words"),
     [
         ([LINEAR[0], EIGEN[0]], 0, "eigen[9] minus linear: +2.00 points accuracy"),
-        ([*LINEAR, *EIGEN], 2, "an interval needs the training extras: pip install"),
+        ([*LINEAR, *EIGEN], 2, "an interval needs the extra 'train': pip install"),
     ],
 )
 def test_quadric_results_needs_an_extra_for_intervals_alone(

@@ -9,20 +9,12 @@ from quadric.errors import InputError
 from quadric.support.extras import load_extra
 
 SETTINGS = {
-    "13a_cased": {"tokenize": "13a", "lowercase": False},
-    "13a_uncased": {"tokenize": "13a", "lowercase": True},
-    "intl_cased": {"tokenize": "intl", "lowercase": False},
-    "intl_uncased": {"tokenize": "intl", "lowercase": True},
+    "13a_cased": ("BLEU, 13a, cased", "13a", False),
+    "13a_uncased": ("BLEU, 13a, not cased", "13a", True),
+    "intl_cased": ("BLEU, international, cased", "intl", False),
+    "intl_uncased": ("BLEU, international, not cased", "intl", True),
 }
-"""The rows of Table II, and what sacrebleu calls them."""
-
-TITLES = {
-    "13a_cased": "BLEU, 13a, cased",
-    "13a_uncased": "BLEU, 13a, not cased",
-    "intl_cased": "BLEU, international, cased",
-    "intl_uncased": "BLEU, international, not cased",
-}
-"""The rows in words."""
+"""The rows of Table II: in words, and what sacrebleu calls the tokenizer and lower case."""
 
 
 def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -35,8 +27,8 @@ def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, A
     metrics = load_extra("sacrebleu.metrics", "BLEU", "text")
     bleu: dict[str, float] = {}
     signatures: dict[str, str] = {}
-    for name, settings in SETTINGS.items():
-        metric = metrics.BLEU(**settings)
+    for name, (_, tokenize, lowercase) in SETTINGS.items():
+        metric = metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
         bleu[name] = metric.corpus_score(translations, [references]).score
         signatures[name] = str(metric.get_signature())
     metric = metrics.CHRF()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from quadric.errors import FileError, InputError
+from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
 from quadric.tables.comparison.baselines import choose_others
 from quadric.tables.comparison.fits import FitLog, Progress, run_fits
@@ -133,22 +133,10 @@ def compare(
 
     log = run_fits(table, plan, directory=run_dir, progress=progress, on_model=on_model)
     comparison = TableComparison(table, plan, log)
-    _write_all(comparison, save)
-    return comparison
-
-
-def _write_all(comparison: TableComparison, save: Place) -> None:
-    """Writes the files of a comparison, and its best network if a file for it is named."""
-    finished = (comparison.log.path / "compare.json").is_file()
-    try:
-        _write(comparison)
-    except FileError as error:
-        if not finished:
-            raise
-        # Of the same comparison: what it says is there already.
-        comparison.written = [f"{comparison.log.path}: as it was ({error})"]
+    _write(comparison)
     if save is not None:
         comparison.written += save_best(comparison, Path(save))
+    return comparison
 
 
 def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:

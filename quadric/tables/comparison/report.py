@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import numpy as np
@@ -274,6 +273,7 @@ class TableComparison:
         row = {k: None if np.isnan(v) else float(v) for k, v in self.summary.loc[label].items()}
         fits = [fit for fit in self.log.fits.values() if fit["model"] == label]
         fits.sort(key=lambda fit: (fit["fold"], fit["seed"]))
+        shares = [fit["quadratic_share"] for fit in fits if fit["quadratic_share"]]
         identity = {
             "dataset": self.table.name,
             "model": label if network is None else "mlp",
@@ -303,7 +303,7 @@ class TableComparison:
             "macs": None if row["macs"] is None else round(row["macs"]),
             **measured,
             "test_loss": row["loss"],
-            "quadratic_share": _mean_shares(fits),
+            "quadratic_share": pd.DataFrame(shares).mean().to_dict() or None,
             "epochs": [],
             "seconds": row["seconds"],
             "peak_memory_bytes": max((f["peak_memory_bytes"] or 0 for f in fits), default=0)
@@ -339,14 +339,6 @@ class TableComparison:
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
             f"n_iter_no_change={self.plan.patience(rows)})"
         )
-
-
-def _mean_shares(fits: list[dict[str, Any]]) -> dict[str, float] | None:
-    """The quadratic share of each layer, over the fits that have it."""
-    shares = [fit["quadratic_share"] for fit in fits if fit["quadratic_share"]]
-    if not shares:
-        return None
-    return {name: statistics.fmean(share[name] for share in shares) for name in shares[0]}
 
 
 def _format(value: float, form: str) -> str:

@@ -18,7 +18,7 @@ from quadric.data import laws, uci
 from quadric.data.columns import DATE, NUMBER
 from quadric.data.preparation import check_frame, date_numbers
 from quadric.data.table_files import read_table
-from quadric.data.user_table import TASKS, UserTable, list_columns, make_table
+from quadric.data.user_table import UserTable, make_table
 from quadric.errors import InputError
 from quadric.support.texttable import text_table
 from quadric.tables.comparison.splitting import GROUP, RANDOM, Split, order_note
@@ -52,8 +52,6 @@ def load_source(
     seed: int = 0,
 ) -> UserTable:
     """Loads what a user named, or takes a frame of theirs."""
-    if task is not None and task not in TASKS:
-        raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     split = split or Split()
     frame, title = None, "table"
     if isinstance(source, pd.DataFrame):
@@ -71,10 +69,6 @@ def load_source(
         frame = read_table(source, delimiter=delimiter, rows=rows)
         title = path.name.partition(".")[0] or title
     if frame is not None:
-        if target is None:
-            raise InputError(
-                f"name the column to predict with --target; the columns are {list_columns(frame)}"
-            )
         group = split.column if split.kind == GROUP else None
         table = make_table(
             title, frame, target, task=task, drop=drop, categories=categories, group=group
