@@ -35,11 +35,11 @@ from quadric.conversion.targets import (
     obstacle,
     run_examples,
 )
-from quadric.counting.cost import cost, layer_rule
+from quadric.counting.cost import cost
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer
 from quadric.ops import native
-from quadric.support.modules import check_model, count_parameters, unwrapped
+from quadric.support.modules import check_model, count_parameters
 
 
 def convert_(
@@ -108,10 +108,10 @@ def convert_(
     run = functools.partial(run_examples, model, example_inputs)
     swap, skipped, traced = plan_request(model, request, None if example_inputs is None else run)
     converted = [_converted(target, new, request) for target, new in swap.built]
-    params = count_parameters(model)
+    params, (macs_before, _) = count_parameters(model), _macs(model, example_inputs)
     swap.do()
     swap.await_scales_()
-    macs_before, macs_after, why = _macs(model, example_inputs, swap)
+    macs_after, why = _macs(model, example_inputs)
     return ConversionReport(
         neuron,
         tuple(converted),
@@ -164,21 +164,14 @@ def _notes(
         yield offer
 
 
-def _macs(model: nn.Module, example_inputs: Any, swap: Swap) -> tuple[int | None, int | None, str]:
-    """The MACs for the example inputs before and after, or why they could not be counted."""
+def _macs(model: nn.Module, example_inputs: Any) -> tuple[int | None, str]:
+    """The MACs for the example inputs, or why they could not be counted."""
     if example_inputs is None:
-        return None, None, ""
+        return None, ""
     try:
-        report = cost(model, example_inputs)
+        return cost(model, example_inputs).macs, ""
     except Exception as error:  # counting runs the user's own forward pass, on other tensors
-        return None, None, f"{type(error).__name__}: {error}"
-    made = [m for _, new in swap.built for m in new.modules() if isinstance(m, QuadraticLayer)]
-    if any(layer_rule(layer) is None for layer in made):
-        return None, report.macs, "the neuron does not state its own, so those before are not known"
-    new = set(map(id, made))
-    names = {name for name, layer in unwrapped(model).named_modules() if id(layer) in new}
-    added = sum(layer.quadratic_macs for layer in report.layers if layer.name in names)
-    return report.macs - added, report.macs, ""
+        return None, f"{type(error).__name__}: {error}"
 
 
 def plan_request(

@@ -55,7 +55,7 @@ def load(
     columns = tuple(preparation.names_)
     if not names:
         x, y = (train_inputs.float(), targets[kept]), (test_inputs.float(), targets[held])
-        return TableData(file, *x, *y, columns, target)
+        return TableData(file, *x, *y, columns, str(table.target.name))
     # Before they are rounded to float32.
     statistics = mean_and_deviation(train_inputs.numpy())
     mean, deviation = (torch.tensor(values).to(train_inputs) for values in statistics)
