@@ -202,7 +202,6 @@ ORDER: dict[str, list[str]] = {
         "exported_run",
         "processes",
         "step",
-        "averaging",
         "loggers",
         "callbacks",
         "checkpoint_plugin",

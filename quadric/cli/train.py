@@ -94,9 +94,7 @@ def train(
         return
     text = final_report(path, result, planned.command)
     if is_known:
-        # Its numbers are those of the place where it was trained.
-        moved = "" if planned.moved is None else f" (now {planned.moved})"
-        text = f"already finished{moved}; --overwrite trains it again\n{text}"
+        text = f"already finished; --overwrite trains it again\n{text}"
     elif (path / "profile.txt").is_file():
         text += f"\nwhere the time goes: {path / 'profile.txt'}"
     options.show(text, result, json_file)

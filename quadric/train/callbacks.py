@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import Logger
+from torch import Tensor
 
 from quadric.data import FolderBatches
 from quadric.layers import QuadraticLayer
@@ -19,7 +20,6 @@ from quadric.runs.metrics import METRICS
 from quadric.share import quadratic_share
 from quadric.support.progress import duration
 from quadric.support.writing import whole_file
-from quadric.train.averaging import keep_weights
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_judge, log_numbers, log_settings
 from quadric.train.recipe import Recipe
@@ -49,17 +49,25 @@ class EpochRecords(Callback):
         self.next_line = 0.0
         # Of the records, the one whose epoch is the best on the validation part.
         self.best = 0
+        # The mean of the last weights, with `average`.
+        self.mean: dict[str, Tensor] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         broken = sorted(self.broken or ())
-        return {"records": self.records, "broken": broken, "best": self.best}
+        return {
+            "records": self.records,
+            "broken": broken,
+            "best": self.best,
+            "mean": self.mean,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes back what a checkpoint kept."""
         self.records = list(state_dict["records"])
         self.broken = set(state_dict["broken"]) or None
         self.best = state_dict["best"]
+        self.mean = state_dict["mean"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Tells the loggers what is trained."""
@@ -151,14 +159,23 @@ class EpochRecords(Callback):
         `last` after the others, so that whoever finds it finds what else belongs to that epoch.
         """
         recipe, directory, epoch = module.recipe, self.directory, len(self.records)
-        if recipe.average is not None and trainer.is_global_zero:
-            keep_weights(module.evaluated, directory, epoch, recipe.average)
+        if recipe.average is not None:
+            self._take_mean(module, epoch - max(0, recipe.epochs - recipe.average))
         if recipe.keep_every is not None and epoch % recipe.keep_every == 0:
             trainer.save_checkpoint(directory.checkpoints / f"epoch-{epoch:04d}.ckpt")
         if recipe.validation and self.best == epoch - 1:
             trainer.save_checkpoint(directory.best_checkpoint)
         trainer.save_checkpoint(directory.last_checkpoint)
         self._stop_if_none_is_better(trainer, recipe)
+
+    def _take_mean(self, module: TrainingModule, count: int) -> None:
+        """Takes the weights of an epoch into the mean, as the last of so many."""
+        if count < 1:
+            return
+        for name, value in module.evaluated.state_dict().items():
+            new = value.cpu().double()
+            before = self.mean.get(name, new)
+            self.mean[name] = before + (new - before) / count
 
     def _print(self, trainer: Trainer, line: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -226,26 +243,6 @@ def broken_pictures(trainer: Trainer) -> set[str] | None:
         seen = seen * trainer.world_size
         torch.distributed.all_gather_object(seen, seen[0])
     return {path for paths in seen for path in paths}
-
-
-class RateBar(TQDMProgressBar):
-    """A progress bar that shows tokens per second, and the loss of the last evaluation."""
-
-    def __init__(self, records: EpochRecords) -> None:
-        super().__init__(refresh_rate=10, leave=False)
-        self.records = records
-
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """What is shown behind the bar."""
-        assert isinstance(pl_module, TrainingModule)
-        shown = {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
-        if pl_module.task.samples == "tokens" and len(pl_module.train_sums):
-            rate = float(pl_module.train_sums[0]) / self.records.seconds_in_epoch()
-            shown["tokens/s"] = f"{trainer.world_size * rate:,.0f}"
-        if self.records.records:
-            loss = f"{pl_module.data.evaluated_part}_loss"
-            shown[loss] = f"{self.records.records[-1][loss]:.4g}"
-        return shown
 
 
 def shares(module: TrainingModule) -> dict[str, float] | None:

@@ -5,8 +5,7 @@
     tensorboard/            the same for TensorBoard, or what another logger writes
     checkpoints/last.ckpt   after every epoch; previous.ckpt is that of the epoch before, best.ckpt
                             that of the best one where a validation part is held out;
-                            epoch-NNNN.ckpt of every n-th one with `keep_every`, and
-                            weights-NNNN.safetensors of the last ones with `average`
+                            epoch-NNNN.ckpt of every n-th one with `keep_every`
     weights.safetensors     of the last, or of the best, epoch
     profile.txt             with --profile, and trace.json: what the operators of a step cost
     result.json             written at the end: a run that has one is finished
@@ -23,7 +22,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.runs.reading import wrong_field
 from quadric.support.writing import PARTIAL, write_text
 from quadric.train import catalog
-from quadric.train.recipe import Recipe, make_recipe, option_words
+from quadric.train.recipe import Recipe, make_recipe
 
 RUNS = Path("runs")
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
@@ -232,22 +231,3 @@ def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
             "another run"
         )
     return make_recipe(values | overrides, f"recipe {recipe.name}")
-
-
-def command_in_environment(command: str, changed: Mapping[str, Any]) -> str:
-    """A command with other values of fields of the environment."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # somebody edited that line
-        return command
-    for field, value in changed.items():
-        ours = option_words(field, value)
-        for i in range(len(words) - 1):
-            option, text = words[i : i + 2]
-            if option in (f"--{field.replace('_', '-')}", "--set") and (
-                option != "--set" or text.startswith(f"{field}=")
-            ):
-                del words[i : i + 2]
-                break
-        words += ours
-    return shlex.join(words)

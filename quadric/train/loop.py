@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
@@ -24,8 +24,7 @@ from quadric.support import provenance
 from quadric.support.process import in_notebook, one_thread
 from quadric.support.writing import DISK
 from quadric.train import checkpoints, loggers
-from quadric.train.averaging import load_average_
-from quadric.train.callbacks import CurvatureWatch, EpochRecords, RateBar
+from quadric.train.callbacks import CurvatureWatch, EpochRecords
 from quadric.train.checkpoint_plugin import Checkpoints, ShardedNetwork
 from quadric.train.data import RunData
 from quadric.train.directory import RunDirectory
@@ -64,7 +63,7 @@ def fit(
         curvature = CurvatureWatch()
         callbacks: list[Callback] = [curvature, records]
         if screen is not None and (screen.isatty() or in_notebook()):
-            callbacks.append(RateBar(records))
+            callbacks.append(TQDMProgressBar(refresh_rate=10, leave=False))
         if profile:
             callbacks.append(Profile(directory))
         trainer = _trainer(recipe, directory, callbacks, module)
@@ -88,7 +87,7 @@ def fit(
             checkpoint = directory.best_checkpoint if best else directory.last_checkpoint
             _load(network, checkpoint, "network." if recipe.ema is None else "average.")
         if recipe.average is not None and diverged is None:
-            load_average_(network, directory, recipe)
+            network.load_state_dict(records.mean)
         result = _result(recipe, directory, trainer, data, network, records, diverged, counts)
         save(network, directory.weights_file)
         if curvature.warning is not None:

@@ -19,16 +19,10 @@ from quadric.support.process import in_notebook
 from quadric.support.writing import DISK, naming
 from quadric.train import catalog, checkpoints
 from quadric.train.data import GIVEN, DataSet, load_data
-from quadric.train.directory import (
-    RUNS,
-    RunDirectory,
-    command_in_environment,
-    continued,
-    is_run_directory,
-)
+from quadric.train.directory import RUNS, RunDirectory, continued, is_run_directory
 from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining, is_first_process, launch, launched
-from quadric.train.recipe import Recipe, option_words
+from quadric.train.recipe import FIELDS, OF_NEURON, Recipe, option_words
 from quadric.train.run_code import code_words, load_code, modules_of, unnamed
 from quadric.user_code import listed, name_of
 
@@ -59,27 +53,11 @@ class PlannedRun:
     code: tuple[str, ...] = ()
 
     @property
-    def moved(self) -> str | None:
-        """What is other than when the directory was last written; None if nothing is."""
-        if not self.directory.recipe_file.is_file():
-            return None
-        before = self.directory.recipe()
-        field = self.recipe.first_difference(before)
-        if field is None:
-            return None
-        return f"{field} is {getattr(self.recipe, field)!r}, it was {getattr(before, field)!r}"
-
-    @property
     def resume_command(self) -> str:
         """The command that goes on with the run, with the code that it needs."""
         if self.directory.recipe_file.is_file() and not self.directory.is_finished:
             words = [*shlex.split(self.directory.resume_command), *code_words(self.recipe)]
-            before = self.directory.recipe()
-            for field in ENVIRONMENT_FIELDS:  # which the directory says only once the run goes on
-                value = getattr(self.recipe, field)
-                if field != "code" and value != getattr(before, field):
-                    words += option_words(field, value)
-            return shlex.join(words)
+            return shlex.join(words + _environment_words(self.recipe, self.directory.recipe()))
         words = shlex.split(self.command)
         words += ["--run-dir", str(self.directory.path)] if self.named else []
         # What it holds is still the run before.
@@ -110,12 +88,13 @@ def plan_run(
                 f"{name} is a run directory: --quick and --run-dir belong to a recipe, leave them "
                 "out"
             )
-        recipe = continued(directory.recipe(), overrides)
+        before = directory.recipe()
+        recipe = continued(before, overrides)
         if not (directory.is_finished and unnamed(recipe, code)):
             recipe = load_code(recipe, code, directory.path)
-        changed = {key: getattr(recipe, key) for key in ENVIRONMENT_FIELDS if key in overrides}
-        command = command_in_environment(directory.command(), changed)
-        return PlannedRun(recipe, directory, command, code=tuple(code))
+        # An option that is given twice has its last value.
+        command = [directory.command(), *map(shlex.quote, _environment_words(recipe, before))]
+        return PlannedRun(recipe, directory, " ".join(command), code=tuple(code))
     base = catalog.load(name, quick)
     started = launched()
     if started is not None:
@@ -127,8 +106,9 @@ def plan_run(
     path = Path(runs) / recipe.directory_name(plain) if run_dir is None else Path(run_dir)
     words = ["quadric", "train", name if catalog.is_path(name) else recipe.name]
     words += ["--quick"] if quick and catalog.is_path(name) else []
-    for field, value in _needed(base, recipe, plain, overrides).items():
-        words += option_words(field, value)
+    for field in FIELDS:
+        if field in overrides and (field in OF_NEURON or overrides[field] != getattr(base, field)):
+            words += option_words(field, overrides[field])
     words += option_words("code", code)
     named = (*code, *functions)
     return PlannedRun(recipe, RunDirectory(path), shlex.join(words), run_dir is not None, named)
@@ -140,21 +120,14 @@ def as_kept(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in kept.items()}
 
 
-def _needed(
-    base: Recipe, recipe: Recipe, plain: Recipe, overrides: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The overrides that a recipe needs, as it has them: those that change nothing are left out."""
-    ours, others = recipe.identity(), plain.identity()
-    changing = {
-        key: ours[key]
-        for key in ("neuron", "rank", *ours)
-        if key in overrides and ours[key] != (base.neuron if key == "neuron" else others[key])
-    }
-    if len(changing) < len(overrides):
-        again = base.with_overrides(changing).resolved().identity()
-        if again | {"code": [], "checksums": {}} != ours | {"code": [], "checksums": {}}:
-            return dict(overrides)  # one that changes nothing by itself does so beside others
-    return changing
+def _environment_words(recipe: Recipe, before: Recipe) -> list[str]:
+    """What another place needs as options, besides those of the recipe that a directory holds."""
+    words: list[str] = []
+    for field in ENVIRONMENT_FIELDS:
+        value = getattr(recipe, field)
+        if field != "code" and value != getattr(before, field):
+            words += option_words(field, value)
+    return words
 
 
 def train(
@@ -236,7 +209,6 @@ def _train_here(
                 f"epochs are {checkpoint.where}: continue it with `{run.resume_command}`, or "
                 "start again with --overwrite"
             )
-        moved = run.moved
         directory.create(recipe, run.command, bytes_of(recipe, network))
         if overwrite:  # only now: a mistake must not cost a trained network
             directory.clear()
@@ -245,17 +217,13 @@ def _train_here(
         loaded.keep(directory.path)
         if screen is not None:
             print(f"{recipe.title}, in {directory.path}", file=screen)
-            for note in (*loaded.notes, *_notes(recipe, moved, checkpoint)):
+            for note in (*loaded.notes, *_notes(recipe, checkpoint)):
                 print(f"note: {note}", file=screen)
         fit(recipe, directory, loaded, network, screen=screen, profile=profile)
 
 
-def _notes(
-    recipe: Recipe, moved: str | None, checkpoint: checkpoints.WholeCheckpoint | None
-) -> Iterator[str]:
+def _notes(recipe: Recipe, checkpoint: checkpoints.WholeCheckpoint | None) -> Iterator[str]:
     """What is told before the first epoch, besides notes on the data."""
-    if moved is not None:
-        yield moved
     if checkpoint is not None and checkpoint.damage is not None:
         yield f"{checkpoint.damage}, going on from {checkpoint.path}"
     if recipe.schedule == "step" and recipe.milestones[0] >= recipe.epochs:
@@ -278,9 +246,8 @@ def bytes_of(recipe: Recipe, network: nn.Module) -> int:
         momenta += 1  # the averaged weights are in each checkpoint
     layers = 5 + sum(1 for module in network.modules() if list(module.parameters(recurse=False)))
     small = layers * (NAMES * files + RECORD * recipe.epochs)
-    # With `average` the weights of the last epochs are kept, and those of one more.
-    kept = 1 + (0 if recipe.average is None else recipe.average + 1)
-    return kept * weights + files * (weights + momenta * parameters) + small
+    means = 0 if recipe.average is None else 2  # in float64, in each checkpoint
+    return weights + files * ((1 + means) * weights + momenta * parameters) + small
 
 
 def _on(data: DataSet, run: PlannedRun) -> PlannedRun:

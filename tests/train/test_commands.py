@@ -100,12 +100,6 @@ def test_a_json_file_that_cannot_be_written_is_noticed_first(here: Path, line: s
     assert not (here / "runs").exists()
 
 
-def test_a_finished_run_says_if_it_was_trained_elsewhere() -> None:
-    assert quadric(f"{LAW} --data-dir a --run-dir run --quiet").exit_code == 0
-    again = quadric(f"{LAW} --data-dir b --run-dir run")
-    assert again.stdout.startswith("already finished (now data_dir is 'b', it was 'a');")
-
-
 def test_ctrl_c_says_how_to_go_on_beside_the_json(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,7 @@ from typing import Any
 import pytest
 
 from quadric.train.data import load_data
-from quadric.train.directory import (
-    BusyError,
-    RunDirectory,
-    command_in_environment,
-    is_run_directory,
-)
+from quadric.train.directory import BusyError, RunDirectory, is_run_directory
 from quadric.train.network import build_network
 from quadric.train.runner import bytes_of, plan_run, train
 from tests.small_disk import small_disk
@@ -83,6 +77,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         {"neuron": "eigen", "validation": 0.25, "hidden": [200, 200]},
         {"epochs": 40},
         {"keep_every": 1, "ema": 0.9, "hidden": [100, 100]},
+        {"average": 2, "hidden": [200, 200]},
     ],
 )
 def test_the_space_is_that_of_what_is_written(tmp_path: Path, overrides: dict[str, Any]) -> None:
@@ -125,23 +120,13 @@ def test_the_command_of_a_moved_run_says_where_it_is_now(tmp_path: Path) -> None
     run = law_run(tmp_path / "my run", data_dir="/old", workers=1)
     run.directory.create(run.recipe, run.command)
     assert run.directory.resume_command == f"quadric train '{tmp_path / 'my run'}' --resume"
-    before = shlex.split(run.command)
     again = plan_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
-    words = shlex.split(again.command)
-    assert "/old" not in words
-    assert words[words.index("--data-dir") + 1] == "/the new"
-    assert words[words.index("--workers") + 1 :].count("2") == 1
+    # An option that is given twice has its last value.
+    assert again.command == f"{run.command} --data-dir '/the new' --workers 2"
+    assert again.resume_command.endswith("--resume --data-dir '/the new' --workers 2")
     again = plan_run(str(run.directory.path), {"kernels": False})
     assert again.command == f"{run.command} --set kernels=false"
-    assert (
-        command_in_environment(again.command, {"kernels": True})
-        == f"{run.command} --set kernels=true"
-    )
-    again = plan_run(str(run.directory.path), {"data_dir": "/the new", "workers": 2})
-    assert len(words) == len(before)
-    assert again.moved == "data_dir is '/the new', it was '/old'"
     assert plan_run(str(run.directory.path)).command == run.command
-    assert command_in_environment("quadric don't", {"data_dir": "/x"}) == "quadric don't"
 
 
 def test_recipes_and_directories_are_told_apart(

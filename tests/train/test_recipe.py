@@ -157,8 +157,8 @@ def test_the_command_has_what_decides_the_recipe_and_nothing_else() -> None:
     overrides = {"seed": 2, "neuron": "eigen", "rank": 9, "lr": 0.05, "channels": [8, 16, 32]}
     run = plan_run("cifar10-resnet20", overrides | {"schedule": "onecycle", "momentum": 0.9})
     assert run.command == (
-        "quadric train cifar10-resnet20 --neuron eigen --set 'channels=[8, 16, 32]' --lr 0.05 "
-        "--schedule onecycle --seed 2"
+        "quadric train cifar10-resnet20 --set 'channels=[8, 16, 32]' --neuron eigen --rank 9 "
+        "--lr 0.05 --schedule onecycle --seed 2"
     )
     # A value that follows from the recipe's own learning rate does not follow from another one.
     run = plan_run("cifar10-resnet20", {"neuron": "shared", "lr": 0.05, "quadratic_lr": 0.01})

@@ -16,7 +16,7 @@ import quadric.train
 from quadric.runs.groups import group
 from quadric.runs.reading import read_runs
 from quadric.runs.tables import bleu_table, facts, to_json
-from quadric.train import catalog, translation
+from quadric.train import catalog, checkpoints, translation
 from quadric.train.data import load_data
 from quadric.train.evaluation import evaluate
 from quadric.train.network import build_network, load_run
@@ -166,14 +166,15 @@ def test_the_moving_average_moves_once_per_step(
 
 def test_the_last_weights_are_averaged(tmp_path: Path) -> None:
     trained(tmp_path, epochs=4, average=2)
-    folder = tmp_path / "run" / "checkpoints"
-    kept = sorted(path.name for path in folder.glob("weights-*"))
-    assert kept == [f"weights-000{n}.safetensors" for n in (2, 3, 4)]
-    last, before = (load_file(folder / name) for name in kept[:0:-1])
+    last, before = (
+        checkpoints.read(tmp_path / "run" / "checkpoints" / name)["state_dict"]
+        for name in ("last.ckpt", "previous.ckpt")
+    )
     mean = load_file(tmp_path / "run" / "weights.safetensors")
     for name, tensor in mean.items():
-        torch.testing.assert_close(tensor, (last[name] + before[name]) / 2)
-    assert not torch.equal(last["embedding.weight"], before["embedding.weight"])
+        both = (last[f"network.{name}"] + before[f"network.{name}"]) / 2
+        torch.testing.assert_close(tensor, both)
+    assert not torch.equal(last["network.embedding.weight"], before["network.embedding.weight"])
 
 
 def curve(result: dict[str, Any]) -> list[Any]:
