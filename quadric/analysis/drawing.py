@@ -24,8 +24,6 @@ NAMES = (*figures.OF_RUNS, *figures.OF_ANALYSES)
 """Every figure by its name."""
 SECONDS = 0.6
 """What a figure takes, roughly."""
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError)
-"""What the content of a damaged analysis leads to."""
 _QUANTILES = ("min", "5%", "25%", "50%", "75%", "95%", "max")
 
 
@@ -60,10 +58,6 @@ def draw(
             except InputError as error:
                 if name in figures.OF_RUNS or len(jobs) == 1:
                     notes.append(f"{name}: {error}")
-            except DAMAGED:
-                if name in figures.OF_RUNS:
-                    raise
-                notes.append(f"{stem}: the analysis is damaged: make it again with quadric analyze")
             else:
                 files += [*save(figure, folder / stem), *_write(table, folder / stem, latex)]
             progress(1, f"drawing {name}")

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from quadric.analysis.couplings import ranked_list
-from quadric.analysis.drawing import DAMAGED
 from quadric.analysis.style import curve_label, neuron_styles, score_label, unit_text
-from quadric.errors import InputError
 from quadric.runs.groups import by_dataset, in_lines
-from quadric.runs.reading import RunResult, number, read_runs
+from quadric.runs.reading import RunResult, read_runs
 from quadric.support.writing import write_text
 
 MOST_PAIRS = 10
@@ -82,14 +80,13 @@ def _payload(runs: Sequence[RunResult], notes: Sequence[str]) -> dict[str, Any]:
     diverged = sum(run.diverged for run in runs)
     summary = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     summary += f" on {count} data set{'s' if count > 1 else ''}"
-    more = list(notes)
     return {
         "summary": summary + (f", {diverged} diverged" if diverged else ""),
         "styles": {
             name: {"light": color, "dark": _lighter(color), "marker": marker}
             for name, (color, marker) in styles.items()
         },
-        "runs": [_run(run, datasets[id(run)], more) for run in runs],
+        "runs": [_run(run, datasets[id(run)]) for run in runs],
         "groups": [
             {
                 "line": each.line,
@@ -101,7 +98,7 @@ def _payload(runs: Sequence[RunResult], notes: Sequence[str]) -> dict[str, Any]:
             }
             for each in in_lines(runs)
         ],
-        "notes": more,
+        "notes": list(notes),
     }
 
 
@@ -116,22 +113,15 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _run(run: RunResult, group: str, notes: list[str]) -> dict[str, Any]:
+def _run(run: RunResult, group: str) -> dict[str, Any]:
     result = run.values
-    diverged, known = result.get("diverged"), result.get("versions")
-    versions = known.items() if isinstance(known, Mapping) else ()
-    analysis = None
-    if run.analysis is not None:
-        try:
-            analysis = _analysis(run.analysis)
-        except DAMAGED:
-            notes.append(f"the analysis of {run.name} is damaged: make it again")
+    versions = result.get("versions", {}).items()
     return {
         **{key: getattr(run, key) for key in ("name", "dataset", "model", "neuron", "label")},
         **{key: getattr(run, key) for key in ("seed", "diverged", "params", "macs", "score")},
         "group": group,
         "status": result["status"],
-        "message": str(diverged.get("message", "")) if isinstance(diverged, Mapping) else "",
+        "message": result.get("diverged", {}).get("message", ""),
         "scoreLabel": score_label(run),
         "higher": run.metric.higher_is_better,
         "curveLabel": curve_label(run),
@@ -147,7 +137,7 @@ def _run(run: RunResult, group: str, notes: list[str]) -> dict[str, Any]:
             for part in ("train", "test")
             for what in ("score", "loss")
         },
-        "analysis": analysis,
+        "analysis": None if run.analysis is None else _analysis(run.analysis),
     }
 
 
@@ -166,32 +156,23 @@ def _analysis(content: Mapping[str, Any]) -> dict[str, Any]:
     }
     distributions = []
     for key, title in kinds.items():
-        boxes = [_quantiles(layer.get(key)) for layer in content["layers"]]
+        found = [layer.get(key) for layer in content["layers"]]
+        boxes = [[_short(value) for value in box["quantiles"]] if box else None for box in found]
         if any(boxes):
             distributions.append({"title": title, "boxes": boxes})
-    coupled, responses = content.get("couplings"), content.get("responses")
+    coupled = content.get("couplings")
     return {
-        "layers": [str(layer["name"]) for layer in content["layers"]],
+        "layers": [layer["name"] for layer in content["layers"]],
         "distributions": distributions,
-        "sentence": str(content.get("low_frequency", {}).get("sentence", "")),
+        "sentence": content.get("low_frequency", {}).get("sentence", ""),
         "couplings": _couplings(coupled) if coupled else None,
-        "formula": "\n".join(map(str, content.get("formula", {}).get("text", []))),
-        "responses": _responses(responses) if responses else None,
+        "formula": "\n".join(content.get("formula", {}).get("text", [])),
+        "responses": content.get("responses"),
     }
 
 
-def _quantiles(box: Mapping[str, Any] | None) -> list[float | None] | None:
-    if not box:
-        return None
-    values = [number(value) for value in box["quantiles"]]
-    if len(values) != 7 or None in values:
-        raise ValueError("a box has seven numbers")
-    return [_short(value) for value in values]
-
-
 def _couplings(coupled: Mapping[str, Any]) -> dict[str, Any]:
-    key = str(coupled["ranked_by"])
-    unit = unit_text(str(coupled["target_unit"]))
+    key, unit = coupled["ranked_by"], unit_text(coupled["target_unit"])
     how = "its quadratic forms couple" if key == "strength" else "the network couples"
     caption = (
         f"How strongly {how} two columns: {coupled['target']}{f' ({unit})' if unit else ''} per "
@@ -200,24 +181,6 @@ def _couplings(coupled: Mapping[str, Any]) -> dict[str, Any]:
     pairs = []
     for row, entry in zip(ranked_list(coupled, MOST_PAIRS), coupled["pairs"], strict=False):
         factor = f", factor of the product {unit_text(row[-1])}" if len(row) > 2 else ""
-        pairs.append({"columns": row[0], "size": float(entry[key]), "text": f"{row[1]}{factor}"})
-    matrix = [[_short(float(value)) for value in row] for row in coupled[key]]
-    names = [str(name) for name in coupled["names"]]
-    return {"caption": caption, "names": names, "matrix": matrix, "pairs": pairs}
-
-
-def _responses(shown: Mapping[str, Any]) -> dict[str, Any]:
-    layers = [
-        {"name": str(layer["name"])}
-        | {part: [_picture(p) for p in layer[part]] for part in ("linear", "quadratic")}
-        for layer in shown["layers"]
-    ]
-    return {"pictures": [_picture(p) for p in shown["pictures"]], "layers": layers}
-
-
-def _picture(picture: Mapping[str, Any]) -> dict[str, Any]:
-    height, width, channels = (int(picture[key]) for key in ("height", "width", "channels"))
-    content = str(picture["bytes"])
-    if not 0 < height * width * channels <= 3 * len(content) // 4:
-        raise InputError("a picture must hold its pixels, got fewer bytes: analyze the run again")
-    return {"height": height, "width": width, "channels": channels, "bytes": content}
+        pairs.append({"columns": row[0], "size": entry[key], "text": f"{row[1]}{factor}"})
+    matrix = [[_short(value) for value in row] for row in coupled[key]]
+    return {"caption": caption, "names": coupled["names"], "matrix": matrix, "pairs": pairs}

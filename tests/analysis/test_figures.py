@@ -133,14 +133,6 @@ def test_runs_of_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
     assert {file.stem for file in files} == {"distribution-run", "distribution-run-2"}
 
 
-def test_an_odd_analysis_is_a_note(tmp_path: Path) -> None:
-    odd = picture_analysis() | {"layers": [{"name": "0", "weights": 7}, "layer"]}
-    runs, _ = read_runs([result() | {"analysis": odd}])
-    files, notes = draw(runs, ["efficiency", "distribution"], tmp_path / "figures")
-    assert {file.stem for file in files} == {"efficiency"}
-    assert "distribution-run_1: the analysis is damaged: make it again" in notes[0]
-
-
 def test_couplings_as_heat_maps() -> None:
     figure = figures.couplings(table_analysis())
     forms, whole, bar = figure.axes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,26 +70,6 @@ def test_what_the_page_knows_of_a_run(tmp_path: Path) -> None:
     assert lost["diverged"] is True
     assert lost["message"] == "training diverged: the loss is nan at step 2"
     assert [group["mean"] for group in data["groups"]] == [90, None, 0.5]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"responses": {"layers": 3}},
-        {"responses": {"pictures": [{"height": 9, "width": 9, "channels": 1, "bytes": "A"}],
-                       "layers": []}},
-        {"low_frequency": "x"},
-        {"couplings": 1},
-        {"formula": {"text": 5}},
-        {"layers": ["what"]},
-        {"layers": [{"name": "b", "weights": {"quantiles": [1]}}]},
-    ],
-)  # fmt: skip
-def test_a_damaged_analysis_is_named_and_left_out(tmp_path: Path, damage: Any) -> None:
-    run = result(analysis=picture_analysis() | damage)
-    data = content(analysis.report([run], tmp_path / "page.html").read_text())
-    assert data["runs"][0]["analysis"] is None
-    assert data["notes"] == ["the analysis of run 1 is damaged: make it again"]
 
 
 def test_a_run_without_a_score_has_not_diverged(tmp_path: Path) -> None:

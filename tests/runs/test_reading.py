@@ -27,12 +27,7 @@ FAULTS: list[tuple[Any, str]] = [
     (LINEAR[0] | {"seed": "x"}, "seed must be a whole number, got 'x'"),
     (LINEAR[0] | {"macs": True}, "macs must be a number or null, got True"),
     (LINEAR[0] | {"test_accuracy": "high"}, "test_accuracy must be a number or null"),
-    (LINEAR[0] | {"quadratic_share": {"a": "b"}}, "quadratic_share must hold numbers"),
-    (LINEAR[0] | {"epochs": [{"epoch": 1}]}, "epochs must be a list of records with seconds"),
-    *(
-        (LINEAR[0] | {"bleu": bleu}, "bleu must hold the numbers 13a_cased, ")
-        for bleu in ("30", {"13a_cased": 30.0}, 30.0)
-    ),
+    (LINEAR[0] | {"epochs": 3}, "epochs must be a list of records, got 3"),
 ]
 
 
