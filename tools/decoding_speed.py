@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     lines = given.file.read_text(encoding="utf-8").splitlines()
     made = translator(given.run)
-    tokenizer, network = made.vocabulary.tokenizer, made.network
+    tokenizer, network = made.tokenizer, made.network
     some = lines[:: given.every]
 
     def alone() -> list[str]:

@@ -25,7 +25,6 @@ from quadric.data.images import ImageData as ImageData
 from quadric.data.images import Normalization as Normalization
 from quadric.data.tables import Standardization as Standardization
 from quadric.data.tables import TableData as TableData
-from quadric.data.text import Languages as Languages
 from quadric.data.text import TextData as TextData
 from quadric.data.text import corpus, wmt14
 from quadric.data.user_dataset import UserDataset as UserDataset
@@ -64,21 +63,22 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
 
 
 def test_files(
-    name: str, data_dir: str | os.PathLike[str] | None, languages: Languages
+    name: str, data_dir: str | os.PathLike[str] | None, source: str, target: str
 ) -> tuple[Path, Path] | None:
     """The test files of a text, without reading it.
 
     Args:
         name: one of `TEXTS`.
         data_dir: the folder of the files; None for the cache.
-        languages: the two languages of the files.
+        source: the language of one file, its ending.
+        target: the language of the other.
 
     Returns:
         The source and the target file; None if there are none.
     """
     root = Path(data_dir or wmt14.fetch())
     stem = corpus.test_stem(name)
-    files = root / f"{stem}.{languages.source}", root / f"{stem}.{languages.target}"
+    files = root / f"{stem}.{source}", root / f"{stem}.{target}"
     return files if all(file.is_file() for file in files) else None
 
 

@@ -21,7 +21,7 @@ from quadric.share import quadratic_share
 from quadric.support.progress import duration
 from quadric.support.writing import whole_file
 from quadric.train.directory import RunDirectory
-from quadric.train.loggers import log_judge, log_numbers, log_settings
+from quadric.train.loggers import log_numbers, log_settings
 from quadric.train.recipe import Recipe
 from quadric.train.step import TrainingModule
 from quadric.train.tasks import Task
@@ -42,7 +42,6 @@ class EpochRecords(Callback):
         self.broken: set[str] | None = None
         self.rates: dict[str, float] = {}
         self.started = 0.0
-        self.judged = False
         # Batches since the first one of this process, and when that was done.
         self.batches, self.since = 0, 0.0
         self.told = False
@@ -192,10 +191,9 @@ class EpochRecords(Callback):
     ) -> None:
         numbers = {k: v for k, v in flat(record).items() if isinstance(v, int | float)}
         for logger in loggers:
-            if not self.judged:
-                log_judge(logger, recipe, metric, numbers[metric], record["epoch"])
+            if record["epoch"] == 1:
+                log_settings(logger, recipe, {metric: numbers[metric]})
             log_numbers(logger, numbers, record["epoch"])
-        self.judged = True
 
 
 class CurvatureWatch(Callback):

@@ -21,7 +21,7 @@ from quadric.data.batches import Batches
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.tables import TableData
-from quadric.data.text import TextData
+from quadric.data.text import TextData, Tokenizer
 from quadric.data.user_dataset import UserDataset, make_data
 from quadric.errors import InputError
 from quadric.train.recipe import Recipe
@@ -29,7 +29,7 @@ from quadric.train.run_code import function_of
 from quadric.train.run_data import RunData as RunData
 from quadric.train.tasks import Classification, Loss, Regression
 from quadric.train.text_run_data import TextRunData
-from quadric.train.translation import Vocabulary
+from quadric.train.translation import TOKENIZER
 
 # Rows per batch when a table is tested: nothing is learned, so larger batches change nothing.
 TABLE_BATCH = 4096
@@ -105,7 +105,8 @@ def kept_data(recipe: Recipe, folder: Path) -> RunData | None:
     """The data of a trained run as far as the run directory has it; None if it has none."""
     if recipe.dataset not in datasets.TEXTS:
         return None
-    return TextRunData(recipe, None, Vocabulary.read(folder))
+    remedy = "a translation run needs it: copy the whole run directory, or train again"
+    return TextRunData(recipe, None, Tokenizer.read(folder / TOKENIZER, remedy))
 
 
 def takes_rows(recipe: Recipe) -> bool:

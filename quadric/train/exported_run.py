@@ -81,7 +81,7 @@ def export_translation(
     files = export_steps(run.network, out, opset)
     tokenizer = out.with_name(f"{out.stem}-tokenizer.model")
     with whole_file(tokenizer) as file:
-        file.write_bytes(run.data.vocabulary.tokenizer.content)
+        file.write_bytes(run.data.tokenizer.content)
     written = [str(file) for file in (files.encoder, files.step, tokenizer)]
     return {"run": str(run.directory.path), "files": written, "bytes": files.size}
 

@@ -34,15 +34,14 @@ def make_logger(recipe: Recipe, directory: RunDirectory) -> Logger | None:
     return WandbLogger(name=name, id=name, project=recipe.name, save_dir=path, offline=True)
 
 
-def log_settings(logger: Logger, recipe: Recipe) -> None:
-    """Tells a logger the recipe."""
-    logger.log_hyperparams(_settings(recipe))
-
-
-def log_judge(logger: Logger, recipe: Recipe, metric: str, value: float, epoch: int) -> None:
-    """Tells TensorBoard's table of runs what a run is judged by; others need not be told."""
-    if isinstance(logger, TensorBoardLogger):
-        logger.log_hyperparams(_settings(recipe), {metric: value}, step=epoch)
+def log_settings(logger: Logger, recipe: Recipe, judged: dict[str, float] | None = None) -> None:
+    """Tells a logger the recipe; TensorBoard's table of runs also what a run is judged by."""
+    known = recipe.identity().items()
+    settings = {key: value for key, value in known if value not in (None, [], {}, "")}
+    if judged is None:
+        logger.log_hyperparams(settings)
+    elif isinstance(logger, TensorBoardLogger):
+        logger.log_hyperparams(settings, judged, step=1)
 
 
 def log_numbers(logger: Logger, numbers: dict[str, Any], epoch: int) -> None:
@@ -57,8 +56,3 @@ def close(loggers: Iterable[Logger]) -> None:
     for logger in loggers:
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()
-
-
-def _settings(recipe: Recipe) -> dict[str, Any]:
-    known = recipe.identity().items()
-    return {key: value for key, value in known if value not in (None, [], {}, "")}

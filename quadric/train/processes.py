@@ -9,7 +9,6 @@ would go on unseen, and hold the lock of the run directory.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 INTERRUPTED, MISTAKE = 130, 2
 # Tells a started program who started it.
 PARENT = "QUADRIC_PARENT"
-# Seconds between two looks for the parent, where the kernel does not help.
+# Seconds between two looks for the parent.
 INTERVAL = 0.5
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class InterruptedTraining(Exception):
@@ -153,25 +151,12 @@ def _handlers() -> Iterator[None]:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Ends this process as soon as the one that started it is gone.
-
-    On Linux the kernel does; elsewhere a thread looks whether the parent is still there.
-    """
+    """Ends this process soon after the one that started it is gone."""
     if parent is None:
         parent = int(os.environ.get(PARENT) or os.getppid())
-    if not _kernel_ends_us():
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         _die()
-
-
-def _kernel_ends_us() -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        return ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
-    except (OSError, AttributeError):  # a C library without prctl
-        return False
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

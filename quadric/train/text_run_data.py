@@ -12,21 +12,22 @@ from torch import nn
 from quadric import data as datasets
 from quadric import models
 from quadric.data.batches import Batches, make_generator
-from quadric.data.text import TextData
+from quadric.data.text import TextData, Tokenizer
 from quadric.data.text.lines import inspect_pair, read_lines
 from quadric.data.text.sentences import from_lists
 from quadric.data.text.token_batches import Pairs, TokenBatches
 from quadric.errors import InputError
+from quadric.support.writing import whole_file
 from quadric.train.recipe import Recipe
 from quadric.train.run_data import LIMIT_SEED, RunData
-from quadric.train.translation import LONGEST, Translation, Vocabulary
+from quadric.train.translation import LONGEST, TOKENIZER, Translation
 
 
 class TextRunData(RunData):
     """Sentence pairs."""
 
     def __init__(
-        self, recipe: Recipe, data: TextData | None, vocabulary: Vocabulary | None = None
+        self, recipe: Recipe, data: TextData | None, tokenizer: Tokenizer | None = None
     ) -> None:
         self.recipe = recipe
         self.data = self.source = data
@@ -41,13 +42,13 @@ class TextRunData(RunData):
                 f"validation is a share of other data, got {recipe.validation} for text: give it "
                 "val files, or leave it out"
             )
-        if vocabulary is None:
+        if tokenizer is None:
             assert data is not None
-            vocabulary = Vocabulary(data.tokenizer, data.languages)
-        self.vocabulary = vocabulary
+            tokenizer = data.tokenizer
+        self.tokenizer = tokenizer
         self.test_files: tuple[Path, Path] | None = None if data is None else data.test_files
         self.test_limit = recipe.limit
-        self.task = Translation(vocabulary, self._test_lines, recipe.label_smoothing)
+        self.task = Translation(tokenizer, self._test_lines, recipe.label_smoothing)
 
     @property
     def evaluated_part(self) -> str:
@@ -67,7 +68,7 @@ class TextRunData(RunData):
 
     def model_options(self) -> dict[str, Any]:
         """How many pieces there are."""
-        return {"vocabulary": self.vocabulary.tokenizer.size}
+        return {"vocabulary": self.tokenizer.size}
 
     def example_inputs(self) -> tuple[Any, ...]:
         """A source and a target sentence."""
@@ -83,16 +84,16 @@ class TextRunData(RunData):
         }
 
     def keep(self, folder: Path) -> None:
-        """Writes the vocabulary."""
-        checkpoints = folder / "checkpoints"
-        other = self.vocabulary.differs(folder)
-        if other is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):
+        """Writes the tokenizer."""
+        file, content = folder / TOKENIZER, self.tokenizer.content
+        if file.is_file() and file.read_bytes() != content and any(folder.glob("checkpoints/*")):
             raise InputError(
                 f"the text must be the one that the run in {folder} began with, and has changed "
-                f"({other} would be another): bring the old text back, or start again with "
+                f"({TOKENIZER} would be another): bring the old text back, or start again with "
                 "--overwrite"
             )
-        self.vocabulary.write(folder)
+        with whole_file(file) as partial:
+            partial.write_bytes(content)
 
     def set_test_files(self, source: Path, target: Path) -> None:
         """Tests on other files, and on all of their lines."""
@@ -140,7 +141,7 @@ class TextRunData(RunData):
         full = [pair for pair in zip(*lines, strict=True) if all(pair)]
         if not full:
             raise InputError(f"{self.test_files} must hold pairs of sentences, got empty lines")
-        encode = self.vocabulary.tokenizer.encode
+        encode = self.tokenizer.encode
         source, target = (
             from_lists([row[:LONGEST] for row in encode(side)]) for side in zip(*full, strict=True)
         )
@@ -150,9 +151,9 @@ class TextRunData(RunData):
     def _test_lines(self) -> tuple[list[str], list[str]] | None:
         """The lines of the test files."""
         if self.test_files is None and self.data is None:
-            self.test_files = datasets.test_files(
-                self.recipe.dataset, self.recipe.data_dir, self.vocabulary.languages
-            )
+            recipe = self.recipe
+            languages = recipe.source or "en", recipe.target or "de"
+            self.test_files = datasets.test_files(recipe.dataset, recipe.data_dir, *languages)
         if self.test_files is None:
             return None
         inspect_pair(*self.test_files, "name two text files")

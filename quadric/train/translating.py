@@ -40,7 +40,7 @@ def translator(path: str | Path, warn: Warn | None = None, **environment: Any) -
             "name another run"
         )
     device = device_of(run.recipe)
-    return Translator(run.network.to(device).eval(), run.data.vocabulary, device, warn)
+    return Translator(run.network.to(device).eval(), run.data.tokenizer, device, warn)
 
 
 def translate_file(

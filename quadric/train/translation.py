@@ -1,7 +1,6 @@
 """Translation: the task, and what a trained network needs to translate text.
 
-A run keeps two files beside its weights: the pieces of its words, and how often each is in the two
-languages. So it can translate wherever it is copied to.
+A run keeps its tokenizer beside its weights, so it can translate wherever it is copied to.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quadric.data.files import read_bytes, read_text
-from quadric.data.text import Languages, Tokenizer
+from quadric.data.text import Tokenizer
 from quadric.data.text.scores import score
 from quadric.data.text.sentences import from_lists
 from quadric.models.beam_search import END, beam_search
 from quadric.models.transformer import PADDING
-from quadric.support.writing import whole_file
 from quadric.train.tasks import Progress, Task, no_progress
 
 TOKENIZER = "tokenizer.model"
-LANGUAGES = "languages.json"
 LONGEST = 1024
 """Pieces of a sentence that is translated whole; the rest of a longer one is left out."""
 SENTENCES = 64
@@ -41,58 +36,20 @@ def warn_on_screen(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The pieces of a run and its languages.
-
-    Attributes:
-        tokenizer: of both languages.
-        languages: the language of the source and that of the target.
-    """
-
-    tokenizer: Tokenizer
-    languages: Languages
-
-    def write(self, folder: Path) -> None:
-        """Keeps both with a run; each file is whole or absent."""
-        for name, content in self._files().items():
-            with whole_file(folder / name) as file:
-                file.write_bytes(content)
-
-    def differs(self, folder: Path) -> str | None:
-        """The name of a file in a folder that another vocabulary wrote; None if there is none."""
-        for name, content in self._files().items():
-            if (folder / name).is_file() and (folder / name).read_bytes() != content:
-                return name
-        return None
-
-    def _files(self) -> dict[str, bytes]:
-        return {TOKENIZER: self.tokenizer.content, LANGUAGES: self.languages.to_json().encode()}
-
-    @classmethod
-    def read(cls, folder: Path) -> Vocabulary:
-        """What `write` kept."""
-        remedy = "a translation run needs it: copy the whole run directory, or train again"
-        model, languages = folder / TOKENIZER, folder / LANGUAGES
-        tokenizer = Tokenizer(read_bytes(model, remedy), str(model))
-        return cls(tokenizer, Languages.from_json(read_text(languages, remedy), str(languages)))
-
-
 class Translator:
-    """A trained network with its vocabulary."""
+    """A trained network with its tokenizer."""
 
     def __init__(
         self,
         network: Any,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         device: torch.device | None = None,
         warn: Warn | None = None,
     ) -> None:
         self.network = network
-        self.vocabulary = vocabulary
+        self.tokenizer = tokenizer
         self.device = device
         self.warn = warn or (lambda text: warnings.warn(text, stacklevel=3))
-        self._looked = False
 
     def translate(
         self,
@@ -103,8 +60,7 @@ class Translator:
         progress: Progress = no_progress,
     ) -> list[str]:
         """Translates lines."""
-        rows = self.vocabulary.tokenizer.encode(lines)
-        self._check_language(rows)
+        rows = self.tokenizer.encode(lines)
         for i, row in enumerate(rows):
             if len(row) > LONGEST:
                 self.warn(
@@ -122,19 +78,7 @@ class Translator:
             for i, tokens in zip(some, made, strict=True):
                 found[i] = tokens
             progress(1, math.ceil(len(order) / SENTENCES))
-        return self.vocabulary.tokenizer.decode(found)
-
-    def _check_language(self, rows: Sequence[Sequence[int]]) -> None:
-        """Warns once if the first lines with enough text look like the other language."""
-        if self._looked or sum(map(len, rows)) < 10:
-            return
-        self._looked = True
-        languages = self.vocabulary.languages
-        if languages.look_swapped(rows):
-            self.warn(
-                f"the text looks like {languages.target!r}, and the run translates from "
-                f"{languages.source!r}: are the languages swapped?"
-            )
+        return self.tokenizer.decode(found)
 
     def stream(self, lines: Iterable[str], chunk: int = 1, **options: Any) -> Iterator[list[str]]:
         """Translates lines as they come, so many at a time."""
@@ -155,7 +99,7 @@ class Translation(Task):
     """Cross-entropy of the next piece; perplexity, and at the end BLEU and chrF.
 
     Attributes:
-        vocabulary: of the data.
+        tokenizer: of the data.
         test_lines: gives the source and target lines of the test; None if there are none.
         label_smoothing: of the training loss; the reported loss is without.
         beams: of the beam search.
@@ -166,7 +110,7 @@ class Translation(Task):
     samples = "tokens"
     size = 2
 
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer
     test_lines: Callable[[], tuple[list[str], list[str]] | None]
     label_smoothing: float = 0.0
     beams: int = 4
@@ -211,7 +155,7 @@ class Translation(Task):
             # The pairs that were measured are those of the validation: no test.
             return {"test_bleu": None, "bleu": None, **dict.fromkeys(self.names)}
         network = network.to(device).eval()
-        translator = Translator(network, self.vocabulary, device, warn_on_screen)
+        translator = Translator(network, self.tokenizer, device, warn_on_screen)
         made = translator.translate(lines[0], self.beams, self.penalty, progress=progress)
         found = score(made, lines[1])
         return {"test_bleu": found["bleu"]["13a_cased"], **found}

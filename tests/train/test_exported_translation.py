@@ -36,12 +36,12 @@ def test_onnx_runtime_gives_the_same_text(run: Path) -> None:
     assert min(float(m.eigenvalues.detach().abs().max()) for m in layers) > 1e-3
     said = output("export", run, "-o", run.parent / "model.onnx")
     assert "model-encoder.onnx" in said
-    theirs = Translator(OnnxNetwork(StepFiles.beside(run.parent / "model.onnx")), ours.vocabulary)
+    theirs = Translator(OnnxNetwork(StepFiles.beside(run.parent / "model.onnx")), ours.tokenizer)
     lines = [pair(i)[0] for i in range(600, 650)]
     expected = ours.translate(lines)
     assert len(set(expected)) > 10
     assert theirs.translate(lines) == expected
-    assert (run.parent / "model-tokenizer.model").read_bytes() == ours.vocabulary.tokenizer.content
+    assert (run.parent / "model-tokenizer.model").read_bytes() == ours.tokenizer.content
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ import pytest
 CHILD = """
 import sys, time
 from quadric.train import processes
-if sys.argv[1] == "watch":
-    processes._kernel_ends_us = lambda: False
 processes.die_with_parent()
 print("alive", flush=True)
 time.sleep(60)
@@ -23,7 +21,7 @@ import os, subprocess, sys, time
 from quadric.train import processes
 env = dict(os.environ)
 env[processes.PARENT] = str(os.getpid())
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], env=env,
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=env,
                          stdout=subprocess.PIPE, text=True)
 assert child.stdout.readline() == "alive\\n"
 print(child.pid, flush=True)
@@ -42,9 +40,8 @@ def is_alive(process: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc to see processes")
-@pytest.mark.parametrize("way", ["kernel", "watch"])
-def test_a_child_dies_with_its_parent(way: str) -> None:
-    command = [sys.executable, "-c", PARENT, CHILD, way]
+def test_a_child_dies_with_its_parent() -> None:
+    command = [sys.executable, "-c", PARENT, CHILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -58,6 +55,6 @@ def test_a_child_dies_with_its_parent(way: str) -> None:
 
 def test_a_child_that_comes_too_late_does_not_begin() -> None:
     env = os.environ | {"QUADRIC_PARENT": "1"}  # not who started it
-    command = [sys.executable, "-c", CHILD, "kernel"]
+    command = [sys.executable, "-c", CHILD]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")

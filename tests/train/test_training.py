@@ -42,7 +42,9 @@ def test_a_run_directory_holds_everything(digits: PlannedRun) -> None:
     assert directory.path.name.startswith("digits-eigen-k9-")
     assert directory.path.name.endswith("-s0")
     assert directory.recipe() == digits.recipe
-    assert directory.recipe_file.read_text().startswith("# quadric train digits --neuron eigen")
+    assert directory.recipe_file.read_text().startswith(
+        "# quadric train digits --limit 200 --neuron eigen"
+    )
     assert directory.last_checkpoint.is_file()
     assert not directory.best_checkpoint.exists()
     assert list((directory.path / "tensorboard").glob("events.*"))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,50 +44,11 @@ HELD, SHARE = 1000, 20
 
 
 @dataclass(frozen=True)
-class Languages:
-    """The two languages, and how often each piece is in the training text of each.
-
-    Attributes:
-        source: the name of one, such as en.
-        target: the name of the other.
-        source_counts: one number per piece.
-        target_counts: one number per piece.
-    """
-
-    source: str
-    target: str
-    source_counts: list[int]
-    target_counts: list[int]
-
-    def look_swapped(self, rows: Sequence[Sequence[int]]) -> bool:
-        """Whether sentences are more likely in the target language, by the counts of pieces."""
-        counts = torch.tensor([self.source_counts, self.target_counts], dtype=torch.float64)
-        logs = ((counts + 1) / (counts + 1).sum(1, keepdim=True)).log()
-        pieces = torch.tensor([piece for row in rows for piece in row], dtype=torch.int64)
-        return bool((logs[1] - logs[0])[pieces].sum() > 0)
-
-    def to_json(self) -> str:
-        """As text, to be kept with a run."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def from_json(cls, text: str, where: str) -> Languages:
-        """The inverse of `to_json`."""
-        try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError):
-            raise InputError(
-                f"{where} must hold the languages of a run, and is damaged: take it from a copy"
-            ) from None
-
-
-@dataclass(frozen=True)
 class TextData:
     """A translation data set.
 
     Attributes:
         name: the data set's name.
-        languages: the language of the source and that of the target.
         tokenizer: the tokenizer of both languages.
         train: pairs to learn from.
         val: pairs to validate on.
@@ -97,7 +58,6 @@ class TextData:
     """
 
     name: str
-    languages: Languages
     tokenizer: Tokenizer
     train: Pairs
     val: Pairs
@@ -158,7 +118,6 @@ def load(
                 f"most {longest} pieces, got none: raise longest, or name other files"
             )
     train = parts["train"]
-    counts = [_count(side.pieces, tokenizer.size) for side in (train.source, train.target)]
     if "val" not in parts:
         held = min(HELD, len(train) // SHARE)
         order = torch.randperm(len(train), generator=make_generator(0))
@@ -169,7 +128,6 @@ def load(
     tests = files.get("test")
     return TextData(
         name,
-        Languages(source, target, *counts),
         tokenizer,
         train,
         parts["val"],
@@ -221,11 +179,3 @@ def _note(part: str, counts: dict[str, Any], longest: int) -> str:
     left = [f"{counts['empty']:,} with an empty line"] if counts["empty"] else []
     left += [f"{counts['long']:,} over {longest} pieces"] if counts["long"] else []
     return text + (f", left out {' and '.join(left)}" if left else "")
-
-
-def _count(pieces: torch.Tensor, size: int) -> list[int]:
-    """How often each piece occurs, a part of the file at a time."""
-    total = torch.zeros(size, dtype=torch.int64)
-    for some in pieces.view(torch.int16).split(1 << 16):
-        total += torch.bincount(some.long() & 0xFFFF, minlength=size)
-    return total.tolist()  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ import torch
 
 from quadric import data
 from quadric.data.text import corpus
-from quadric.data.text.corpus import Languages, load
+from quadric.data.text.corpus import load
 from tests.data.text.small import corpus as make
 from tests.data.text.small import pair, write
 
@@ -110,16 +110,6 @@ def test_other_languages_and_names(tmp_path: Path) -> None:
     assert texts(data.load("multi30k", folder), "test") == [pair(400)]
     assert len(data.load("text", folder).test) == 20
     assert len(data.load("wmt14", folder, vocabulary=300).test) == 20
-
-
-def test_swapped_languages_are_seen(tmp_path: Path) -> None:
-    found = load(make(tmp_path / "data"))
-    encode, languages = found.tokenizer.encode, found.languages
-    assert languages.look_swapped(encode(["Ich zähle drei."]))
-    assert not languages.look_swapped(encode(["I count three."]))
-    assert Languages.from_json(languages.to_json(), "") == languages
-    with pytest.raises(ValueError, match=r"languages\.json must hold the languages"):
-        Languages.from_json("{}", "languages.json")
 
 
 @pytest.mark.parametrize(
