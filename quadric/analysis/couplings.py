@@ -23,7 +23,7 @@ from quadric.analysis.forms import second_derivative
 from quadric.analysis.samples import Columns, Samples
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer
-from quadric.support.modules import restored_eval
+from quadric.support.modules import restored_eval, watched
 
 MOST_COLUMNS = 200
 PIECEWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh)
@@ -125,26 +125,21 @@ def _second_derivatives(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor
     x = batch.detach().requires_grad_()
     seen: dict[QuadraticLayer, list[tuple[Tensor, Tensor]]] = {}
 
-    def see(layer: Any, args: Any, output: Tensor) -> Tensor:
+    def see(name: str, layer: Any, args: Any, output: Tensor) -> Tensor:
         seen.setdefault(layer, []).append((args[0], output))
         return output.clone()  # an activation may overwrite it in place
 
-    layers = {module for module in model.modules() if isinstance(module, QuadraticLayer)}
-    hooks = [layer.register_forward_hook(see) for layer in layers]
-    try:
-        with torch.enable_grad():
-            out = model(x)
-            out = out.unsqueeze(-1) if out.dim() == 1 else out
-            calls = [(layer, h, y) for layer, each in seen.items() for h, y in each]
-            ways = [_jacobian(h, x) for _, h, _ in calls]
-            forms, total = [], []
-            for k in range(out.shape[1]):
-                (slope,) = torch.autograd.grad(out[:, k].sum(), x, create_graph=True)
-                total.append(_jacobian(slope, x))
-                forms.append(_of_forms(out[:, k], calls, ways, total[-1]))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, QuadraticLayer)]
+    with watched(layers, see), torch.enable_grad():
+        out = model(x)
+        out = out.unsqueeze(-1) if out.dim() == 1 else out
+        calls = [(layer, h, y) for layer, each in seen.items() for h, y in each]
+        ways = [_jacobian(h, x) for _, h, _ in calls]
+        forms, total = [], []
+        for k in range(out.shape[1]):
+            (slope,) = torch.autograd.grad(out[:, k].sum(), x, create_graph=True)
+            total.append(_jacobian(slope, x))
+            forms.append(_of_forms(out[:, k], calls, ways, total[-1]))
     return torch.stack(forms, 1).detach(), torch.stack(total, 1).detach()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from quadric.errors import InputError
 from quadric.layers import NeuronConv, QuadraticLayer
 from quadric.runs.reading import ANALYSIS_VERSION
 from quadric.share import QuadraticShare, quadratic_share
-from quadric.support.modules import check_model, restored_eval, unwrapped
+from quadric.support.modules import check_model, restored_eval, unwrapped, watched
 
 SHOWN_LAYERS = 4
 LARGEST_MAP = 48
@@ -56,10 +55,10 @@ def measure(
     frequencies = {name: Frequencies(cutoff) for name in maps}
     order: dict[str, int] = {}
 
-    def see(name: str, layer: Any, inputs: Any) -> None:
+    def see(name: str, layer: Any, args: Any, output: Any) -> None:
         order.setdefault(name, len(order))
         if name in maps:
-            frequencies[name].see(layer, *layer.responses(inputs)[:2])
+            frequencies[name].see(layer, *layer.responses(args[0])[:2])
 
     def batches() -> Iterator[Any]:
         for batch in data.batches():
@@ -69,7 +68,7 @@ def measure(
     told("running the network", 0)
     shares = QuadraticShare({}, {})
     if quadratic:
-        with watched(named, see):
+        with watched(named.items(), see):
             shares = quadratic_share(model, batches())
     measured = []
     for name in sorted(named, key=lambda name: order.get(name, len(order))):
@@ -94,23 +93,6 @@ def measure(
         told("responses")
         found["responses"] = _responses(model, shown, {n: maps[n] for n in chosen}, shares, data)
     return found
-
-
-@contextmanager
-def watched(
-    layers: Mapping[str, nn.Module], see: Callable[[str, Any, Any], None]
-) -> Iterator[None]:
-    """Tells of each call of some layers: the name, the layer and its input."""
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda layer, args, output: see(name, layer, args[0])
-
-    hooks = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
-    try:
-        yield
-    finally:
-        for each in hooks:
-            each.remove()
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -141,11 +123,11 @@ def _responses(
     """The responses of some layers to some pictures, as small pictures of bytes."""
     parts: dict[str, tuple[Tensor, ...]] = {}
 
-    def see(name: str, layer: Any, inputs: Tensor) -> None:
-        parts[name] = tuple(part.float() for part in layer.responses(inputs)[:2])
+    def see(name: str, layer: Any, args: Any, output: Any) -> None:
+        parts[name] = tuple(part.float() for part in layer.responses(args[0])[:2])
 
     with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        with watched(layers, see):
+        with watched(layers.items(), see):
             model(shown.to(next(model.parameters()).device))
     kept = []
     for name in layers:

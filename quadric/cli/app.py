@@ -16,7 +16,6 @@ How a command is written (`quadric/cli/demo.py` is the pattern):
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import io
 import os
@@ -73,21 +72,6 @@ def _mistake(error: Exception) -> str | None:
     else:
         return None
     return " ".join(message.split())
-
-
-# Signs that we print, for a terminal that does not have them.
-_PLAIN = {"±": "+-", "²": "^2", "×": "x", "…": "...", "λ": "lambda", "–": "-", "−": "-"}
-
-
-def _in_plain_signs(error: UnicodeError) -> tuple[str, int]:
-    """Writes what the encoding of a terminal has no sign for; a result is never lost to that."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    signs = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(sign, "?") for sign in signs), error.end
-
-
-codecs.register_error("quadric.plain", _in_plain_signs)
 
 
 def _close_output() -> None:
@@ -149,7 +133,7 @@ class Commands(TyperGroup):
         standalone = kwargs.get("standalone_mode", True)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="quadric.plain")
+                stream.reconfigure(errors="replace")  # a result is never lost to that
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()  # an output that cannot be written is a mistake like others

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from quadric.errors import InputError
@@ -66,13 +65,6 @@ def selection(entries: list[str]) -> Any:
     from quadric.models.weight_files import parse_selection
 
     return parse_selection(entries)
-
-
-def given(context: typer.Context) -> dict[str, Any]:
-    """The parameters that stand on the command line, by name, as they were parsed."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    named = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
-    return {name: context.params[name] for name in named}
 
 
 def words(text: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,3 +146,16 @@ def restored_eval(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not buffer.is_meta and not torch.equal(buffer, value):
                     buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def watched(
+    layers: Iterable[tuple[str, nn.Module]], see: Callable[[str, Any, Any, Any], Any]
+) -> Iterator[None]:
+    """Calls `see(name, layer, arguments, output)` after each call of some layers."""
+    hooks = [layer.register_forward_hook(partial(see, name)) for name, layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

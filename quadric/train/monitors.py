@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from quadric.layers import QuadraticLayer
+from quadric.support.modules import watched
 
 
 class LargestActivation:
@@ -29,28 +30,16 @@ class LargestActivation:
         }
         self.by_layer = {name: torch.zeros(()) for name in self.layers}
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[LargestActivation]:
+    def watching(self) -> AbstractContextManager[None]:
         """Watches the layers as long as the context lasts."""
-        handles = [
-            layer.register_forward_hook(self._hook(name)) for name, layer in self.layers.items()
-        ]
-        try:
-            yield self
-        finally:
-            for handle in handles:
-                handle.remove()
+        return watched(self.layers.items(), self._see)
 
-    def _hook(self, name: str) -> Any:
-        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
-            if not isinstance(output, Tensor) or not output.numel():
-                return
+    def _see(self, name: str, layer: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.numel():
             low, high = torch.aminmax(output.detach())
             largest = torch.maximum(-low, high)
             before = self.by_layer[name].to(largest)
             self.by_layer[name] = torch.maximum(before, largest)
-
-        return hook
 
     def largest(self) -> tuple[float, str] | None:
         """The largest of all and its layer; NaN counts as largest. None if there is no layer."""
@@ -74,26 +63,18 @@ def first_not_finite(
     broken = [name for name, value in network.named_parameters() if not value.isfinite().all()]
     found: list[tuple[str, nn.Module]] = []
 
-    def hook(name: str) -> Any:
-        def check(layer: nn.Module, args: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not output.isfinite().all():
-                found.append((name, layer))
-
-        return check
+    def check(name: str, layer: nn.Module, args: Any, output: Any) -> None:
+        if not found and isinstance(output, Tensor) and not output.isfinite().all():
+            found.append((name, layer))
 
     leaves = [
         (name, module)
         for name, module in network.named_modules()
         if isinstance(module, QuadraticLayer) or not any(module.children())
     ]
-    handles = [module.register_forward_hook(hook(name)) for name, module in leaves]
     buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    try:
-        with torch.no_grad():
-            run(network, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), watched(leaves, check):
+        run(network, inputs)
         for buffer, value in buffers:
             buffer.copy_(value)
     if not found:

@@ -105,39 +105,28 @@ def test_a_terminal_without_our_signs() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\d\.\d\d \+- 0\.\d\d", done.stdout)
+    assert re.search(r"\d\d\.\d\d \? 0\.\d\d", done.stdout)
 
 
-# Ctrl-C when a module is about to be imported.
+# Ctrl-C when torch is about to be imported.
 CTRL_C = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Press:
     def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            {press}
+        if name == "torch":
+            signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Press())
 sys.argv = ["quadric", "neurons"]
 from quadric.cli import main
 main()
 """
-# In the middle of a class Python makes another error of it.
-IN_A_CLASS = """
-            class Part:
-                def __set_name__(self, owner, name):
-                    signal.raise_signal(signal.SIGINT)
-            class Whole:
-                part = Part()
-"""
 
 
-@pytest.mark.parametrize("press", ["signal.raise_signal(signal.SIGINT)", IN_A_CLASS])
-@pytest.mark.parametrize("module", ["typer", "torch"])
-def test_ctrl_c_while_modules_are_imported(module: str, press: str) -> None:
-    code = CTRL_C.format(module=module, press=press)
-    command = [sys.executable, "-c", code]
+def test_ctrl_c_while_modules_are_imported() -> None:
+    command = [sys.executable, "-c", CTRL_C]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
     assert done.stderr.strip() == ""

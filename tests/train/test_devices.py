@@ -6,15 +6,12 @@ two devices; and whatever waits for a value fails there at once.
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import quadric.train
 from quadric.train.data import load_data
 from quadric.train.evaluation import move
 from quadric.train.network import build_network, device_of
@@ -91,17 +88,3 @@ def test_evaluation_takes_the_accelerator_that_is_there(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
     recipe = plan_run("law-lorentz", {"accelerator": wanted}).recipe
     assert device_of(recipe).type == found
-
-
-def test_no_file_of_training_names_a_device() -> None:
-    """But to read a checkpoint, and to say what is fast where."""
-    allowed = {"network.py": 2, "checkpoints.py": 1, "tasks.py": 1, "step.py": 1}
-    for path in sorted(Path(quadric.train.__file__).parent.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = [
-            node
-            for node in ast.walk(tree)
-            if (isinstance(node, ast.Constant) and node.value in ("cpu", "cuda", "mps"))
-            or (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "cuda")
-        ]
-        assert len(names) <= allowed.get(path.name, 0), (path.name, [n.lineno for n in names])

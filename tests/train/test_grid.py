@@ -49,24 +49,6 @@ def test_combinations_that_compute_the_same_are_one_run(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("data_dir", ["/a", "/b"]),
-        ("kernels", [True, False]),
-        ("workers", [0, 1]),
-        ("accelerator", ["auto", "cpu"]),
-        ("model", ["mlp", "other"]),
-    ],
-)
-def test_values_of_any_field_are_runs_of_their_own(
-    tmp_path: Path, field: str, values: list[Any]
-) -> None:
-    found = runs(tmp_path, {field: values}, [0])
-    assert [getattr(run.recipe, field) for run in found] == values
-    assert len({run.directory.path for run in found}) == 2
-
-
 def test_files_of_one_name_that_differ_cannot_be_swept_together(tmp_path: Path) -> None:
     files = []
     for folder, rate in (("a", 0.1), ("b", 0.2)):
@@ -82,19 +64,6 @@ def test_files_of_one_name_that_differ_cannot_be_swept_together(tmp_path: Path) 
     assert [outcome.kind for outcome in sweep(first)] == ["done"]
     with pytest.raises(ValueError, match=r"holds another recipe \(lr is 0.1, not 0.2\)"):
         list(sweep(second))
-
-
-def test_files_of_one_name_on_different_data_do_not_share_a_directory(tmp_path: Path) -> None:
-    # What a file says is no override: the name of the directory does not show it.
-    fixed = {"samples": 64, "batch_size": 64, "epochs": 1}
-    file = tmp_path / "mine.yaml"
-    for place in ("/a", "/b"):
-        file.write_text(f"base: law-lorentz\ntitle: mine\ndata_dir: {place}\n")
-        (run,) = plan_sweep([str(file)], fixed, [0], runs=tmp_path / "runs")
-        if place == "/a":
-            train(run)
-    with pytest.raises(ValueError, match=r"holds another recipe \(data_dir is '/a', not '/b'\)"):
-        list(sweep([run]))
 
 
 def test_a_sweep_skips_what_is_finished(tmp_path: Path) -> None:

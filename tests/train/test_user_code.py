@@ -81,14 +81,6 @@ def test_neuron_network_and_data_in_one_sweep(here: Path) -> None:
     assert "checksums" not in line
 
 
-def test_the_recorded_command_is_the_same_run(here: Path) -> None:
-    words = ["train", "digits", "--code", "my_neurons.py", "--neuron", "bent", "--quiet"]
-    output(*words, *settings({name: json.dumps(value) for name, value in OWN.items()}))
-    (path,) = (here / "runs").iterdir()
-    again = output(*shlex.split(RunDirectory(path).command())[1:])
-    assert again.startswith("already finished;")
-
-
 def trained(here: Path, **fields: Any) -> Path:
     run("digits", run_dir=here / "run", progress=False, **(OWN | fields))
     return here / "run"
