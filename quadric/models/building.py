@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -96,28 +96,18 @@ def create(
     own = {key: options.pop(key) for key in list(options) if key in entry.options}
     with contextlib.nullcontext() if seed is None else drawing(seed):
         model = entry.factory(**own)
+        chosen: dict[str, Any] = {"include": include, "exclude": exclude, "first": first}
+        chosen |= {"init": init, "head": head or None}
+        chosen = {key: value for key, value in chosen.items() if value is not None} | options
         if pretrained is not None:
-            chosen: dict[str, Any] = {"include": include, "exclude": exclude, "first": first}
-            chosen |= {"init": init, "head": head or None, **options}
-            choices = [key for key, value in chosen.items() if value is not None]
-            if choices:
+            if chosen:
                 raise InputError(
                     f"pretrained={pretrained!r} decides which layers are quadratic, and how, got "
-                    f"{', '.join(choices)}: leave out one or the other"
+                    f"{', '.join(chosen)}: leave out one or the other"
                 )
             load_(model, find(pretrained, name, neuron, rank).file)
             return model
-        make_quadratic_(
-            model,
-            neuron,
-            rank,
-            entry.include if include is None else include,
-            exclude,
-            first,
-            init=init,
-            head=head,
-            **options,
-        )
+        make_quadratic_(model, neuron, rank, **{"include": entry.include, **chosen})
         if init != "linear" and any(map(brings_activation, model.modules())):
             _drop_activations_(model, example_inputs(name, **own))
     return model
@@ -127,16 +117,11 @@ def make_quadratic_(
     model: nn.Module,
     neuron: str,
     rank: Rank | None = None,
-    include: Selection | None = None,
-    exclude: Selection | None = None,
-    first: int | None = None,
     *,
     init: str | None = None,
-    head: bool = False,
-    example_inputs: Sequence[Tensor] | None = None,
-    **options: Any,
+    **arguments: Any,
 ) -> None:
-    """Converts a network that was just built, in place; the arguments are those of `create`."""
+    """Converts a network that was just built, in place; the others are those of `convert_`."""
     if neuron == "linear":
         if rank is not None:
             raise InputError(
@@ -144,18 +129,11 @@ def make_quadratic_(
                 "or choose another neuron"
             )
         return
-    convert_(
-        model,
-        neuron=neuron,
-        rank=rank,
-        include=include,
-        exclude=exclude,
-        first=first,
-        head=head,
-        init=init or ("linear" if _starts_linear(neuron, options) else "published"),
-        example_inputs=example_inputs,
-        **options,
-    )
+    if init is None:
+        known = get_neuron(neuron).defaults()
+        own = {key: value for key, value in arguments.items() if key in known}
+        init = "linear" if _starts_linear(neuron, own) else "published"
+    convert_(model, neuron, rank, init=init, **arguments)
 
 
 def _drop_activations_(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:

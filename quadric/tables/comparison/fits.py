@@ -209,7 +209,7 @@ def run_fits(
     """Fits every model on every fold; what the directory already holds is not fitted again."""
     rows = splits(table, plan.folds, plan.seed, plan.split)
     log = FitLog(settings(plan, table), table.name, directory)
-    runner = _Runner(plan, log, progress, on_model, table)
+    runner = _Runner(table, plan, log, progress, on_model)
     # There may be fits of other models, which are not of this plan.
     runner.tell(sum(key[0] in plan.starts() for key in log.fits), "")
     for group in runner.groups(rows):
@@ -224,24 +224,20 @@ def run_fits(
     return log
 
 
+@dataclass
 class _Runner:
     """Fits what is not in the log yet."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        log: FitLog,
-        progress: Progress | None,
-        on_model: Callable[[FitLog, str], object] | None,
-        table: UserTable,
-    ) -> None:
-        self.plan, self.log, self.progress, self.table = plan, log, progress, table
-        self.on_model = on_model
-        self.total = plan.folds * sum(plan.starts().values())
+    table: UserTable
+    plan: Plan
+    log: FitLog
+    progress: Progress | None
+    on_model: Callable[[FitLog, str], object] | None
 
     def tell(self, done: int, what: str) -> None:
         if self.progress is not None:
-            self.progress(done, what, self.total)
+            total = self.plan.folds * sum(self.plan.starts().values())
+            self.progress(done, what, total)
 
     def missing(self, label: str) -> list[tuple[int, int]]:
         """The folds and seeds of a model that are not fitted yet."""
