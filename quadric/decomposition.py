@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quadric.errors import InputError, InputTypeError
+from quadric.support.checks import check_size
 
 
 class Decomposition(NamedTuple):
@@ -133,13 +134,8 @@ def _check_form(M: Tensor) -> None:
 
 
 def _check_rank(rank: int, n: int) -> None:
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise InputTypeError(
-            f"rank must be an integer, got {rank!r} of type {type(rank).__name__}: "
-            f"give a whole number from 1 to n = {n}."
-        )
-    if not 1 <= rank <= n:
+    if check_size("rank", rank) > n:
         raise InputError(
-            f"rank must be >= 1 and <= n = {n}, the size of M, got {rank}: "
+            f"rank must be <= n = {n}, the size of M, got {rank}: "
             f"rank={n} reproduces M's symmetric part exactly."
         )

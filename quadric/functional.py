@@ -23,6 +23,7 @@ from quadric.errors import InputError, InputTypeError
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
 from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
+from quadric.support.checks import check_size
 
 __all__ = [
     "add_quadratic",
@@ -238,11 +239,7 @@ def check_rank(rank: object) -> int:
 
 def check_groups(channels: int, groups: int) -> None:
     """Raises unless the channels split evenly into groups."""
-    if isinstance(groups, bool) or not isinstance(groups, int):
-        raise InputTypeError(f"groups must be an integer >= 1, got {groups!r}: give a whole number")
-    if groups < 1:
-        raise InputError(f"groups must be >= 1, got {groups}: give a positive number")
-    if channels % groups:
+    if channels % check_size("groups", groups):
         raise InputError(
             f"the number of outputs must be divisible by groups, got {channels} outputs and "
             f"{groups} groups: choose another number of groups"

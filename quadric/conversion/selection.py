@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from quadric.conversion.report import Skipped
 from quadric.conversion.targets import Target, keeps_weights, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
-from quadric.layers import Neuron, QuadraticLayer, check_size, get_neuron
+from quadric.layers import Neuron, QuadraticLayer, get_neuron
+from quadric.support.checks import check_size
 from quadric.support.modules import (
     check_initialized,
     storage_of,

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from quadric.conversion.convert import plan_request
 from quadric.conversion.selection import ExactNames, Rank, Request, Selection
 from quadric.errors import InputError, InputTypeError
-from quadric.layers import QuadraticLayer, check_size
+from quadric.layers import QuadraticLayer
+from quadric.support.checks import check_size
 from quadric.support.modules import restored_eval
 from quadric.support.texttable import text_table
 

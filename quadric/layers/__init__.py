@@ -32,7 +32,6 @@ from quadric.layers.neuron import get_neuron as get_neuron
 from quadric.layers.neuron import neurons as neurons
 from quadric.layers.neuron import register as register
 from quadric.layers.neuron import unregister as unregister
-from quadric.layers.parameters import check_size as check_size
 from quadric.layers.table import neuron_facts as neuron_facts
 from quadric.layers.table import neuron_table as neuron_table
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from quadric.errors import InputError, InputTypeError
 from quadric.layers.attention_products import attend, check_inputs
 from quadric.layers.make import make_layer
-from quadric.layers.parameters import check_size
 from quadric.layers.tracing import as_node, is_proxy
+from quadric.support.checks import check_size
 
 Self = TypeVar("Self", bound="QuadraticMultiheadAttention")
 

@@ -20,7 +20,6 @@ from quadric.layers.neuron import Neuron, get_neuron
 from quadric.layers.parameters import (
     check_dtype,
     check_plain_parameters,
-    check_size,
     scaled,
     uniform_start_,
 )
@@ -28,6 +27,7 @@ from quadric.layers.scale import ScaledEigenvalues
 from quadric.layers.tracing import as_node, is_proxy
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
+from quadric.support.checks import check_size
 
 Self = TypeVar("Self", bound="QuadraticLayer")
 

@@ -45,17 +45,6 @@ def check_dtype(dtype: torch.dtype | None) -> None:
         )
 
 
-def check_size(name: str, value: int) -> None:
-    """Raises unless `value` is a whole number >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputTypeError(
-            f"{name} must be an integer >= 1, got {value!r} of type {type(value).__name__}: give "
-            "a whole number"
-        )
-    if value < 1:
-        raise InputError(f"{name} must be >= 1, got {value}: give a positive number")
-
-
 def check_plain_parameters(module: nn.Module) -> None:
     """Raises for a layer whose weight is not there yet (lazy) or computed (a parametrization)."""
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadric.models.widths import positive
+from quadric.support.checks import check_size
 
 BEGIN, END = 1, 2
 """The tokens before and after a sentence."""
@@ -60,7 +60,7 @@ def beam_search(
     limits: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Translates sentences."""
-    positive("beams", beams)
+    check_size("beams", beams)
     device = source.device
     if limits is None:
         limits = ((source != 0).sum(1) + EXTRA).tolist()

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from quadric.models.activations import make_activation
-from quadric.models.widths import positive, scale_channels
+from quadric.models.widths import scale_channels
+from quadric.support.checks import check_size
 
 
 def digits_cnn(
@@ -31,7 +32,7 @@ def digits_cnn(
         14458
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    before = positive("in_channels", in_channels)
+    before = check_size("in_channels", in_channels)
     for i, count in enumerate(scale_channels((16, 32, 32), width, channels), start=1):
         stride = 2 if i == 2 else 1
         layers[f"conv{i}"] = nn.Conv2d(before, count, 3, stride, padding=1, bias=False)
@@ -40,5 +41,5 @@ def digits_cnn(
         before = count
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
-    layers["fc"] = nn.Linear(before, positive("num_classes", num_classes))
+    layers["fc"] = nn.Linear(before, check_size("num_classes", num_classes))
     return nn.Sequential(layers)

@@ -9,7 +9,7 @@ from torch import nn
 
 from quadric.errors import InputTypeError
 from quadric.models.activations import make_activation
-from quadric.models.widths import positive
+from quadric.support.checks import check_size
 
 
 def mlp(
@@ -27,10 +27,10 @@ def mlp(
     if isinstance(hidden, (str, bytes)) or not isinstance(hidden, Sequence):
         raise InputTypeError(f"hidden must be a sequence of integers, got {hidden!r}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    before = positive("in_features", in_features)
+    before = check_size("in_features", in_features)
     for i, width in enumerate(hidden, start=1):
-        layers[f"hidden{i}"] = nn.Linear(before, positive("hidden", width))
+        layers[f"hidden{i}"] = nn.Linear(before, check_size("hidden", width))
         layers[f"activation{i}"] = make_activation(activation)
         before = width
-    layers["head"] = nn.Linear(before, positive("out_features", out_features))
+    layers["head"] = nn.Linear(before, check_size("out_features", out_features))
     return nn.Sequential(layers)

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from quadric.errors import InputError
 from quadric.models.activations import make_activation
-from quadric.models.widths import positive, scale_channels
+from quadric.models.widths import scale_channels
+from quadric.support.checks import check_size
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 """Blocks of each stage of the networks for ImageNet, by depth."""
@@ -103,7 +104,7 @@ class ResNet(nn.Module):
                 before = width
             self.add_module(f"layer{stage}", nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(before, positive("num_classes", num_classes))
+        self.fc = nn.Linear(before, check_size("num_classes", num_classes))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -135,7 +136,7 @@ class CifarResNet(ResNet):
         shortcut: str = "A",
         activation: str | None = "relu",
     ) -> None:
-        if positive("depth", depth) < 8 or depth % 6 != 2:
+        if check_size("depth", depth) < 8 or depth % 6 != 2:
             raise InputError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {depth}")
         if shortcut not in ("A", "B"):
             raise InputError(f"shortcut must be 'A' (no parameters) or 'B' (1x1), got {shortcut!r}")
@@ -145,7 +146,7 @@ class CifarResNet(ResNet):
                 f"shortcut 'A' pads channels, so they may not become fewer, got channels={stages}: "
                 "use shortcut='B'"
             )
-        inputs = positive("in_channels", in_channels)
+        inputs = check_size("in_channels", in_channels)
         stem = nn.Conv2d(inputs, stages[0], 3, padding=1, bias=False)
         blocks = [(depth - 2) // 6] * 3
         super().__init__(stem, nn.Identity(), blocks, stages, num_classes, shortcut, activation)
@@ -170,7 +171,7 @@ class ImageNetResNet(ResNet):
         if depth not in BLOCKS:
             raise InputError(f"depth must be one of {', '.join(map(str, BLOCKS))}, got {depth!r}")
         stages = scale_channels((64, 128, 256, 512), width)
-        inputs = positive("in_channels", in_channels)
+        inputs = check_size("in_channels", in_channels)
         stem = nn.Conv2d(inputs, stages[0], 7, 2, padding=3, bias=False)
         pool = (nn.AvgPool2d if activation in (None, "none") else nn.MaxPool2d)(3, 2, padding=1)
         super().__init__(stem, pool, BLOCKS[depth], stages, num_classes, "B", activation)

@@ -21,6 +21,7 @@ from quadric.errors import InputError
 from quadric.models.building import create
 from quadric.models.registry import build, checked_entry, example_inputs
 from quadric.models.widths import scaled as rounded
+from quadric.support.checks import check_size
 from quadric.support.modules import count_parameters
 
 # How close the bisection comes to the next step of the cost.
@@ -148,8 +149,7 @@ def _budget(params: int | None, macs: int | None) -> dict[str, int]:
     if not budget:
         raise InputError("a budget must be given, got none: give params=, macs= or both")
     for what, limit in budget.items():
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"{what} must be an integer >= 1, got {limit!r}: give a whole number")
+        check_size(what, limit)
     return budget
 
 

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from quadric.errors import InputError
 from quadric.models.activations import make_activation
-from quadric.models.widths import positive
+from quadric.support.checks import check_size
 
 PADDING = 0
 """The token that fills the shorter sentences of a batch."""
@@ -197,7 +197,7 @@ class Transformer(nn.Module):
         sizes = {"vocabulary": vocabulary, "depth": depth, "model_width": model_width}
         sizes |= {"heads": heads, "feedforward_width": feedforward_width, "attention_width": width}
         for name, size in sizes.items():
-            positive(name, size)
+            check_size(name, size)
         if width % heads:
             raise InputError(
                 f"attention_width must be a multiple of heads, got {width} for {heads} heads: "

@@ -6,15 +6,7 @@ import math
 from collections.abc import Sequence
 
 from quadric.errors import InputError, InputTypeError
-
-
-def positive(name: str, value: int) -> int:
-    """Returns `value`, refusing what is not an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputTypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise InputError(f"{name} must be >= 1, got {value}")
-    return value
+from quadric.support.checks import check_size
 
 
 def scaled(widths: Sequence[int], factor: float) -> tuple[int, ...]:
@@ -43,4 +35,4 @@ def scale_channels(
         raise InputError(
             f"channels must have {len(default)} entries, one per stage, got {tuple(channels)}"
         )
-    return tuple(positive("channels", c) for c in channels)
+    return tuple(check_size("channels", c) for c in channels)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quadric.errors import InputError, InputTypeError
+from quadric.support.checks import check_size
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -110,13 +111,7 @@ class _Convolution(LinearOp):
 
     def check(self, input: Tensor, weight: Tensor) -> None:
         super().check(input, weight)
-        groups: object = self.groups
-        if isinstance(groups, bool) or not isinstance(groups, int):
-            raise InputTypeError(
-                f"groups must be an integer >= 1, got {groups!r}: give a whole number"
-            )
-        if groups < 1:
-            raise InputError(f"groups must be >= 1, got {groups}: give a positive number")
+        groups = check_size("groups", self.groups)
         transposed = isinstance(self, TransposedConvOp)
         if weight.shape[0] % groups:
             raise InputError(

@@ -24,7 +24,7 @@ def test_no_hidden_layer_is_one_linear_map() -> None:
         ({"hidden": 64}, TypeError, "hidden must be a sequence of integers, got 64"),
         ({"hidden": (64, 0)}, ValueError, "hidden must be >= 1, got 0"),
         ({"in_features": 0}, ValueError, "in_features must be >= 1"),
-        ({"out_features": 1.5}, TypeError, "out_features must be an integer, got 1.5"),
+        ({"out_features": 1.5}, TypeError, "out_features must be an integer >= 1, got 1.5"),
     ],
 )
 def test_bad_options(options: dict, error: type[Exception], match: str) -> None:

@@ -97,7 +97,7 @@ def test_odd_channels_run() -> None:
         ({"width": "2"}, TypeError, "width must be a number, got '2'"),
         ({"channels": (16, 32)}, ValueError, r"channels must have 3 entries.*\(16, 32\)"),
         ({"channels": (16, 32, 0)}, ValueError, "channels must be >= 1, got 0"),
-        ({"channels": (16, 32, 6.5)}, TypeError, "channels must be an integer, got 6.5"),
+        ({"channels": (16, 32, 6.5)}, TypeError, "channels must be an integer >= 1, got 6.5"),
         ({"channels": 16}, TypeError, "channels must be a sequence"),
         ({"channels": (16, 32, 64), "width": 2}, ValueError, "exclude each other"),
         ({"channels": (32, 16, 64)}, ValueError, "use shortcut='B'"),
@@ -108,7 +108,7 @@ def test_odd_channels_run() -> None:
         ),
         ({"activation": 3}, TypeError, "activation must be None or one of .*, got 3"),
         ({"num_classes": 0}, ValueError, "num_classes must be >= 1, got 0"),
-        ({"in_channels": True}, TypeError, "in_channels must be an integer, got True"),
+        ({"in_channels": True}, TypeError, "in_channels must be an integer >= 1, got True"),
     ],
 )
 def test_bad_options(options: dict, error: type[Exception], match: str) -> None:
