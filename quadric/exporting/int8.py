@@ -223,8 +223,16 @@ def _quantize(source: Path, target: Path, batches: list[list[Tensor]], squares: 
             # products in 16 bits, which 8 bits would exceed without an error.
             reduce_range=True,
             nodes_to_exclude=[] if squares else square_nodes(graph),
+            extra_options={"TensorQuantOverrides": {name: [{}] for name in _stacked(graph)}},
         )
     onnx.checker.check_model(str(target), full_check=True)
+
+
+def _stacked(graph: Any) -> list[str]:
+    """The weights of products that are a stack of matrices: ONNX Runtime has one scale for all."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.graph.initializer}
+    inputs = [name for node in graph.graph.node if node.op_type == "MatMul" for name in node.input]
+    return [name for name in dict.fromkeys(inputs) if ranks.get(name, 0) > 2]
 
 
 def square_nodes(graph: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from quadric.ops.torch_probes import in_torch_func
+from quadric.ops.torch_probes import is_recorded
 from quadric.support.modules import check_not_distributed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ScaledEigenvalues(nn.Module):
         that was only a trial does no harm. A compiled graph cannot ask, and takes the first.
         """
         compiling = torch.compiler.is_compiling()
-        if torch.compiler.is_exporting() or ready.is_meta or (not compiling and in_torch_func()):
+        if torch.compiler.is_exporting() or ready.is_meta or (not compiling and is_recorded()):
             return
         if not compiling and bool(self.eigenvalue_scale != 1) and bool(self.eigenvalues.any()):
             self.awaits_scale = False

@@ -45,9 +45,14 @@ def in_torch_func() -> bool:
 vars(in_torch_func)["_dynamo_marked_constant"] = True
 
 
+def is_recorded() -> bool:
+    """Whether a torch.func transform or a tracer such as torch.jit.trace sees the operations."""
+    return in_torch_func() or is_tracing() or _dispatch_mode(_PROXY) is not None
+
+
 def must_see_operations(*tensors: Tensor) -> bool:
     """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
-    if in_torch_func() or is_tracing() or _dispatch_mode(_PROXY) is not None:
+    if is_recorded():
         return True
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TENSORS or unpack_dual(tensor).tangent is not None:

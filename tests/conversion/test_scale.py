@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import quadric
 from quadric import watch
@@ -147,6 +149,27 @@ def test_one_graph_of_the_compiler_takes_the_first_batch() -> None:
     other(x)
     for one, two in zip(layers(model), layers(other), strict=True):
         assert_close(one.eigenvalue_scale, two.eigenvalue_scale)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("record", [make_fx, None])
+def test_a_recorded_network_measures_nothing(neuron: str, measured: bool, record: Any) -> None:
+    """Setting the scale would be part of the graph, which torch.jit.trace refuses."""
+    torch.manual_seed(0)
+    images, conv, linear = torch.randn(3, 3, 6, 6), nn.Conv2d(3, 20, 3), nn.Linear(320, 40)
+    model = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), linear, nn.ReLU(), nn.Linear(40, 2))
+    quadric.convert_(model, neuron)
+    for layer in layers(model):
+        nn.init.normal_(layer.eigenvalues, std=0.1)
+        if measured:
+            layer.use_scale_(torch.tensor(0.3))
+    graph = record(model)(images) if record else torch.jit.trace(model, images)
+    assert [layer.awaits_scale for layer in layers(model)] == [not measured] * 2
+    with torch.no_grad():
+        assert_close(graph(images.flip(0)), model(images.flip(0)))
 
 
 def test_the_watchdog_names_the_layer_once() -> None:

@@ -17,6 +17,7 @@ from quadric.exporting import Int8Report, export_int8
 from quadric.exporting.int8 import square_nodes
 from quadric.exporting.onnx_file import open_session, run_session
 from tests.exporting.networks import small_cnn
+from tests.networks import curve_
 
 Batches = list[tuple[Tensor, Tensor]]
 PICTURE = torch.zeros(1, 1, 8, 8)
@@ -108,6 +109,23 @@ def test_squares_on_request(squares: str, tmp_path: Path) -> None:
     assert squares_of(made.path) == {squares == "int8"}
     assert made.int8_accuracy is None
     assert "test accuracy" not in str(made)
+
+
+def test_stacks_of_matrices_have_one_scale(tmp_path: Path) -> None:
+    """ONNX Runtime fails on one scale per output channel there, when the file runs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 96), nn.Linear(96, 10))
+    quadric.convert_(model.eval())
+    curve_(model, 0.05)
+    calibration = [torch.randn(32, 1, 8, 8)]
+    made = export_int8(
+        model, tmp_path / "model.onnx", PICTURE, calibration=calibration, squares="int8"
+    )
+    assert made.difference < 0.1
+    numbers = [onnx.numpy_helper.to_array(t) for t in onnx.load(str(made.path)).graph.initializer]
+    (stack,) = (n for n in numbers if n.ndim == 3)
+    assert stack.dtype == "int8"
+    assert 32 < abs(stack.astype(int)).max() <= 64  # 7 bits, as all weights
 
 
 def test_squares_that_int8_cannot_hold_stay_in_float(tmp_path: Path) -> None:
