@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quadric import models as models
     from quadric.conversion.calibration import calibrate_ as calibrate_
     from quadric.conversion.convert import convert_ as convert_
+    from quadric.conversion.pretrained import use_transformers as use_transformers
     from quadric.conversion.report import ConversionReport as ConversionReport
     from quadric.conversion.revert import revert_ as revert_
     from quadric.conversion.sensitivity import Scores as Scores
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from quadric.layers import QuadraticMultiheadAttention as QuadraticMultiheadAttention
     from quadric.layers import make_layer as make_layer
     from quadric.layers import neurons as neurons
+    from quadric.named_adapters import adapters as adapters
+    from quadric.named_adapters import average_adapters_ as average_adapters_
+    from quadric.named_adapters import drop_adapter_ as drop_adapter_
+    from quadric.named_adapters import use_adapter_ as use_adapter_
     from quadric.ops.native import use_kernels as use_kernels
     from quadric.optim import param_groups as param_groups
     from quadric.saving import load_ as load_
@@ -52,8 +57,10 @@ if TYPE_CHECKING:
     from quadric.watchdog import watch as watch
 else:
     _NAMES = {
+        "named_adapters": ["adapters", "average_adapters_", "drop_adapter_", "use_adapter_"],
         "conversion.calibration": ["calibrate_"],
         "conversion.convert": ["convert_"],
+        "conversion.pretrained": ["use_transformers"],
         "conversion.report": ["ConversionReport"],
         "conversion.revert": ["revert_"],
         "conversion.sensitivity": ["Scores", "sensitivity"],

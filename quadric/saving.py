@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from quadric.conversion.convert import check_convertible, plan_layers
 from quadric.conversion.description import LayerDescription, describe_layers
+from quadric.conversion.planning import check_convertible, plan_layers
+from quadric.conversion.pretrained import note_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, get_neuron, neurons
+from quadric.named_adapters import base_values, check_name, quadratic_values, remember_
 from quadric.support.modules import check_model, unwrapped
 from quadric.support.writing import check_place, whole_file
 
@@ -130,7 +132,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
         file.chmod(mode)
 
 
-def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
+def load_(model: nn.Module, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
     """Fills a model from a file that `save` wrote, and converts its layers first where needed.
 
     The model may be the plain one, whose layers are then made quadratic as the file says, or one
@@ -142,6 +144,9 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
         model: the model to fill. Make the optimizer, or wrap it in DistributedDataParallel,
             afterwards.
         path: the file.
+        name: for an adapter, the name under which the model keeps it beside its other ones. It is
+            then in use; see `quadric.use_adapter_`. Layers that the file does not have, get what
+            they had before the first named adapter.
 
     Returns:
         The names of the layers that were converted; empty if the model had them all.
@@ -156,11 +161,21 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
     tensors, metadata = read_tensors(path)
     header = _parse(metadata, set(tensors), path)
     inner = unwrapped(model)
-    swap, names = _conversion(model, inner, header, path)
+    if name is not None:
+        check_name(name)
+        if header.content != "quadratic":
+            raise InputError(
+                f"a name is for adapters, got name={name!r} for {path}, which holds a whole model: "
+                "load it without a name, or write it with quadric.save(..., only='quadratic')"
+            )
+    swap, names = _conversion(model, inner, header, path, others=name is not None)
     swap.do()
+    now = quadratic_values(inner)
     before: dict[str, Tensor] = {}
     try:
         values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
+        if name is not None:
+            values = base_values(inner, now) | values
         scales = {key: torch.ones(()) for key in _scaled(inner)}
         values |= scales
         keys = quadratic_keys(inner) | set(scales) if header.content == "quadratic" else None
@@ -177,6 +192,9 @@ def load_(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
         swap.undo()
         raise
     swap.await_scales_()
+    note_layers(model)
+    if name is not None:
+        remember_(inner, name, now)
     return names
 
 
@@ -354,14 +372,19 @@ def _is_added(name: str, names: set[str]) -> bool:
 
 
 def _conversion(
-    model: nn.Module, inner: nn.Module, header: Header, path: str
+    model: nn.Module, inner: nn.Module, header: Header, path: str, others: bool
 ) -> tuple[Swap, list[str]]:
-    """The swap that makes the layers of the file which the model does not have yet."""
+    """The swap that makes the layers of the file which the model does not have yet.
+
+    The model may have others besides, if asked.
+    """
     present = {name: (layer, module) for name, layer, module in describe_layers(inner)}
     known = {module for name, (_, module) in present.items() if name in header.layers}
     for name, (layer, module) in present.items():
         wanted = header.layers.get(name)
-        if module not in known or (wanted is not None and not wanted.agrees(layer)):
+        if (module not in known and not others) or (
+            wanted is not None and not wanted.agrees(layer)
+        ):
             raise InputError(
                 f"the layers of the model and of {path} must agree, but {name!r} is {layer} in the "
                 f"model and {wanted or 'linear'} in the file: load the file into the plain model"

@@ -35,6 +35,7 @@ ORDER: dict[str, list[str]] = {
         "layers",
         "counting",
         "conversion",
+        "named_adapters",
         "saving",
         "optim",
         "share",
@@ -106,6 +107,9 @@ ORDER: dict[str, list[str]] = {
         "description",
         "report",
         "selection",
+        "planning",
+        "transformers_loading",
+        "pretrained",
         "convert",
         "calibration",
         "sensitivity",
@@ -281,7 +285,8 @@ OUTSIDE = {
     "typer": {"cli"},
     "rich": {"support"},
     "sklearn": {"tables", "data", "bench"},
-    "safetensors": {"saving", "models", "train"},
+    "safetensors": {"saving", "models", "train", "conversion"},
+    "transformers": {"conversion"},
     "onnx": {"exporting"},
     "onnxruntime": {"exporting", "bench"},
     "sentencepiece": {"data"},
@@ -510,8 +515,17 @@ def test_import_quadric_loads_nothing_and_its_names_only_torch() -> None:
 
 
 # Rooms that no user asks for by name: their names stand at the top, or in the public door.
-INSIDE = {"support", "user_code", "decomposition", "saving", "optim", "share", "watchdog"}
-INSIDE |= {"tables", "cli"}
+INSIDE = {
+    "support",
+    "user_code",
+    "decomposition",
+    "adapters",
+    "saving",
+    "optim",
+    "share",
+    "watchdog",
+}
+INSIDE |= {"tables", "cli", "named_adapters"}
 
 
 def test_every_room_is_reached_after_import_quadric() -> None:

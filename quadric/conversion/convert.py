@@ -9,12 +9,14 @@ fail comes before the first change to the model.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from quadric.conversion.planning import check_convertible
+from quadric.conversion.pretrained import is_noted, note_layers
 from quadric.conversion.report import ConversionReport, Converted, Skipped
 from quadric.conversion.selection import (
     Rank,
@@ -22,24 +24,17 @@ from quadric.conversion.selection import (
     Selection,
     Trace,
     choose,
-    some,
     trace,
 )
 from quadric.conversion.swapping import Swap, build
 from quadric.conversion.targets import (
     Target,
     find_targets,
-    is_attention,
-    is_candidate,
-    look_around,
-    obstacle,
     run_examples,
 )
 from quadric.counting.cost import cost
-from quadric.errors import InputError, InputTypeError
-from quadric.layers import QuadraticLayer
 from quadric.ops import native
-from quadric.support.modules import check_model, count_parameters
+from quadric.support.modules import count_parameters
 
 
 def convert_(
@@ -111,6 +106,7 @@ def convert_(
     params, (macs_before, _) = count_parameters(model), _macs(model, example_inputs)
     swap.do()
     swap.await_scales_()
+    note_layers(model)
     macs_after, why = _macs(model, example_inputs)
     return ConversionReport(
         neuron,
@@ -150,7 +146,12 @@ def _notes(
             f"never called for the example inputs: {', '.join(names)}; if the model reads their "
             "weights itself, their squares have no effect: exclude them then"
         )
-    if hasattr(model, "save_pretrained"):
+    if is_noted(model):
+        yield (
+            "save_pretrained keeps the curvature, and so does from_pretrained after "
+            "quadric.use_transformers()"
+        )
+    elif hasattr(model, "save_pretrained"):
         yield (
             "from_pretrained would drop the added parameters: save with quadric.save, load with "
             "quadric.load_"
@@ -184,55 +185,3 @@ def plan_request(
     traced = trace(model, targets, run) if run is not None else None
     chosen, skipped = choose(model, request, targets, traced)
     return build(model, [(t, request.options_of(t.names)) for t in chosen]), skipped, traced
-
-
-def plan_layers(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap:
-    """Builds exactly the layers named, with their own neurons and options; changes nothing."""
-    check_convertible(model)
-    by_name = {name: target for target in find_targets(model) for name in target.names}
-    entries: dict[str, Mapping[str, Any]] = {}
-    for name, options in plan.items():
-        projections = [f"{name}.{part}" for part in ("q_proj", "k_proj", "v_proj", "out_proj")]
-        whole = name not in by_name and all(p in by_name for p in projections)
-        entries.update(dict.fromkeys(projections if whole else [name], options))
-    missing = [name for name in entries if name not in by_name]
-    if missing:
-        raise InputError(
-            f"every layer of the plan must be in the model, got {some(missing, 1)}, not found; the "
-            f"model's layers are: {some(list(by_name))}"
-        )
-    around = look_around(model)
-    chosen: dict[str, tuple[Target, Mapping[str, Any]]] = {}
-    for name, options in entries.items():
-        reason = obstacle(by_name[name], options, around)
-        if reason is not None:
-            raise InputError(f"the layer {name!r} cannot be converted: {reason}")
-        # The plan may have several names of one layer.
-        chosen[by_name[name].name] = (by_name[name], options)
-    return build(model, chosen.values())
-
-
-_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")
-
-
-def check_convertible(model: nn.Module) -> None:
-    """Checks that a model has layers that can be replaced in it."""
-    check_model(model)
-    if is_candidate(model) or isinstance(model, QuadraticLayer):
-        remedy = "QuadraticMultiheadAttention.from_mha(model)"
-        remedy = remedy if is_attention(model) else "make_layer(model, neuron=...)"
-        raise InputError(
-            f"the model must contain layers, got a single {type(model).__name__}, which cannot be "
-            f"replaced in place: use quadric.{remedy}"
-        )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise InputTypeError(
-            "the model must be an eager module, got a ScriptModule: convert before scripting"
-        )
-    for module in model.modules():
-        name = type(module).__name__
-        if name.startswith(_WRAPPERS):
-            raise InputError(
-                f"the model must not be wrapped for distributed training yet, got a {name}: "
-                "convert it first, wrap it then"
-            )

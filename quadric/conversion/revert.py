@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils import parametrize
 
+from quadric.conversion.pretrained import note_layers
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap, build_linear
 from quadric.conversion.targets import collect
@@ -62,6 +63,7 @@ def revert_(model: nn.Module, project: bool = False) -> list[str]:
             f"layers use theirs ({some(used, 5)}): give project=True to drop them"
         )
     Swap(model, [(target, build_linear(target)) for target in targets]).do()
+    note_layers(model)
     return [target.name for target in targets]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import quadric
-from quadric.conversion.convert import plan_layers
+from quadric.conversion.planning import plan_layers
 from quadric.conversion.report import ConversionReport, Converted
 from quadric.layers import QuadraticLayer, QuadraticLinear
 from tests.networks import (

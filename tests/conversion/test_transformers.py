@@ -5,6 +5,8 @@ One file, because the import of transformers takes seconds.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def test_the_same_function_before_and_after(name: str) -> None:
     report = quadric.convert_(model)
     assert [s.name for s in report.skipped] == MODELS[name]
     assert report.lossless
-    assert "from_pretrained would drop the added parameters: save with quadric.save" in str(report)
+    assert "from_pretrained after quadric.use_transformers()" in str(report)
     after = run(model, inputs)
     assert len(after) == len(before) >= 3
     for got, expected in zip(after, before, strict=True):
@@ -126,18 +128,85 @@ def test_generation_still_works() -> None:
     assert torch.equal(model.generate(ids, **arguments), before)
 
 
-def test_from_pretrained_drops_the_eigenvalues_and_load_does_not(tmp_path: Path) -> None:
-    model, inputs = build("ViT")
-    quadric.convert_(model)
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "T5", "ViT"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_from_pretrained_keeps_the_eigenvalues(name: str, scaled: bool, tmp_path: Path) -> None:
+    model, inputs = build(name)
+    quadric.convert_(model, "shared", rank=4)
+    curve_(model).eval()
+    for layer in quadratic_layers(model).values():
+        layer.use_scale_(torch.tensor(0.3)) if scaled else layer.drop_scale_()
+    expected = model(**inputs).logits
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert torch.equal(again(**inputs).logits, expected)
+    assert list(quadratic_layers(again)) == list(quadratic_layers(model))
+    assert not any(layer.awaits_scale for layer in quadratic_layers(again).values())
+    # It is an ordinary model, to be trained and saved as any other.
+    assert not again.is_quantized
+    again.save_pretrained(tmp_path / "second")
+    third = type(model).from_pretrained(tmp_path / "second", config=again.config)
+    assert torch.equal(third(**inputs).logits, expected)
+    quadric.revert_(again, project=True)
+    assert "quantization_config" not in again.config.to_dict()
+
+
+def test_from_pretrained_with_another_head_or_none(tmp_path: Path) -> None:
+    model, inputs = build("BERT")
+    quadric.convert_(model.bert, head=True)  # the part, whose names have no prefix
     curve_(model).eval()
     expected = model(**inputs).logits
-    model.save_pretrained(tmp_path / "pretrained")
-    quadric.save(model, tmp_path / "model.safetensors")
-    loaded = transformers.ViTForImageClassification.from_pretrained(tmp_path / "pretrained")
-    assert not quadratic_layers(loaded)
-    assert (loaded.eval()(**inputs).logits - expected).abs().max() > 1e-3
-    quadric.load_(loaded, tmp_path / "model.safetensors")
-    torch.testing.assert_close(loaded(**inputs).logits, expected)
+    features = model.bert(inputs["input_ids"]).last_hidden_state
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(again(**inputs).logits, expected)
+    bare = transformers.AutoModel.from_pretrained(tmp_path)
+    assert torch.equal(bare(inputs["input_ids"]).last_hidden_state, features)
+
+
+def test_a_plain_model_with_the_config_of_a_converted_one_stays_plain(tmp_path: Path) -> None:
+    model, inputs = build("BERT")
+    quadric.convert_(model)
+    plain = type(model)(model.config).eval()
+    plain.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert not quadratic_layers(again)
+    assert torch.equal(again(**inputs).logits, plain(**inputs).logits)
+
+
+def test_load_notes_the_layers_for_save_pretrained(tmp_path: Path) -> None:
+    model, inputs = build("BERT")
+    quadric.convert_(model)
+    curve_(model).eval()
+    quadric.save(model, tmp_path / "adapter.safetensors", only="quadratic")
+    plain, _ = build("BERT")
+    quadric.load_(plain, tmp_path / "adapter.safetensors")
+    plain.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+
+
+LOADED_ELSEWHERE = """
+import sys, warnings
+from transformers import BertForSequenceClassification
+import quadric
+if sys.argv[2] == "yes":
+    quadric.use_transformers()
+model = BertForSequenceClassification.from_pretrained(sys.argv[1])
+print(sum(name.endswith("eigenvalues") for name, _ in model.named_parameters()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("used", "layers"), [("yes", "13"), ("no", "0")])
+def test_a_new_process_says_use_transformers(used: str, layers: str, tmp_path: Path) -> None:
+    model, _ = build("BERT")
+    quadric.convert_(model)
+    model.save_pretrained(tmp_path)
+    command = [sys.executable, "-c", LOADED_ELSEWHERE, str(tmp_path), used]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [layers]
+    assert ("Unknown quantization type, got quadric" in ran.stderr) == (used == "no")
 
 
 def test_a_billion_parameters_are_converted_without_memory() -> None:
