@@ -170,10 +170,10 @@ def load_(model: nn.Module, path: str | os.PathLike[str], name: str | None = Non
             )
     swap, names = _conversion(model, inner, header, path, others=name is not None)
     swap.do()
-    now = quadratic_values(inner)
     before: dict[str, Tensor] = {}
     try:
         values = tensors | {key: tensors[first] for key, first in header.aliases.items()}
+        now = quadratic_values(inner) if name is not None else {}
         if name is not None:
             values = base_values(inner, now) | values
         scales = {key: torch.ones(()) for key in _scaled(inner)}

@@ -12,11 +12,8 @@ from typing import Any
 
 from safetensors import safe_open
 from torch import nn
-from transformers.quantizers import (
-    HfQuantizer,
-    register_quantization_config,
-    register_quantizer,
-)
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from quadric.conversion.description import LayerDescription
@@ -30,7 +27,7 @@ class QuadricConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """The entry of a config: its quadratic layers by name, as the header of `quadric.save`."""
 
     def __init__(self, layers: Mapping[str, Mapping[str, Any]], **others: Any) -> None:
-        self.quant_method = "quadric"
+        self.quant_method: Any = "quadric"
         self.layers = {name: dict(entry) for name, entry in layers.items()}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -51,7 +48,8 @@ class QuadricLayers(HfQuantizer):  # type: ignore[misc]
         added = {f".{key}" for row in neurons().values() for key in row.quadratic}
         if keys is not None and not any(key.endswith(tuple(added)) for key in keys):
             return  # a plain model that was built with the config of a converted one
-        names = _names_in(model, self.quantization_config.layers)
+        noted: Any = self.quantization_config
+        names = _names_in(model, noted.layers)
         layers = {name: LayerDescription(**entry) for name, entry in names.items()}
         swap = plan_layers(model, {name: layer.plan() for name, layer in layers.items()})
         swap.do()
@@ -63,7 +61,7 @@ class QuadricLayers(HfQuantizer):  # type: ignore[misc]
             _transpose_(layer, False)
 
     def _process_model_after_weight_loading(self, model: Any, **others: Any) -> None:
-        self.remove_quantization_config(model)
+        self.remove_quantization_config(model)  # type: ignore[no-untyped-call]
         model.config.quantization_config = self.quantization_config
         for layer in self._transposed:
             _transpose_(layer, True)
