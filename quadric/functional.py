@@ -169,7 +169,7 @@ def _add(
     dim: int,
     groups: int,
 ) -> Tensor:
-    check_rank(rank)
+    check_size("rank", rank)
     _check_real("output", out)
     if not -out.dim() <= dim < out.dim():
         raise InputError(
@@ -193,7 +193,7 @@ def _eigen(
     rank: int,
 ) -> Tensor:
     """The eigen neuron over any linear map."""
-    check_rank(rank)
+    check_size("rank", rank)
     _check_real("weight", weight)
     linear_op.check(input, weight)
     blocks = eigen_blocks(linear_op.outputs(weight), rank, linear_op.groups)
@@ -221,20 +221,6 @@ def _check_real(name: str, tensor: Tensor) -> None:
             f"the {name} must be a real floating-point tensor, got {got}: convert with "
             "torch.as_tensor or .float() first"
         )
-
-
-def check_rank(rank: object) -> int:
-    """Returns `rank` if it is an integer >= 1, else raises."""
-    if isinstance(rank, bool) or not isinstance(rank, int):
-        raise InputTypeError(
-            f"rank must be an integer >= 1, got {rank!r} of type {type(rank).__name__}: give a "
-            "whole number"
-        )
-    if rank < 1:
-        raise InputError(
-            f"rank must be >= 1, got {rank}: use a linear layer where no curvature is wanted"
-        )
-    return rank
 
 
 def check_groups(channels: int, groups: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from quadric.errors import InputError
+from quadric.support.checks import check_size
 from quadric.support.texttable import markdown_table, text_table
 
 
@@ -122,8 +122,7 @@ class CostReport:
         """
         if depth is None:
             return list(self.layers)
-        if depth < 1:
-            raise InputError(f"depth must be >= 1, got {depth}: leave it out for single layers")
+        check_size("depth", depth)
         grouped: dict[str, LayerCost] = {}
         for layer in self.layers:
             key = ".".join(layer.name.split(".")[:depth])

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from quadric.errors import InputError
+from quadric.support.checks import check_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,8 +66,7 @@ class Batching:
     pad: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size must be >= 1, got {self.batch_size}")
+        check_size("batch_size", self.batch_size)
         if not 0 <= self.rank < self.world_size:
             raise InputError(f"rank must be in 0 ... {self.world_size - 1}, got {self.rank}")
 

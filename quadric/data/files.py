@@ -8,7 +8,7 @@ import io
 import os
 from pathlib import Path
 
-from quadric.errors import InputError
+from quadric.errors import InputError, in_one_line
 from quadric.support.extras import load_extra
 
 
@@ -92,11 +92,10 @@ def download(url: str, known_hash: str, title: str, progress: bool = True) -> Pa
             f"put {file} into a directory and name that as data directory"
         ) from None
     except OSError as error:
-        # requests' errors are OSErrors; their text is long and its first part says it.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        # requests' errors are OSErrors.
         raise InputError(
-            f"cannot download {url} ({reason}): fetch it by hand ({checksum}), put it into a "
-            "directory, and name that as data directory"
+            f"cannot download {url} ({in_one_line(error)}): fetch it by hand ({checksum}), put it "
+            "into a directory, and name that as data directory"
         ) from None
     return Path(found)
 

@@ -25,7 +25,8 @@ from torch.utils.data import Dataset
 from quadric.data.batches import Batching, DatasetBatches, SplitDataset
 from quadric.data.files import directory
 from quadric.data.images import Normalization
-from quadric.errors import InputError
+from quadric.errors import InputError, in_one_line
+from quadric.support.checks import check_size
 from quadric.support.extras import load_extra
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class FolderDataset(Dataset[Any]):
                 pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
         # What Pillow raises for a broken file depends on its format and on where it is broken.
         except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
-            return Broken(path, " ".join(str(error).split()) or type(error).__name__)
+            return Broken(path, in_one_line(error))
         picture = pixels.view(self.size, self.size, 3).permute(2, 0, 1)
         return picture.contiguous(), self.files.labels[index]
 
@@ -292,8 +293,7 @@ def load(
     load_extra("PIL", "a data set of pictures in folders")
     if on_broken not in ("skip", "refuse"):
         raise InputError(f"on_broken must be 'skip' or 'refuse', got {on_broken!r}")
-    if size < 1:
-        raise InputError(f"size must be >= 1, got {size}")
+    check_size("size", size)
     resize = round(size * 8 / 7) if resize is None else resize
     if resize < size:
         raise InputError(f"resize must be >= size {size}, got {resize}")

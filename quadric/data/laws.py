@@ -21,6 +21,7 @@ from torch import Tensor
 from quadric.data.batches import make_generator
 from quadric.data.tables import TableData
 from quadric.errors import InputError
+from quadric.support.checks import check_size
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,7 @@ def sample(
         (torch.Size([1000, 4]), torch.Size([1000]))
     """
     law = get(law) if isinstance(law, str) else law
-    if n < 1:
-        raise InputError(f"n must be >= 1, got {n}")
+    check_size("n", n)
     unit = torch.rand(n, len(law.variables), generator=make_generator(seed), dtype=torch.float64)
     low = torch.tensor([v.low for v in law.variables], dtype=torch.float64)
     high = torch.tensor([v.high for v in law.variables], dtype=torch.float64)
@@ -170,8 +170,8 @@ def table(
 ) -> TableData:
     """Samples of a law as a table to learn from."""
     law = get(law) if isinstance(law, str) else law
-    if train_size < 1 or test_size < 1:
-        raise InputError(f"train_size and test_size must be >= 1, got {train_size} and {test_size}")
+    check_size("train_size", train_size)
+    check_size("test_size", test_size)
     inputs, targets = sample(law, train_size + test_size, seed, dtype)
     return TableData(
         name=f"law:{law.name}",

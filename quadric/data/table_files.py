@@ -15,7 +15,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quadric.errors import InputError
+from quadric.errors import InputError, in_one_line
+from quadric.support.checks import check_size
 from quadric.support.extras import load_extra
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def read_table(
     if not path.is_file():
         what = f"{path} is a directory" if path.is_dir() else f"no such file: {path}"
         raise InputError(f"{what}: name a table, {_KINDS}")
-    if rows is not None and rows < 1:
-        raise InputError(f"the number of rows must be >= 1, got {rows}")
+    if rows is not None:
+        check_size("rows", rows)
     if delimiter is not None and (not delimiter or set(delimiter) & set('"\r\n')):
         raise InputError(
             "delimiter must be what separates the cells of a line, such as ';', got "
@@ -57,7 +58,9 @@ def read_table(
             parquet = file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
         frame = _read_parquet(path, rows) if parquet else _read_text(path, delimiter, rows)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise InputError(f"cannot read {path} ({_line(error)}): name a table, {_KINDS}") from None
+        raise InputError(
+            f"cannot read {path} ({in_one_line(error)}): name a table, {_KINDS}"
+        ) from None
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, UnicodeError) as error:
         raise InputError(f"{path} is not a table: {_reason(error)}") from None
     if not len(frame):
@@ -72,10 +75,6 @@ def read_table(
     return frame
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160]
-
-
 def _reason(error: BaseException) -> str:
     """What pandas says of a row that is too long, in words that help."""
     remedy = "correct it, or put text that holds the delimiter into quotes"
@@ -85,7 +84,7 @@ def _reason(error: BaseException) -> str:
         return f"line {line} has {cells} cells, but there are {columns} columns: {remedy}"
     if "Length of header" in str(error):
         return f"its first rows have more cells than there are columns: {remedy}"
-    return _line(error)
+    return in_one_line(error)
 
 
 def _refuse_twice(path: Path, names: list[str]) -> None:
@@ -120,7 +119,7 @@ def _read_parquet(path: Path, rows: int | None) -> pd.DataFrame:
             table = arrow.Table.from_batches(batches, schema=file.schema_arrow).slice(0, rows)
         frame: pd.DataFrame = table.to_pandas()
     except arrow.ArrowException as error:
-        raise InputError(f"{path} is not a Parquet file: {_line(error)}") from None
+        raise InputError(f"{path} is not a Parquet file: {in_one_line(error)}") from None
     return frame
 
 

@@ -17,6 +17,7 @@ from quadric.exporting.onnx_file import OPSET, export_onnx
 from quadric.exporting.program import export_torch
 from quadric.exporting.report import ExportReport
 from quadric.exporting.timing import latencies
+from quadric.support.checks import check_size
 from quadric.support.progress import duration
 from quadric.support.texttable import text_table
 
@@ -139,8 +140,7 @@ def _quantization(what: Deployable, calibrate_on: int) -> dict[str, Any]:
             f"int8 needs inputs to calibrate on, and {what.name} brings none: name the run "
             "directory of quadric train, whose training data is taken"
         )
-    if calibrate_on < 1:
-        raise InputError(f"calibration must be >= 1, got {calibrate_on}: give some hundred inputs")
+    check_size("calibration", calibrate_on)
     test = None if what.test is None else list(what.test())
     return {"calibration": what.calibration(calibrate_on), "test": test}
 

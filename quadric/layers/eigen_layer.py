@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from quadric.functional import check_rank
 from quadric.layers.layer import QuadraticLayer
+from quadric.support.checks import check_size
 
 Self = TypeVar("Self", bound="EigenLayer")
 
@@ -18,7 +18,7 @@ class EigenLayer(QuadraticLayer):
     fixed_neuron = "eigen"
 
     def __init__(self, *args: Any, rank: int, **options: Any) -> None:
-        super().__init__(*args, neuron="eigen", rank=check_rank(rank), **options)
+        super().__init__(*args, neuron="eigen", rank=check_size("rank", rank), **options)
 
     @classmethod
     def from_linear(

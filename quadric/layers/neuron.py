@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
-from quadric.functional import check_rank
 from quadric.layers.parameters import draw_
 from quadric.ops.blocks import Blocks
 from quadric.ops.reference import accumulation_dtype
+from quadric.support.checks import check_size
 
 if TYPE_CHECKING:
     from quadric.layers.layer import QuadraticLayer
@@ -88,7 +88,7 @@ class Neuron:
 
     def __post_init__(self) -> None:
         if "rank" in self.defaults():
-            check_rank(self.options()["rank"])
+            check_size("rank", self.options()["rank"])
 
     @property
     def degree(self) -> int | None:
