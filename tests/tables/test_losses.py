@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, r2_score
 from torch import Tensor
 
-from quadric.tables.losses import LOGISTIC, SOFTMAX, SQUARED, Loss
+from quadric.tables.losses import LOGISTIC, SOFTMAX, SQUARED, Loss, pinball
 
 CASES = {
     "one target": (SQUARED, torch.randn(2, 9, 1).double(), torch.randn(2, 9, 1).double()),
@@ -18,7 +18,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("loss", "outputs", "targets"), CASES.values(), ids=CASES)
+GAPS = torch.randn(2, 9, 2).double(), torch.randn(2, 9, 2).double()
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets"), [*CASES.values(), (pinball(0.8), *GAPS)], ids=[*CASES, "0.8"]
+)
 def test_gradient_is_that_of_the_rows(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     leaf = outputs.clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss.rows(leaf, targets).sum(), leaf)
