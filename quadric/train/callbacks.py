@@ -54,12 +54,7 @@ class EpochRecords(Callback):
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         broken = sorted(self.broken or ())
-        return {
-            "records": self.records,
-            "broken": broken,
-            "best": self.best,
-            "mean": self.mean,
-        }
+        return {"records": self.records, "broken": broken, "best": self.best, "mean": self.mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes back what a checkpoint kept."""

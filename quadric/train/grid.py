@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
@@ -169,7 +170,7 @@ def sweep(
             waiting.append(run)
     if jobs == 1:
         for run in waiting:
-            yield _attempt(run, lambda run: _words_of(run, screen))
+            yield _attempt(run, partial(_words_of, run, screen))
         return
     if not waiting:
         return
@@ -183,7 +184,7 @@ def sweep(
         }
         try:
             for future in as_completed(futures):
-                yield _attempt(futures[future], lambda run, done=future: done.result())  # type: ignore[misc]
+                yield _attempt(futures[future], future.result)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             # They do not listen to Ctrl-C: whoever it reaches, this process decides.
@@ -192,10 +193,10 @@ def sweep(
             raise
 
 
-def _attempt(run: PlannedRun, work: Callable[[PlannedRun], str]) -> RunOutcome:
+def _attempt(run: PlannedRun, work: Callable[[], str]) -> RunOutcome:
     """One run that fails does not end the others."""
     try:
-        return RunOutcome(run, "done", work(run))
+        return RunOutcome(run, "done", work())
     except BusyError as error:
         return RunOutcome(run, "busy", str(error))
     except InterruptedTraining:

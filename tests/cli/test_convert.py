@@ -212,11 +212,7 @@ def test_bad_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--model", "resnet9"], "unknown model 'resnet9': choose from"),
         (["--model", "resnet14"], "must be those of the model"),
-        (["--model", "resnet8", "--neuron", "cubic"], "neuron must be one of"),
-        (["--model", "resnet8", "--neuron", "fan", "--rank", "3"], "the neuron 'fan' has no rank"),
-        (["--model", "resnet8", "--rank", "0"], "rank must be"),
         (["--model", "resnet8", "--include", "nope"], "at least one layer must match"),
         (["--model", "resnet8", "--include", "re:("], "include must be a valid regular expression"),
         (["--model", "resnet8", "--first", "99"], "first must be at most"),
