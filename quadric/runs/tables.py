@@ -169,9 +169,8 @@ def bleu_table(groups: Sequence[RunGroup], markdown: bool = False) -> str | None
         return " ".join([*([each.first.recipe] if several else []), each.first.label, *rates])
 
     rows = []
-    for name, settings in SETTINGS.items():
-        kind = _TOKENIZATIONS[str(settings["tokenize"])]
-        row = [kind, "No" if settings["lowercase"] else "Yes"]
+    for name, (_, tokenize, lowercase) in SETTINGS.items():
+        row = [_TOKENIZATIONS[tokenize], "No" if lowercase else "Yes"]
         rows.append([*row, *(spread(_bleu(each, name), ".1f") for each in groups)])
     sizes = [each.first.values["params_without_embeddings"] for each in groups]
     shares = [f" ({100 * (n / sizes[0] - 1):+.1f} %)" if n != sizes[0] else "" for n in sizes]

@@ -18,6 +18,7 @@ from quadric import data as datasets
 from quadric import models
 from quadric.data import DataSet as DataSet
 from quadric.data.batches import Batches
+from quadric.data.files import read_bytes
 from quadric.data.folders import FolderData
 from quadric.data.images import ImageData
 from quadric.data.tables import TableData
@@ -106,7 +107,8 @@ def kept_data(recipe: Recipe, folder: Path) -> RunData | None:
     if recipe.dataset not in datasets.TEXTS:
         return None
     remedy = "a translation run needs it: copy the whole run directory, or train again"
-    return TextRunData(recipe, None, Tokenizer.read(folder / TOKENIZER, remedy))
+    file = folder / TOKENIZER
+    return TextRunData(recipe, None, Tokenizer(read_bytes(file, remedy), str(file)))
 
 
 def takes_rows(recipe: Recipe) -> bool:

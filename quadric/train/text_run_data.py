@@ -22,6 +22,8 @@ from quadric.train.recipe import Recipe
 from quadric.train.run_data import LIMIT_SEED, RunData
 from quadric.train.translation import LONGEST, TOKENIZER, Translation
 
+CHECKSUMS = "text.sha256"
+
 
 class TextRunData(RunData):
     """Sentence pairs."""
@@ -84,16 +86,21 @@ class TextRunData(RunData):
         }
 
     def keep(self, folder: Path) -> None:
-        """Writes the tokenizer."""
-        file, content = folder / TOKENIZER, self.tokenizer.content
-        if file.is_file() and file.read_bytes() != content and any(folder.glob("checkpoints/*")):
+        """Writes the tokenizer, and what tells the text from another one."""
+        assert self.data is not None
+        files = {
+            TOKENIZER: self.tokenizer.content,
+            CHECKSUMS: "\n".join(self.data.checksums).encode(),
+        }
+        known = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
+        if any(known[name] != files[name] for name in known) and any(folder.glob("checkpoints/*")):
             raise InputError(
-                f"the text must be the one that the run in {folder} began with, and has changed "
-                f"({TOKENIZER} would be another): bring the old text back, or start again with "
-                "--overwrite"
+                f"the text must be the one that the run in {folder} began with, and has changed: "
+                "bring the old text back, or start again with --overwrite"
             )
-        with whole_file(file) as partial:
-            partial.write_bytes(content)
+        for name, content in files.items():
+            with whole_file(folder / name) as partial:
+                partial.write_bytes(content)
 
     def set_test_files(self, source: Path, target: Path) -> None:
         """Tests on other files, and on all of their lines."""

@@ -54,6 +54,7 @@ class TextData:
         val: pairs to validate on.
         test: pairs of the test files, without empty and over-long ones; None if there are none.
         test_files: the source file and the target file; None if there are none.
+        checksums: the SHA-256 of both training files.
         notes: remarks on the text (sentences left out, a smaller vocabulary), one line each.
     """
 
@@ -63,6 +64,7 @@ class TextData:
     val: Pairs
     test: Pairs | None
     test_files: tuple[Path, Path] | None
+    checksums: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -133,6 +135,7 @@ def load(
         parts["val"],
         parts.get("test"),
         None if tests is None else (tests[0].path, tests[1].path),
+        tuple(file.sha256 for file in files["train"]),
         tuple(notes),
     )
 
