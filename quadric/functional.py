@@ -19,10 +19,10 @@ from typing import Any
 
 from torch import Tensor
 
-from quadric.errors import InputError, InputTypeError
+from quadric.errors import InputError
 from quadric.ops import add_squares, reference
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
-from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp
+from quadric.ops.linear_ops import ConvOp, DenseOp, LinearOp, TransposedConvOp, check_real
 from quadric.support.checks import check_size
 
 __all__ = [
@@ -170,7 +170,7 @@ def _add(
     groups: int,
 ) -> Tensor:
     check_size("rank", rank)
-    _check_real("output", out)
+    check_real("output", out)
     if not -out.dim() <= dim < out.dim():
         raise InputError(
             f"dim must be a dimension of the output of shape {tuple(out.shape)}, got {dim}: use "
@@ -179,7 +179,7 @@ def _add(
     dim = dim - out.dim() if dim >= 0 else dim
     check_groups(out.shape[dim], groups)
     blocks = make_blocks(out.shape[dim], rank, groups)
-    _check_real("eigenvalues", eigenvalues)
+    check_real("eigenvalues", eigenvalues)
     blocks.check(eigenvalues)
     return reference.add_squares(out, eigenvalues, blocks, dim)
 
@@ -194,12 +194,12 @@ def _eigen(
 ) -> Tensor:
     """The eigen neuron over any linear map."""
     check_size("rank", rank)
-    _check_real("weight", weight)
+    check_real("weight", weight)
     linear_op.check(input, weight)
     blocks = eigen_blocks(linear_op.outputs(weight), rank, linear_op.groups)
-    _check_real("eigenvalues", eigenvalues)
+    check_real("eigenvalues", eigenvalues)
     if bias is not None:
-        _check_real("bias", bias)
+        check_real("bias", bias)
         if bias.shape != (blocks.channels,):
             raise InputError(
                 f"the bias must have one number for each of the {blocks.channels} outputs, got "
@@ -212,15 +212,6 @@ def _eigen(
 
 def _as_tuple(value: Any) -> Any:
     return value if isinstance(value, int | str) else tuple(value)
-
-
-def _check_real(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputTypeError(
-            f"the {name} must be a real floating-point tensor, got {got}: convert with "
-            "torch.as_tensor or .float() first"
-        )
 
 
 def check_groups(channels: int, groups: int) -> None:

@@ -91,6 +91,19 @@ class QuadraticShare(dict[str, LayerShare]):
         return f"{type(self).__name__}({super().__repr__()}, unmeasured={self.unmeasured!r})"
 
 
+def quadratic_layers(model: nn.Module) -> dict[str, QuadraticLayer]:
+    """The quadratic layers of a model by name; there must be one."""
+    layers = {
+        name: module for name, module in model.named_modules() if isinstance(module, QuadraticLayer)
+    }
+    if not layers:
+        raise InputError(
+            f"the model must have a quadratic layer, got {type(model).__name__} without any: "
+            "convert it first with quadric.convert_(model)"
+        )
+    return layers
+
+
 def quadratic_share(
     model: nn.Module, batches: Iterable[Any] | Tensor | Mapping[str, Any]
 ) -> QuadraticShare:
@@ -139,14 +152,7 @@ def quadratic_share(
         )
     # Hooks added to an already compiled module may never be called: run what it was compiled from.
     model = unwrapped(model)
-    layers = {
-        name: module for name, module in model.named_modules() if isinstance(module, QuadraticLayer)
-    }
-    if not layers:
-        raise InputError(
-            f"model must have a quadratic layer, got {type(model).__name__} without any: "
-            "convert it first with quadric.convert_(model)."
-        )
+    layers = quadratic_layers(model)
     unmeasured: dict[str, str] = {}
     moments = {name: _Moments() for name in layers}
     seen = _run(model, batches, {layers[name]: moment for name, moment in moments.items()})

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quadric.errors import InputError
 from quadric.layers import QuadraticLayer
+from quadric.share import quadratic_layers
 from quadric.support.modules import check_model, unwrapped
 
 _LOOKS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -105,14 +105,4 @@ def watch(model: nn.Module, share: float = 0.9, growth: float = 10.0) -> Watch:
         >>> handle.remove()
     """
     check_model(model)
-    layers = {
-        name: layer
-        for name, layer in unwrapped(model).named_modules()
-        if isinstance(layer, QuadraticLayer)
-    }
-    if not layers:
-        raise InputError(
-            f"the model must have a quadratic layer, got {type(model).__name__} without any: "
-            "convert it first with quadric.convert_(model)"
-        )
-    return Watch(layers, share, growth)
+    return Watch(quadratic_layers(unwrapped(model)), share, growth)

@@ -217,7 +217,11 @@ def transposed(**options: Any):
         (lambda: conv(groups=-1), ValueError, "groups must be >= 1, got -1"),
         (lambda: conv(groups=1.0), TypeError, "groups must be an integer"),
         (lambda: conv(stride=2, padding="same"), ValueError, "'same' needs stride 1, got stride 2"),
-        (lambda: conv(input=[1.0]), TypeError, "input must be a tensor, got list"),
+        (
+            lambda: conv(input=[1.0]),
+            TypeError,
+            "input must be a real .* tensor, got list",
+        ),
         (lambda: conv(lam=[0.0, 0.0]), TypeError, "eigenvalues must be .*, got list"),
         (lambda: conv(weight=WEIGHT.int()), TypeError, "weight must be .*torch.int32"),
         (lambda: conv(bias=torch.zeros(3)), ValueError, r"4 outputs, got shape \(3,\)"),

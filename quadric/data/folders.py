@@ -300,12 +300,9 @@ def load(
     if workers is not None and workers < 0:
         raise InputError(f"workers must be >= 0, got {workers}")
     root = directory(data_dir, LAYOUT)
-    train = root / "train"
-    if not train.is_dir():
-        raise InputError(f"missing directory {train}: {LAYOUT}")
-    test = next((root / part for part in ("val", "test") if (root / part).is_dir()), None)
-    if test is None:
-        raise InputError(f"missing directory {root / 'val'}: {LAYOUT}")
+    train = directory(root / "train", LAYOUT)
+    there = [part for part in ("val", "test") if (root / part).is_dir()]
+    test = directory(root / (there or ["val"])[0], LAYOUT)
     class_names = _class_names(train)
     unknown = sorted(set(_class_names(test)) - set(class_names))
     if unknown:

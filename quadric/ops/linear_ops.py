@@ -23,6 +23,16 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
+def check_real(name: str, tensor: Tensor) -> None:
+    """Raises unless an argument is a tensor of real numbers."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputTypeError(
+            f"the {name} must be a real floating-point tensor, got {got}: convert it with "
+            "torch.as_tensor or .float() first"
+        )
+
+
 class LinearOp:
     """What a neuron needs to know of its linear map.
 
@@ -47,16 +57,7 @@ class LinearOp:
 
     def check(self, input: Tensor, weight: Tensor) -> None:
         """Refuses an input that does not fit the weight."""
-        if not isinstance(input, Tensor):
-            raise InputTypeError(
-                f"the input must be a tensor, got {type(input).__name__}: convert it with "
-                "torch.as_tensor(input)"
-            )
-        if not input.is_floating_point():
-            raise InputTypeError(
-                f"the input must be a real floating-point tensor, got {input.dtype}: convert it "
-                "with input.float() first"
-            )
+        check_real("input", input)
         if weight.dim() != self.spatial + 2:
             raise InputError(
                 f"the weight must have the shape {self.weight_shape}, got {tuple(weight.shape)}: "
