@@ -73,3 +73,13 @@ def test_rare_categories_share_a_column() -> None:
 def test_the_dtype_is_that_of_the_numbers(columns: dict[str, str], dtype: str) -> None:
     frame = pd.DataFrame({name: np.arange(6) % 4 for name in columns}).astype(columns)
     assert TablePreparation().fit_transform(frame).dtype == dtype
+
+
+def test_holes_of_numbers_become_the_median() -> None:
+    """Of a table of numbers alone, which has a preparation of its own."""
+    frame = pd.DataFrame({"a": [1.0, 2.0, 99.0, np.nan], "b": [4.0, 3.0, 2.0, 1.0]})
+    preparation = TablePreparation()
+    prepared = preparation.fit_transform(frame)
+    assert preparation.names_ == ["a", "b", "missingindicator_a"]
+    assert prepared.tolist() == [[1, 4, 0], [2, 3, 0], [99, 2, 0], [2, 1, 1]]
+    assert preparation.describe()[0]["if_missing"] == 2

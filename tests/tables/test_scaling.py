@@ -124,3 +124,22 @@ def test_onnx_presses_together_too(kind: type[Any], tmp_path: Path) -> None:
     (found,) = session.run(None, {session.get_inputs()[0].name: rows})
     expected = model.predict(rows) if kind is QuadraticRegressor else model.predict_proba(rows)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_are_held_out_are_not_in_the_scaling() -> None:
+    X, y = heavy(30)
+
+    def learned(X: np.ndarray, y: np.ndarray) -> list[float]:
+        model = QuadraticRegressor((2,), early_stopping=True, max_iter=1, random_state=0)
+        module = model.fit(X, y).module_
+        return [float(module.target_mean), *module.input_mean.tolist()]
+
+    before, unseen = learned(X, y), 0
+    for row in range(
+        30
+    ):  # a row that is seen moves the mean of the targets and of the third column
+        one = np.arange(30) == row
+        after = learned(X + one[:, None] * [0, 0, 0.1, 0, 0], y + one)
+        assert (after[0] == before[0]) == (after[3] == before[3])
+        unseen += after[0] == before[0]
+    assert unseen == 3  # a tenth
