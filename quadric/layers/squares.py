@@ -85,7 +85,7 @@ class Squares(Neuron):
         blocks = layer.blocks
         assert blocks is not None
         z = layer.linear_op(input, layer.weight, layer.bias)
-        z = widened(z.movedim(layer.linear_op.channel_dim, 0).flatten(1))
+        z = widened(z.movedim(layer.linear_op.channel_dim, 0).reshape(layer.num_outputs, -1))
         _, features = blocks.places(z.device)
         squares = (z.square().mean(1)[features] / self.unit_lengths(layer)).mean()
         spread: Tensor = z.var(1, correction=0).mean().sqrt()

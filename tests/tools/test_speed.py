@@ -46,6 +46,8 @@ def test_steps_of_small_networks(tool: ModuleType) -> None:
         kind = case.group.partition(",")[0]
         if kind not in ("perceptron", "helmholtz"):
             continue
+        case.training_step()  # the first batch sets the scale of the eigenvalues
+        case.module.zero_grad()
         before = [p.detach().clone() for p in case.module.parameters()]
         case.training_step()
         after = list(case.module.parameters())
