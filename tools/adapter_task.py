@@ -55,10 +55,10 @@ def sentences(package: str) -> list[str]:
 
 def encoded(folder: Path) -> tuple[nn.ModuleList, list[Part]]:
     """The blocks to adapt; the sentences to train, to choose rates and to test."""
-    from transformers import BertModel, BertTokenizerFast
+    from transformers import AutoTokenizer, BertModel
 
     network: Any = BertModel.from_pretrained(folder)
-    tokenizer = BertTokenizerFast.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     blocks = network.encoder.layer[-BLOCKS:]
     del network.encoder.layer[-BLOCKS:]
     texts = [sentences(package) for package in PACKAGES]

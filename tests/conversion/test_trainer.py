@@ -73,6 +73,10 @@ def test_param_groups_in_a_run(tmp_path: Path) -> None:
     # The Trainer's schedule moves both rates alike: it has reached its end.
     assert [group["initial_lr"] for group in used.param_groups] == [1e-2, 3e-3]
     assert [group["lr"] for group in used.param_groups] == [0.0, 0.0]
+    # from_pretrained reads its checkpoints.
+    loaded = type(model).from_pretrained(tmp_path / "checkpoint-4")
+    ids = examples()[0]["input_ids"][None]
+    torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits)
     # A run that goes on from a checkpoint has the same groups and comes to the same weights.
     again = converted()
     resumed = trainer(again, tmp_path, optimizers=(optimizer(again), None))

@@ -139,14 +139,14 @@ def test_from_pretrained_keeps_the_eigenvalues(name: str, scaled: bool, tmp_path
     expected = model(**inputs).logits
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
-    assert torch.equal(again(**inputs).logits, expected)
+    torch.testing.assert_close(again(**inputs).logits, expected)
     assert list(quadratic_layers(again)) == list(quadratic_layers(model))
     assert not any(layer.awaits_scale for layer in quadratic_layers(again).values())
     # It is an ordinary model, to be trained and saved as any other.
     assert not again.is_quantized
     again.save_pretrained(tmp_path / "second")
     third = type(model).from_pretrained(tmp_path / "second", config=again.config)
-    assert torch.equal(third(**inputs).logits, expected)
+    torch.testing.assert_close(third(**inputs).logits, expected)
     quadric.revert_(again, project=True)
     assert "quantization_config" not in again.config.to_dict()
 
@@ -159,9 +159,9 @@ def test_from_pretrained_with_another_head_or_none(tmp_path: Path) -> None:
     features = model.bert(inputs["input_ids"]).last_hidden_state
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    assert torch.equal(again(**inputs).logits, expected)
+    torch.testing.assert_close(again(**inputs).logits, expected)
     bare = transformers.AutoModel.from_pretrained(tmp_path)
-    assert torch.equal(bare(inputs["input_ids"]).last_hidden_state, features)
+    torch.testing.assert_close(bare(inputs["input_ids"]).last_hidden_state, features)
 
 
 def test_a_plain_model_with_the_config_of_a_converted_one_stays_plain(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_plain_model_with_the_config_of_a_converted_one_stays_plain(tmp_path: 
     plain.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     assert not quadratic_layers(again)
-    assert torch.equal(again(**inputs).logits, plain(**inputs).logits)
+    torch.testing.assert_close(again(**inputs).logits, plain(**inputs).logits)
 
 
 def test_load_notes_the_layers_for_save_pretrained(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_load_notes_the_layers_for_save_pretrained(tmp_path: Path) -> None:
     quadric.load_(plain, tmp_path / "adapter.safetensors")
     plain.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
-    assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+    torch.testing.assert_close(again(**inputs).logits, model(**inputs).logits)
 
 
 LOADED_ELSEWHERE = """
