@@ -55,6 +55,7 @@ def test_members_hold_different_rows_out_unless_they_are_given() -> None:
     first, second = model._make_jobs(X, y)
     assert not torch.equal(first.validation.targets, second.validation.targets)
     assert first.seed != second.seed
+    assert not torch.equal(*(next(job.network.parameters()) for job in (first, second)))
     first, second = model._make_jobs(X, y, eval_set=(X[:20], y[:20]))
     assert torch.equal(first.validation.targets, second.validation.targets)
 

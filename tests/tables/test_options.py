@@ -80,6 +80,13 @@ def test_balanced_classes_and_mappings() -> None:
     np.testing.assert_array_equal(half.predict_proba(X), plain_model.predict_proba(X))
 
 
+def test_rows_that_are_held_out_have_the_weights_of_their_classes() -> None:
+    X, y = table()
+    (job,) = small(QuadraticClassifier, class_weight={True: 4.0})._make_jobs(X, y > 0)
+    for rows in (job.train, job.validation):
+        assert torch.equal(rows.weights, 1 + 3 * rows.targets)
+
+
 def test_eval_set_is_what_stops() -> None:
     X, y = table()
     X, X_held, y, y_held = train_test_split(X, y, test_size=0.1, random_state=1)

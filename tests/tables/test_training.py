@@ -341,3 +341,11 @@ def test_one_held_out_row_does_not_end_a_fit() -> None:
     kept = [p.detach() for p in spoiled.network.parameters()]
     for a, b in zip(kept, clean.network.parameters(), strict=True):
         assert (a - b).abs().max() < 0.5
+
+
+def test_the_penalty_is_for_weights_alone() -> None:
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    (job,) = QuadraticRegressor((4,), neuron="eigen", alpha=1.0)._make_jobs(X, X[:, 0])
+    optimizer = training_module._make_optimizer([job])
+    for name, decay in optimizer.views(optimizer.decay).items():
+        assert bool((decay > 0).all()) == bool((decay > 0).any()) == name.endswith("weight"), name
