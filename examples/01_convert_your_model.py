@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 def train(model: nn.Module, steps: int) -> float:
-    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=3e-3, quadratic_lr=3e-3))
+    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=3e-3))
     for _ in range(steps):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)

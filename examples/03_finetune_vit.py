@@ -49,7 +49,7 @@ quadratic, adapter, control, biases = (copy.deepcopy(linear) for _ in range(4))
 
 train(control, [{"params": control.parameters(), "lr": 5e-4}], "trained on, linear")
 print(quadric.convert_(quadratic))
-groups = quadric.param_groups(quadratic, lr=5e-4, quadratic_lr=5e-3)
+groups = quadric.param_groups(quadratic, lr=5e-4)
 train(quadratic, groups, "trained on, quadratic")
 print(f"quadratic share: {quadric.quadratic_share(quadratic, [pictures[1400:]]).mean:.3f}")
 

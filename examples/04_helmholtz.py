@@ -36,7 +36,7 @@ def residual(model: nn.Module, points: Tensor) -> Tensor:
 
 
 def train(model: nn.Module, steps: int) -> float:
-    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3, quadratic_lr=5e-3))
+    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         inside, border = torch.rand(500, 2) * 2 - 1, torch.rand(200, 2) * 2 - 1

@@ -63,6 +63,24 @@ def _compared(results: Path) -> str:
     return markdown_table(header, rows, "lrrrrll")
 
 
+def _real_networks(results: Path) -> str:
+    """Fine-tuned pretrained networks: the plain loss, and the others' as multiples of it."""
+    data = read_piece(results / "real_networks.json")
+    losses = {(row["network"], row["rate"], row["neuron"]): row["loss"] for row in data["rows"]}
+    rows = []
+    for network, rate in sorted({key[:2] for key in losses}):
+        plain = losses[network, rate, "linear"]
+        cells = [network, f"{rate:g}", " / ".join(f"{loss:.2g}" for loss in plain.values())]
+        for neuron in ("eigen", "shared", "square"):
+            own = losses.get((network, rate, neuron))
+            ratios = [f"{own[s] / plain[s]:.2f}" for s in plain if s != "0"] if own else []
+            cells.append(" / ".join(ratios))
+        rows.append([*cells, ", ".join(step for step in plain if step != "0")])
+    header = ["network", "rate", "plain: before / after", "eigen", "shared", "square", "steps"]
+    made = f"\n\nOne seed. Made by `{data['command']}`."
+    return markdown_table(header, rows, "lrrrrrl") + made
+
+
 EXAMPLES = ("houses", "churn", "beans", "sensors", "sensors-time")
 # Models that have another name for classes.
 BOTH = {
@@ -293,6 +311,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "compared-verdicts": _compared_verdicts,
     "table-fits": _table_fits,
     "calibration": _calibration,
+    "real-networks": _real_networks,
     "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _groups(layers=False), RATIOS),
     "networks-before": _bench("suite_before.json", _groups(layers=False), RATIOS),

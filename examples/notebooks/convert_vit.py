@@ -23,7 +23,7 @@ test, train_rows = order[:400], order[400:]
 
 
 def train(model: nn.Module, epochs: int, lr: float) -> None:
-    optimizer = torch.optim.AdamW(quadric.param_groups(model, lr=lr, quadratic_lr=lr))
+    optimizer = torch.optim.AdamW(quadric.param_groups(model, lr=lr))
     generator = torch.Generator().manual_seed(1)
     for _ in range(epochs):
         for rows in train_rows[torch.randperm(len(train_rows), generator=generator)].split(64):

@@ -26,7 +26,7 @@ print(table.input_names, "→", table.target_name)
 
 # %%
 def fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 2000) -> nn.Module:
-    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3, quadratic_lr=5e-3))
+    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         rows = torch.randint(len(x), (256,))

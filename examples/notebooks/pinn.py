@@ -43,7 +43,7 @@ class Oscillator(nn.Module):
 
 
 def train(model: nn.Module, steps: int = 3000) -> float:
-    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3, quadratic_lr=5e-3))
+    optimizer = torch.optim.Adam(quadric.param_groups(model, lr=5e-3))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         t = (torch.rand(200, 1) * END).requires_grad_()

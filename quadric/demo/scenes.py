@@ -218,9 +218,8 @@ def _train(
     model: nn.Module, task: DemoTask, split: TrainTest, seed: int, on_steps: Callable[[int], None]
 ) -> None:
     loss_fn = nn.functional.cross_entropy if task.metric == "accuracy" else nn.functional.mse_loss
-    # With Adam, whose step does not depend on the gradient's size, the eigenvalues take the same
-    # learning rate as everything else.
-    optimizer = torch.optim.Adam(param_groups(model, task.lr, quadratic_lr=task.lr), fused=True)
+    # As in `quadric.train`: networks that start from random weights need no margin.
+    optimizer = torch.optim.Adam(param_groups(model, task.lr, 3 * task.lr), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.lr, task.steps)
     for index in _batches(len(split.inputs), task.batch, task.steps, seed):
         loss = loss_fn(model(split.inputs[index]), split.targets[index])
