@@ -219,7 +219,7 @@ def _train(
 ) -> None:
     loss_fn = nn.functional.cross_entropy if task.metric == "accuracy" else nn.functional.mse_loss
     # As in `quadric.train`: networks that start from random weights need no margin.
-    optimizer = torch.optim.Adam(param_groups(model, task.lr, 3 * task.lr), fused=True)
+    optimizer = torch.optim.Adam(param_groups(model, task.lr, 9 * task.lr), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.lr, task.steps)
     for index in _batches(len(split.inputs), task.batch, task.steps, seed):
         loss = loss_fn(model(split.inputs[index]), split.targets[index])
