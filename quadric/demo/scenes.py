@@ -220,7 +220,8 @@ def _train(
     loss_fn = nn.functional.cross_entropy if task.metric == "accuracy" else nn.functional.mse_loss
     # As in `quadric.train`: networks that start from random weights need no margin.
     optimizer = torch.optim.Adam(param_groups(model, task.lr, 9 * task.lr), fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.lr, task.steps)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peaks, task.steps)
     for index in _batches(len(split.inputs), task.batch, task.steps, seed):
         loss = loss_fn(model(split.inputs[index]), split.targets[index])
         optimizer.zero_grad()
