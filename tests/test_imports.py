@@ -41,8 +41,8 @@ ORDER: dict[str, list[str]] = {
         "share",
         "watchdog",
         "exporting",
-        "solve",
         "models",
+        "solve",
         "data",
         "runs",
         "train",
@@ -225,6 +225,7 @@ ORDER: dict[str, list[str]] = {
         "stacks",
         "modules",
         "training",
+        "second_order",
         "parameters",
         "scoring",
         "target_transforms",
@@ -293,7 +294,7 @@ OUTSIDE = {
     "sacrebleu": {"data"},
 }
 # Up to here, nothing is needed but torch and what OUTSIDE names.
-LAST_LEAN = "models"
+LAST_LEAN = "solve"
 
 
 def parts_of(path: Path) -> tuple[str, ...]:

@@ -26,6 +26,9 @@ def compare(
     ),
     hidden: str = Option("64,64", help="Hidden layers of the linear network."),
     activation: str = Option("silu", help="silu, relu, tanh, gelu, sigmoid, none, ..."),
+    solver: str = Option(
+        "auto", help="adam, lm (Levenberg-Marquardt after Adam), or auto: lm where it is cheap."
+    ),
     folds: int = Option(5, help="Folds of the cross-validation."),
     seeds: int | None = Option(
         None, help="Starts of each network on each fold: 3, or 1 on large tables.", min=1
@@ -82,6 +85,7 @@ def compare(
                 neurons=neurons,
                 hidden=options.numbers("hidden", hidden),
                 activation=activation,
+                solver=solver,
                 folds=folds,
                 seeds=seeds,
                 seed=seed,

@@ -13,9 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
+
+
+class Sin(nn.Module):
+    """The sine of each number, for functions that oscillate."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The sine."""
+        return torch.sin(input)
+
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
@@ -32,6 +42,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "sin": Sin,
 }
 
 

@@ -2,7 +2,9 @@
 
 from quadric.solve.choice import Choice as Choice
 from quadric.solve.choice import choose_solver as choose_solver
+from quadric.solve.door import error_bars as error_bars
 from quadric.solve.door import least_squares as least_squares
+from quadric.solve.fit import ErrorBars as ErrorBars
 from quadric.solve.fit import LeastSquaresFit as LeastSquaresFit
 from quadric.solve.levenberg import Progress as Progress
 from quadric.solve.starts import ridge_start_ as ridge_start_

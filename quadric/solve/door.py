@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError
 from quadric.solve.choice import Choice, choose_solver
-from quadric.solve.fit import Bars, LeastSquaresFit
+from quadric.solve.fit import ErrorBars, LeastSquaresFit
 from quadric.solve.jacobian import outputs_of
-from quadric.solve.levenberg import LevenbergSettings, Path, Progress, minimize
+from quadric.solve.levenberg import FIRST_DECAY, LevenbergSettings, Path, Progress, minimize
 from quadric.solve.problems import Problem, RowProblem
 from quadric.solve.rows import RowDoor, as_rows
 from quadric.solve.starts import ridge
@@ -77,6 +77,7 @@ def least_squares(
     Examples:
         >>> import quadric
         >>> from torch import nn
+        >>> _ = torch.manual_seed(0)  # the first layers decide where a fit ends
         >>> x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
         >>> model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
         >>> fit = quadric.solve.least_squares(model, x, (3 * x).sin())
@@ -100,6 +101,48 @@ def least_squares(
     return _fit_rows(model, inputs, targets, sample_weight, validation, solver, settings, callback)
 
 
+def error_bars(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    sample_weight: Any = None,
+    *,
+    validation: tuple[Any, Any] | None = None,
+) -> ErrorBars:
+    """The error bars of a network that was trained already, by whatever means.
+
+    It should be near a minimum of its squared error. The weight decay is found from the data.
+
+    Args:
+        model: the network; it stays as it is.
+        inputs: the rows that it learned from.
+        targets: (N, outputs), or (N,) for a network of one output.
+        sample_weight: (N,), what each row counted.
+        validation: (inputs, targets) that it did not learn from: they show the noise, too.
+
+    Returns:
+        The bars: `.std(inputs)`.
+
+    Raises:
+        InputError: for data or a model that cannot be fitted.
+
+    Examples:
+        >>> import quadric
+        >>> from torch import nn
+        >>> x = torch.randn(100, 3, dtype=torch.float64)
+        >>> quadric.solve.error_bars(nn.Linear(3, 1), x, x[:, 0]).std(x).shape
+        torch.Size([100])
+    """
+    door = RowDoor(model, inputs, targets, sample_weight)
+    problem = door.problem
+    u = door.unknowns.start() / problem.units
+    small = problem.unknowns.count <= problem.count
+    system = (NormalSystem if small else ResidualSystem)(problem, u)
+    path = Path(u, system, torch.full_like(u, FIRST_DECAY * min(system.loss, problem.count)))
+    held = None if validation is None else _Held(door, *validation).noise(u)
+    return ErrorBars(problem, path, door.converted, door.flat, held)
+
+
 def _fit_rows(
     model: nn.Module,
     inputs: Any,
@@ -114,15 +157,15 @@ def _fit_rows(
     problem, unknowns = door.problem, door.unknowns
     validate = held = None
     if validation is not None:
-        x = door.converted(validation[0])
-        y = door.matched(x, as_rows(validation[1], "targets", unknowns.device).double())
-        held = _Held(problem, x, y)
+        held = _Held(door, *validation)
         validate = held.loss
     choice = _chosen(solver, problem)
     path, start = _minimized(problem, door.start(), choice, settings, validate, callback, door.unit)
     fit = _written(unknowns, problem, path, choice, start, door.unit)
     bars = (
-        Bars(problem, path, door.converted, door.flat, None if held is None else held.noise(path.u))
+        ErrorBars(
+            problem, path, door.converted, door.flat, None if held is None else held.noise(path.u)
+        )
         if choice.solver != "products"
         else None
     )
@@ -231,8 +274,10 @@ def _written(
 class _Held:
     """Validation rows."""
 
-    def __init__(self, problem: RowProblem, x: Tensor, y: Tensor) -> None:
-        self.problem, self.x, self.y = problem, x, y
+    def __init__(self, door: RowDoor, inputs: Any, targets: Any) -> None:
+        self.problem, self.x = door.problem, door.converted(inputs)
+        y = as_rows(targets, "targets", door.unknowns.device).double()
+        self.y = door.matched(self.x, y)
 
     def _squares(self, u: Tensor) -> Tensor:
         problem = self.problem

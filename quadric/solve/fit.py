@@ -49,7 +49,7 @@ class LeastSquaresFit:
     term_losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     history: list[Progress] = field(default_factory=list, repr=False)
-    _bars: Bars | None = field(default=None, repr=False)
+    _bars: ErrorBars | None = field(default=None, repr=False)
 
     def std(self, inputs: Any, noise: bool = True) -> Tensor:
         """The standard deviation of what the model predicts: the error bar of each output.
@@ -73,10 +73,14 @@ class LeastSquaresFit:
         return self._bars.std(inputs, noise)
 
 
-class Bars:
-    """Error bars: the covariance of the parameters and the noise of each output.
+class ErrorBars:
+    """Error bars of a network: the covariance of its parameters and the noise of each output.
 
-    The model may be trained on: its unknowns at the end of the fit are kept here.
+    The network may be trained on: its parameters as they were are kept here.
+
+    Attributes:
+        effective: the number of parameters that the data determine.
+        noise: the variance of each output's noise, in units of the targets' variance.
     """
 
     def __init__(
@@ -106,8 +110,16 @@ class Bars:
         if held is not None:  # early stopping: the training rows no longer show the noise
             self.noise = torch.maximum(self.noise, held)
 
-    def std(self, inputs: Any, noise: bool) -> Tensor:
-        """As `LeastSquaresFit.std` says."""
+    def std(self, inputs: Any, noise: bool = True) -> Tensor:
+        """The standard deviation of each output, as `LeastSquaresFit.std` says.
+
+        Args:
+            inputs: rows as the network takes them.
+            noise: with the noise of a new measurement.
+
+        Returns:
+            (N,) where the targets were, else (N, outputs), in float64.
+        """
         problem = self.problem
         x = self.convert(inputs)
         if not len(x):

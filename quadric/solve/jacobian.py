@@ -18,16 +18,14 @@ from torch.func import functional_call, vjp, vmap
 
 from quadric.layers import NeuronLinear
 from quadric.layers.gates import Bilinear
+from quadric.models.activations import ACTIVATIONS
 from quadric.ops.blocks import Blocks
 from quadric.solve.unknowns import Tensors, Unknowns
 
 Rows = dict[str, Tensor]
 """Where the derivatives go: parameter name to a view (N, outputs, *shape) of J."""
 
-_ELEMENTWISE = {
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
-    *(nn.Hardswish, nn.Softplus, nn.Sigmoid, nn.Tanh),
-}
+_ELEMENTWISE = {type(make()) for make in ACTIVATIONS.values()}
 
 
 class NetworkStep(Protocol):

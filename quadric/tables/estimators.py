@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
+from quadric.layers.scale import ScaledEigenvalues
 from quadric.models import create
 from quadric.tables.fitted import FittedNetwork
 from quadric.tables.inputs import (
@@ -48,6 +49,7 @@ from quadric.tables.parameters import (
     shared_checks,
 )
 from quadric.tables.scoring import Judge
+from quadric.tables.second_order import fit_jobs
 from quadric.tables.training import FORWARD_ROWS, train
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
@@ -118,6 +120,9 @@ class QuadraticNetwork(FittedNetwork):
         """What must have the same shares in the rows that are held out."""
         return None
 
+    def _choose_solver(self, jobs: Sequence[Job]) -> None:
+        """Says how the jobs are solved: Adam, if nothing is said."""
+
     # Fitting.
 
     def fit(
@@ -142,7 +147,7 @@ class QuadraticNetwork(FittedNetwork):
         Raises:
             InputError: if a parameter does not fit, or the training does not stay finite.
         """
-        self._take_records(train(self._make_jobs(X, y, sample_weight, eval_set)))
+        self._take_records(fit_jobs(self._make_jobs(X, y, sample_weight, eval_set)))
         return self
 
     def _make_jobs(
@@ -166,7 +171,9 @@ class QuadraticNetwork(FittedNetwork):
         self._note(record, [])
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
-        if not (record.stopped or record.diverged_at) and len(record.losses) == settings_max:
+        if record.interrupted:
+            warnings.warn("interrupted: the best so far is kept", ConvergenceWarning, stacklevel=3)
+        elif not (record.stopped or record.diverged_at) and len(record.losses) >= settings_max:
             warnings.warn(
                 f"Maximum iterations ({settings_max}) reached and the optimization hasn't "
                 "converged yet: raise max_iter, or tol.",
@@ -210,6 +217,7 @@ class QuadraticNetwork(FittedNetwork):
         self.n_iter_ = len(self.loss_curve_)
         self.validation_scores_ = record.scores or None
         self.best_validation_score_ = record.best_score
+        self.solver_, self.solver_reason_ = record.solver, record.reason
         self.module_.eval()
 
     def _prepare(
@@ -250,6 +258,7 @@ class QuadraticNetwork(FittedNetwork):
             self._job(module, network, *part, seed, not continued)
             for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
         ]
+        self._choose_solver(jobs)
         self.module_ = module
         self.n_layers_ = len(self._widths()) + 2
         self.n_parameters_ = sum(p.numel() for p in module.parameters())
@@ -371,6 +380,9 @@ class QuadraticNetwork(FittedNetwork):
         if self._widths():  # the last layer stays linear
             options |= {"neuron": self.neuron, "rank": self.rank, **(self.neuron_options or {})}
         network: Any = create("mlp", seed=seed, **options)
+        for layer in network:
+            if isinstance(layer, ScaledEigenvalues):
+                layer.drop_scale_()  # stacks have rates of their own
         return network
 
     def _check_network(self, columns: int) -> None:

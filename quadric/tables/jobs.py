@@ -1,7 +1,8 @@
 """What a fitter takes and gives: rows, settings, one job for each network, and its record.
 
 A fitter trains the networks of jobs in place and returns a record for each: `training.train` does
-it with Adam. Another one can stand beside it; the estimators only make jobs and read records.
+it with Adam, `second_order.fit_jobs` goes on to second order where a job says so. The estimators
+only make jobs and read records.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class Job:
         optimizer: where an earlier training stopped; None starts a new one.
         judge: from the outputs for the validation rows to what early stopping lowers instead of
             the loss, a positive number, and the score that is noted; None: the loss.
+        solver: "adam" or "lm".
+        reason: why that one.
     """
 
     network: nn.Sequential
@@ -107,6 +110,8 @@ class Job:
     seed: int
     optimizer: AdamState | None = None
     judge: Callable[[Tensor], tuple[float, float]] | None = None
+    solver: str = "adam"
+    reason: str = ""
 
     def steps(self) -> int:
         """Minibatches of an epoch."""
@@ -150,6 +155,9 @@ class FitRecord:
         seconds: of this network alone, on one core: the time of its stack, shared among the
             networks in it.
         optimizer: where the optimizer stopped.
+        solver: "adam" or "lm".
+        reason: why that one, and how it went.
+        interrupted: whether Ctrl-C ended it; the best so far is kept.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -161,6 +169,9 @@ class FitRecord:
     usable: bool = True
     seconds: float = 0.0
     optimizer: AdamState | None = None
+    solver: str = "adam"
+    reason: str = ""
+    interrupted: bool = False
 
 
 def merge(records: Sequence[FitRecord]) -> FitRecord:
@@ -184,4 +195,7 @@ def merge(records: Sequence[FitRecord]) -> FitRecord:
         diverged_at=min(failed, default=None),
         usable=all(record.usable for record in records),
         seconds=sum(record.seconds for record in records),
+        solver=records[0].solver,
+        reason=records[0].reason,
+        interrupted=any(record.interrupted for record in records),
     )

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from quadric.errors import InputError
 from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.jobs import FitRecord, merge
-from quadric.tables.training import EpochDone, train
+from quadric.tables.second_order import fit_jobs
+from quadric.tables.training import EpochDone
 
 E = TypeVar("E", bound=QuadraticNetwork)
 
@@ -63,6 +64,8 @@ def fit_many(
     ready: list[dict[int, FitRecord]] = [{} for _ in estimators]
 
     def finish(position: int, record: FitRecord) -> None:
+        if record.interrupted:
+            raise KeyboardInterrupt
         i = owners[position]
         ready[i][position] = record
         if on_fit is not None and len(ready[i]) == len(made[i]):
@@ -75,7 +78,7 @@ def fit_many(
             on_fit(i, whole)
 
     every = [job for jobs in made for job in jobs]
-    train(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
+    fit_jobs(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     if on_fit is None:
         for estimator, records in zip(estimators, ready, strict=True):
             estimator._take_records(_in_order(records))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,17 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import column_or_1d
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.inputs import Arrays, refuse_large
+from quadric.tables.jobs import Job
 from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.tables.parameters import ParameterCheck, is_finite
+from quadric.tables.second_order import SOLVERS, MemberBars, choose
 from quadric.tables.target_transforms import TRANSFORMS, TransformedRegressor, make_transform
 
 LOSSES = ("squared_error", "absolute_error", "quantile")
@@ -26,8 +30,8 @@ LOSSES = ("squared_error", "absolute_error", "quantile")
 class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  # type: ignore[misc]
     """Regression with a small network of quadratic neurons.
 
-    Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`, the optimizer is
-    Adam. What differs: `activation`, `learning_rate_init`, `max_iter` and `n_iter_no_change` have
+    Parameters are named and meant as in `sklearn.neural_network.MLPRegressor`. What differs:
+    `solver`, `activation`, `learning_rate_init`, `max_iter` and `n_iter_no_change` have
     other defaults, chosen on many tables (docs/defaults.md); `early_stopping` is "auto"; inputs and
     target are standardized; and `tol` is a fraction of the loss (on smooth data the error keeps
     falling long after an absolute tolerance would have stopped).
@@ -73,6 +77,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
             press inputs together that lie far from the median (`modules.Scaled`). False: neither.
+        solver: "adam"; "lm" goes on with Levenberg-Marquardt where Adam stops: a lower error on
+            smooth functions and error bars, for seconds up to some thousand parameters; "auto" does
+            so where that is cheap (squared loss, small table and network).
         random_state: the seed of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.
@@ -86,7 +93,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             target; for losses that are no squares minus the loss; with `scoring` that score); None
             without.
         best_validation_score_: the validation score of the epoch that was kept.
-        n_iter_: the number of epochs.
+        n_iter_: the number of epochs, and of second-order steps.
+        solver_: "adam" or "lm".
+        solver_reason_: why that one, and how it went.
         n_features_in_: the number of columns.
         feature_names_in_: the names of the columns, where X had any.
         prepared_names_: the columns that the network takes, made of those by `prepare`.
@@ -107,6 +116,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     loss: str = "squared_error"
     quantile: float | None = None
     target_transform: str | None = None
+    solver: str = "auto"
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
@@ -138,6 +148,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             *super()._checks(),
             ("loss", self.loss in names, f"one of {', '.join(names)}"),
             ("quantile", right, rule),
+            ("solver", self.solver in SOLVERS, f"one of {', '.join(SOLVERS)}"),
             ("target_transform", transforms, f"one of {', '.join(map(str, TRANSFORMS))}"),
         ]
 
@@ -161,19 +172,52 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         values = torch.tensor(targets, device=module.target_mean.device)
         return (values - module.target_mean) / module.target_scale
 
+    def _choose_solver(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.solver, job.reason = choose(job, self.solver)
+        self._error_bars = MemberBars(jobs) if jobs[0].solver == "lm" else None
+
     def _truth(self, targets: np.ndarray) -> np.ndarray:
         return targets.ravel() if self._flat else targets
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predicts targets.
 
         Args:
             X: (rows, columns).
+            return_std: also the standard deviation of each new target, noise included, as
+                scikit-learn's BayesianRidge gives it. Only a fit by Levenberg-Marquardt has it.
 
         Returns:
-            (rows,), or (rows, targets) if there are several.
+            (rows,), or (rows, targets) if there are several; with `return_std` two such arrays.
+
+        Raises:
+            InputError: for `return_std` without a fit by Levenberg-Marquardt.
         """
-        return self._forward(X)
+        return (self._forward(X), self._std(X)) if return_std else self._forward(X)
+
+    def _std(self, X: Any) -> np.ndarray:
+        """The error bars of predictions, in the unit of the target."""
+        check_is_fitted(self)
+        module = self.module_
+        assert isinstance(module, TableRegressor)
+        if isinstance(module, TransformedRegressor):
+            raise InputError(
+                f"error bars need a target as it is, got target_transform={self.target_transform!r}"
+                ": fit without"
+            )
+        if self._error_bars is None or self.solver_ != "lm":
+            raise InputError(
+                f"return_std needs a fit by Levenberg-Marquardt, got one by Adam "
+                f"({self.solver_reason_}): fit with solver='lm'"
+            )
+        rows = torch.tensor(self.prepare(X)).to(module.input_mean)
+        with torch.no_grad():
+            std = self._error_bars.std(module.networks, module.standardized(rows))
+        std = (std * module.target_scale).to(module.target_scale.dtype).cpu()
+        return (std.squeeze(-1) if module.flat else std).numpy()
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
         """Learns these rows for one epoch, without early stopping.

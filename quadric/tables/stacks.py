@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from quadric.layers import QuadraticLayer
+from quadric.models.activations import Sin
 from quadric.ops.blocks import Blocks
 
 Tensors = dict[str, Tensor]
@@ -127,6 +128,7 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[Tensor], tuple[Tensor, Slope]]] = 
     nn.ReLU: _relu,
     nn.Tanh: _tanh,
     nn.Sigmoid: _sigmoid,
+    Sin: lambda x: (torch.sin(x), lambda: torch.cos(x)),
     nn.Identity: lambda x: (x, lambda: torch.ones_like(x)),
 }
 

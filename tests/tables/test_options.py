@@ -26,7 +26,10 @@ def table(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
 
 
 def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
-    return kind(**{"hidden_layer_sizes": (8,), "max_iter": 40, "random_state": 0, **options})
+    options = {"hidden_layer_sizes": (8,), "max_iter": 40, "random_state": 0, **options}
+    if kind is QuadraticRegressor:  # test_second_order.py has the other solver
+        options = {"solver": "adam", **options}
+    return kind(**options)
 
 
 def test_losses_predict_the_mean_the_median_and_quantiles() -> None:

@@ -25,6 +25,11 @@ from quadric.tables.training import train
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
+def adam(*args: Any, **options: Any) -> QuadraticRegressor:
+    """An estimator that is trained by what this file is about."""
+    return QuadraticRegressor(*args, **{"solver": "adam", **options})
+
+
 def table(rows: int, dtype: str = "float64", seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(rows, 4)).astype(dtype)
@@ -45,7 +50,7 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
 
     def models() -> list[QuadraticRegressor]:
         return [
-            QuadraticRegressor(
+            adam(
                 (11, 9), neuron=neuron, batch_size=60, max_iter=60, n_iter_no_change=3,
                 learning_rate_init=0.01 * (i + 1), random_state=i,
             )
@@ -69,7 +74,7 @@ def test_a_batched_fit_equals_its_single_fits_with_early_stopping(neuron: str) -
 
 def test_a_schedule_sees_every_step() -> None:
     X, y = table(100)
-    model = QuadraticRegressor((5,), batch_size=30, early_stopping=False, max_iter=3, shrinkage=0.0)
+    model = adam((5,), batch_size=30, early_stopping=False, max_iter=3, shrinkage=0.0)
     (job,) = model._make_jobs(X, y)
     before = [parameter.detach().clone() for parameter in job.network.parameters()]
     seen: list[int] = []
@@ -104,7 +109,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
 
     def models() -> list[QuadraticRegressor]:
         return [
-            QuadraticRegressor(
+            adam(
                 (8,), learning_rate="adaptive", learning_rate_init=rate, n_iter_no_change=2,
                 max_iter=300, random_state=6,
             )
@@ -113,7 +118,7 @@ def test_adaptive_rates_are_each_networks_own() -> None:
 
     together = fit_many(models(), [(X, y)] * 2)
     alone = [model.fit(X, y) for model in models()]
-    constant = QuadraticRegressor(
+    constant = adam(
         (8,), learning_rate_init=0.1, n_iter_no_change=2, max_iter=300, random_state=6
     ).fit(X, y)
     for batched, single in zip(together, alone, strict=True):
@@ -136,7 +141,7 @@ def test_stacks_are_split_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_module._Stack, "__init__", watch)
 
     def fit(**options: Any) -> list[QuadraticRegressor]:
-        models = [QuadraticRegressor((4,), max_iter=3, random_state=i) for i in range(5)]
+        models = [adam((4,), max_iter=3, random_state=i) for i in range(5)]
         return fit_many(models, [(X, y)] * 5, **options)
 
     whole_stack = fit()
@@ -151,7 +156,7 @@ def test_stacks_are_split_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_best_epoch_is_kept() -> None:
     X, y = table(150)
-    model = QuadraticRegressor((32, 32), max_iter=150, learning_rate_init=0.02, random_state=0)
+    model = adam((32, 32), max_iter=150, learning_rate_init=0.02, random_state=0)
     model.fit(X, y)
     scores = model.validation_scores_
     assert scores is not None
@@ -161,15 +166,13 @@ def test_the_best_epoch_is_kept() -> None:
     assert model.best_validation_score_ == scores[best]
     assert model.best_loss_ == min(model.loss_curve_)
     # The parameters are those of that epoch: training up to it gives the same.
-    short = QuadraticRegressor(
-        (32, 32), max_iter=best + 1, learning_rate_init=0.02, random_state=0
-    ).fit(X, y)
+    short = adam((32, 32), max_iter=best + 1, learning_rate_init=0.02, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.predict(X), short.predict(X), rtol=1e-9)
 
 
 def test_a_fit_that_cannot_stay_finite_says_so() -> None:
     X, y = table(50, "float32")
-    model = QuadraticRegressor((8,), activation="none", learning_rate_init=1e30, random_state=0)
+    model = adam((8,), activation="none", learning_rate_init=1e30, random_state=0)
     with pytest.raises(ValueError, match="lower learning_rate_init"):
         model.fit(X, y)
     assert not hasattr(model, "module_")
@@ -178,7 +181,7 @@ def test_a_fit_that_cannot_stay_finite_says_so() -> None:
 def test_a_diverged_network_does_not_stop_the_others() -> None:
     X, y = table(150, "float32")
     models = [
-        QuadraticRegressor((8,), activation="none", learning_rate_init=rate, max_iter=5,
+        adam((8,), activation="none", learning_rate_init=rate, max_iter=5,
                            early_stopping=False, random_state=0)
         for rate in (1e30, 1e-3)
     ]  # fmt: skip
@@ -190,7 +193,7 @@ def test_a_diverged_network_does_not_stop_the_others() -> None:
 
 def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
     X, y = table(150, "float32")
-    model = QuadraticRegressor((8,), max_iter=20, random_state=0)
+    model = adam((8,), max_iter=20, random_state=0)
     (job,) = model._make_jobs(X, y)
     assert job.validation is not None
     calls = 0
@@ -212,24 +215,24 @@ def test_an_epoch_that_is_not_finite_ends_the_fit_with_the_best_one() -> None:
 def test_a_fit_that_needs_more_epochs_warns() -> None:
     X, y = table(60)
     with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
-        QuadraticRegressor((4,), max_iter=2).fit(X, y)
+        adam((4,), max_iter=2).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        QuadraticRegressor((4,), max_iter=500, n_iter_no_change=1, tol=0.5).fit(X, y)
+        adam((4,), max_iter=500, n_iter_no_change=1, tol=0.5).fit(X, y)
 
 
 def test_wrong_numbers_of_tables_are_refused() -> None:
     X, y = table(20)
-    model = QuadraticRegressor()
+    model = adam()
     with pytest.raises(ValueError, match="2 estimators and 1 tables"):
-        fit_many([model, QuadraticRegressor()], [(X, y)])
+        fit_many([model, adam()], [(X, y)])
     with pytest.raises(ValueError, match="clone"):
         fit_many([model, model], [(X, y)] * 2)
 
 
 def test_seconds_add_up_to_the_stacks() -> None:
     X, y = table(200)
-    models = [QuadraticRegressor((4,), max_iter=5, random_state=i) for i in range(3)]
+    models = [adam((4,), max_iter=5, random_state=i) for i in range(3)]
     records = train([job for model in models for job in model._make_jobs(X, y)])
     assert all(0 < record.seconds < 10 for record in records)
 
@@ -245,14 +248,14 @@ def test_stacks_run_side_by_side_and_leave_the_threads_as_they_were() -> None:
 
     torch.set_num_threads(2)
     try:
-        models = [QuadraticRegressor((4,), max_iter=3, random_state=i) for i in range(4)]
+        models = [adam((4,), max_iter=3, random_state=i) for i in range(4)]
         fit_many(models, [(X, y)] * 4, on_fit=note)
         assert len(names) >= 1
         assert threading.current_thread().name not in names
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    alone = QuadraticRegressor((4,), max_iter=3, random_state=3).fit(X, y)
+    alone = adam((4,), max_iter=3, random_state=3).fit(X, y)
     np.testing.assert_allclose(models[3].predict(X), alone.predict(X), rtol=1e-9)
 
 
@@ -267,7 +270,7 @@ def test_an_error_in_one_thread_ends_all() -> None:
 
     torch.set_num_threads(2)
     try:
-        models = [QuadraticRegressor((4,), max_iter=500, random_state=i) for i in range(4)]
+        models = [adam((4,), max_iter=500, random_state=i) for i in range(4)]
         with pytest.raises(RuntimeError, match="stop here"):
             fit_many(models, [(X, y)] * 4, on_epoch=fail)
         assert len(epochs) <= 2
@@ -278,7 +281,7 @@ def test_an_error_in_one_thread_ends_all() -> None:
 
 def test_large_layers_keep_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table(60)
-    (job,) = QuadraticRegressor((4,))._make_jobs(X, y)
+    (job,) = adam((4,))._make_jobs(X, y)
     assert job.is_small()
     monkeypatch.setattr(jobs, "SMALL_MACS", 60 * 16 - 1)
     assert not job.is_small()
@@ -290,7 +293,7 @@ def test_shrinkage_takes_useless_columns_out_and_fades() -> None:
     y = X[:, 0] * X[:, 1] + X[:, 2] + 0.1 * draw.normal(size=500)
     sizes = []
     for shrinkage in (0.4, 0.0):
-        model = QuadraticRegressor(
+        model = adam(
             (20,), shrinkage=shrinkage, max_iter=60, n_iter_no_change=60, random_state=0
         ).fit(X[:300], y[:300])
         size = model.module_.network[0].weight.detach().norm(dim=0)
@@ -309,7 +312,7 @@ def test_shrinkage_is_the_step_of_a_group_lasso(neuron: str) -> None:
     X, y = table(60)
     options = {"early_stopping": False, "max_iter": 1, "random_state": 0}
     plain, shrunk = (
-        QuadraticRegressor((6,), neuron=neuron, shrinkage=share, **options).fit(X, y).module_
+        adam((6,), neuron=neuron, shrinkage=share, **options).fit(X, y).module_
         for share in (0.0, 1.0)
     )
     share = math.exp(-1 / 200)  # after one step
@@ -329,7 +332,7 @@ def test_shrinkage_is_the_step_of_a_group_lasso(neuron: str) -> None:
 
 def test_one_held_out_row_does_not_end_a_fit() -> None:
     X, y = table(300)
-    model = QuadraticRegressor((8,), max_iter=100, random_state=0)
+    model = adam((8,), max_iter=100, random_state=0)
     (clean,) = model._make_jobs(X, y)
     (spoiled,) = model._make_jobs(X, y)
     assert spoiled.validation is not None

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from quadric.data.preparation import TablePreparation
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
 from quadric.tables.comparison.baselines import choose_others
-from quadric.tables.comparison.fits import FitLog, Progress, run_fits
+from quadric.tables.comparison.fits import FitLog, Progress, count_outputs, run_fits
 from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import check_table, load_source
 from quadric.tables.comparison.splitting import parse_split
+from quadric.tables.second_order import SOLVERS
 
 Place = str | os.PathLike[str] | None
 
@@ -30,6 +32,7 @@ def compare(
     neurons: str = "eigen,shared",
     hidden: Sequence[int] = (64, 64),
     activation: str = "silu",
+    solver: str = "auto",
     folds: int = 5,
     seeds: int | None = None,
     seed: int = 0,
@@ -61,6 +64,8 @@ def compare(
         hidden: widths of the linear network; the others have no more parameters.
         activation: the function between the layers: silu, relu, tanh, gelu, sigmoid, none and
             others of torch, by its names.
+        solver: "adam"; "lm" goes on with Levenberg-Marquardt where Adam stops (regression); "auto"
+            does so on small tables with small networks. All networks have the same one.
         folds: the number of folds of the cross-validation.
         seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
         seed: the seed of the split and of the first start.
@@ -96,7 +101,7 @@ def compare(
         ['linear', 'eigen', 'shared']
     """
     networks, widths = parse_neurons(neurons), tuple(hidden)
-    _check(widths, activation, save)
+    _check(widths, activation, solver, save)
     others, way = choose_others(opponents, usual=baselines), parse_split(split)
     table = load_source(
         source if isinstance(source, pd.DataFrame) else os.fspath(source),
@@ -126,6 +131,8 @@ def compare(
         split=way,
         large=large,
     )
+    columns = len(TablePreparation().fit(table.inputs).names_)
+    plan = plan.with_solver(solver, len(table.target), columns, count_outputs(table))
 
     def on_model(log: FitLog, label: str) -> None:
         if on_result is not None:
@@ -139,12 +146,14 @@ def compare(
     return comparison
 
 
-def _check(hidden: tuple[int, ...], activation: str, save: Place) -> None:
+def _check(hidden: tuple[int, ...], activation: str, solver: str, save: Place) -> None:
     """Refuses what does not depend on the table, before it is read."""
     if not hidden or min(hidden) < 1:
         raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
     if activation not in ACTIVATIONS:
         raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if solver not in SOLVERS:
+        raise InputError(f"solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
     if save is not None:
         check_path(Path(save))
 

@@ -141,7 +141,7 @@ def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
     for part in (table.inputs, table.target.to_frame()):
         digest.update(repr([(str(c), str(part[c].dtype)) for c in part.columns]).encode())
         digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
-    kept = ("task", "activation", "max_iter", "folds", "seeds", "seed")
+    kept = ("task", "activation", "solver", "max_iter", "folds", "seeds", "seed")
     return {name: getattr(plan, name) for name in kept} | {
         "format": FORMAT,
         "data": digest.hexdigest(),

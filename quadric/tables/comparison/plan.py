@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quadric.errors import InputError
@@ -17,6 +17,7 @@ from quadric.tables.comparison.baselines import Baseline, usual_baselines
 from quadric.tables.comparison.splitting import Split
 from quadric.tables.estimators import AUTO_STOPPING_ROWS, QuadraticNetwork
 from quadric.tables.regressor import QuadraticRegressor
+from quadric.tables.second_order import choose_by_size
 
 LINEAR = "linear"
 
@@ -103,6 +104,8 @@ class Plan:
         others: baselines of other libraries.
         split: which rows are tested on.
         large: whether the table has more than `LARGE_ROWS` rows.
+        solver: "adam" or "lm", the same for all networks; "auto" is decided before.
+        why: why that one.
     """
 
     task: str
@@ -117,6 +120,20 @@ class Plan:
     others: tuple[Baseline, ...] = ()
     split: Split = field(default_factory=Split)
     large: bool = False
+    solver: str = "adam"
+    why: str = ""
+
+    def with_solver(self, wanted: str, rows: int, columns: int, outputs: int) -> Plan:
+        """The plan with one solver for all its networks, chosen by the size of the linear one."""
+        if self.task != "regression":
+            if wanted == "lm":
+                raise InputError("solver='lm' is for regression, got classes: leave it 'auto'")
+            return self
+        sizes = {"in_features": columns, "out_features": outputs, "hidden": self.hidden}
+        parameters = count_parameters(create("mlp", seed=0, **sizes))
+        learned = round(0.9 * self.training_rows(rows))  # the rest is held out
+        solver, why = choose_by_size(wanted, learned * outputs, parameters)
+        return replace(self, solver=solver, why=why)
 
     def starts(self) -> dict[str, int]:
         """The label of each model, with the number of its fits on a fold."""
@@ -144,8 +161,9 @@ class Plan:
         self, network: Network, columns: int, outputs: int, rows: int, seed: int
     ) -> QuadraticNetwork:
         """The estimator of a network for a table of this size."""
-        kind = QuadraticRegressor if self.task == "regression" else QuadraticClassifier
-        return kind(
+        regression = self.task == "regression"
+        kind: Any = QuadraticRegressor if regression else QuadraticClassifier
+        estimator: QuadraticNetwork = kind(
             network.widths(columns, outputs, self.hidden),
             neuron=network.neuron,
             rank=network.rank,
@@ -154,7 +172,9 @@ class Plan:
             max_iter=self.epochs(rows),
             n_iter_no_change=self.patience(rows),
             random_state=seed,
+            **({"solver": self.solver} if regression else {}),
         )
+        return estimator
 
     def baselines(self, rows: int) -> list[Baseline]:
         """What a person would use instead, for a number of training rows."""
@@ -174,6 +194,9 @@ class Plan:
         """What is less than usual because a table has this many rows, a line each."""
         notes: list[str] = []
         learned = self.training_rows(rows)
+        if self.why:
+            name = "Levenberg-Marquardt after Adam" if self.solver == "lm" else "Adam"
+            notes.append(f"networks are trained by {name} ({self.why})")
         if self.large and self.seeds < SEEDS:
             notes.append(
                 f"more than {LARGE_ROWS:,} rows: {self.seeds} start of each network on each fold "

@@ -290,7 +290,7 @@ class TableComparison:
             }
         # By table: networks of different tables are not to be compared.
         recipe = f"compare {self.table.name}"
-        decisive = ("data", "hidden", "activation", "folds", "seeds", "target", "task")
+        decisive = ("data", "hidden", "activation", "solver", "folds", "seeds", "target", "task")
         shown = (
             "fold", "seed", "status", "error", "score", "loss", "params", "widths", "epochs",
             "seconds",
@@ -336,6 +336,7 @@ class TableComparison:
             f"{kind}({tuple(widths)}, neuron={best.neuron!r}"
             + ("" if best.rank is None else f", rank={best.rank}")
             + ("" if activation == "silu" else f", activation={activation!r}")
+            + (f", solver={self.plan.solver!r}" if self.is_regression else "")
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
             f"n_iter_no_change={self.plan.patience(rows)})"
         )
