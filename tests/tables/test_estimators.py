@@ -109,7 +109,7 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
 
 def test_hidden_layers_and_attributes() -> None:
     X, y = table()
-    model = QuadraticRegressor((6, 5), neuron="eigen", rank=2, max_iter=4).fit(X, y)
+    model = QuadraticRegressor((6, 5), neuron="eigen", rank=2, solver="adam", max_iter=4).fit(X, y)
     first, _, second, _, last = model.module_.network
     assert isinstance(first, QuadraticLinear)
     assert (first.rank, first.out_features, second.out_features) == (2, 6, 5)
