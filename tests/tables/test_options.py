@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sklearn.model_selection import train_test_split
 
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
 from quadric.tables.modules import input_scaling
+from quadric.tables.target_transforms import Log, Quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -172,6 +174,17 @@ def test_skewed_targets_are_straightened_and_restored(
         far = module(torch.tensor(X) * 1e6)
     assert torch.isfinite(far).all()
     assert model.predict(X).dtype == dtype
+
+
+def test_predictions_go_one_range_beyond_the_logarithms_that_were_learned() -> None:
+    transform = Log(np.array([[1.0], [10.0]]))
+    far = transform(torch.tensor([[-9.0], [1.0], [9.0]], dtype=torch.float64))
+    np.testing.assert_allclose(far.numpy()[:, 0], [0.1, math.e, 100], rtol=1e-9)
+
+
+def test_the_middle_is_where_the_weight_lies() -> None:
+    transform = Quantiles(np.arange(5.0)[:, None], np.array([16.0, 1, 1, 1, 1]))
+    assert 0 < transform(torch.zeros(1, 1)).item() < 1
 
 
 def test_quantiles_follow_weights_and_ties() -> None:
