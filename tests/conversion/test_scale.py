@@ -198,3 +198,12 @@ def test_the_watchdog_names_the_layer_once() -> None:
 )
 def test_refusals(check: Check) -> None:
     check()
+
+
+def test_folding_the_normalization_takes_the_scale_in() -> None:
+    layer = quadric.QuadraticLinear(4, 10, rank=2, normalize=True)
+    nn.init.normal_(layer.eigenvalues)
+    layer.use_scale_(torch.tensor(0.25))
+    x = torch.randn(5, 4)
+    expected = layer(x)
+    torch.testing.assert_close(layer.fold_normalization_()(x), expected)
