@@ -111,7 +111,7 @@ def _refine(
     job: Job, record: FitRecord, begin: float, on_epoch: EpochDone | None, left: int
 ) -> bool:
     """Takes one network from where Adam left it to a minimum; whether it was interrupted."""
-    settings, network, (inputs, targets, weights) = job.settings, job.network, job.train
+    settings, network, (inputs, targets, weights) = job.settings, job.network, _clean(job.train)
     limit = None
     if settings.max_time is not None:
         limit = settings.max_time - (time.perf_counter() - begin)
@@ -120,8 +120,6 @@ def _refine(
             return False
     before = {name: value.clone() for name, value in network.state_dict().items()}
     held, first = job.validation, _squares(network, job.validation)
-    # A constant column holds the rounding of its standardization, which has no scale.
-    inputs = inputs * (inputs.abs().amax(0) > DUST)
 
     def report(step: Progress) -> None:
         if settings.verbose:
@@ -163,6 +161,11 @@ def _refine(
     return fit.reason.startswith("interrupted")
 
 
+def _clean(rows: Rows) -> Rows:
+    """Rows whose constant columns are zero: what rounding left of them has no scale."""
+    return rows._replace(inputs=rows.inputs * (rows.inputs.abs().amax(0) > DUST))
+
+
 @torch.no_grad()
 def _squares(network: nn.Module, held: Rows | None) -> Tensor | None:
     """The squared error on each held-out row."""
@@ -196,7 +199,9 @@ class MemberBars:
         if self._bars is None:
             self._bars = [
                 error_bars(
-                    network, *own, validation=None if held is None else (held.inputs, held.targets)
+                    network,
+                    *_clean(own),
+                    validation=None if held is None else (held.inputs, held.targets),
                 )
                 for network, (own, held) in zip(networks, self.parts, strict=True)
             ]

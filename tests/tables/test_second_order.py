@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric.errors import InputError
 from quadric.sklearn import QuadraticRegressor, fit_many
 from quadric.tables.comparison.plan import Plan, parse_neurons
+from quadric.tables.second_order import _is_lower
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -86,6 +88,23 @@ def test_a_fit_to_noise_is_not_worse_than_adam_on_the_held_out_rows(noise: float
         assert lm.best_validation_score_ > adam.best_validation_score_
 
 
+@pytest.mark.parametrize(
+    ("squares", "than", "lower"),
+    [
+        ([1.0, 1.0, 1.0], [2.0, 2.1, 1.9], True),
+        ([1.0, 1.0, 1.0], [9.0, 1.1, 1.1], True),  # lower on every row
+        ([1.0, 1.0, 1.0], [3.0, 0.5, 0.0], False),  # by chance
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], False),
+        ([1.0, 1.0, 1.0], [0.9, 0.9, 0.9], False),
+        ([1.0], [2.0], True),
+    ],
+)
+def test_a_step_must_beat_adam_by_a_standard_error(
+    squares: list[float], than: list[float], lower: bool
+) -> None:
+    assert _is_lower(torch.tensor(squares), torch.tensor(than)) == lower
+
+
 def test_weights_of_rows_count() -> None:
     X, y = table(90)
     wrong = np.where(np.arange(90) < 30, 5.0, 0.0)
@@ -147,7 +166,7 @@ def test_intervals_of_90_percent_hold_87_to_93(neuron: str) -> None:
 
 ODD: dict[str, tuple[np.ndarray, np.ndarray]] = {
     "constant target": (table()[0], np.full(200, 7.0)),
-    "constant column": (np.hstack([table()[0], np.ones((200, 1))]), table()[1]),
+    "constant column": (np.hstack([table()[0], np.full((200, 1), 100.3)]), table()[1]),
     "one row": (table(1)[0], table(1)[1]),
     "fewer rows than parameters": table(20),
     "the same rows again": (np.repeat(table(10)[0], 12, 0), np.repeat(table(10)[1], 12)),

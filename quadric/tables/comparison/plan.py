@@ -129,7 +129,8 @@ class Plan:
             if wanted == "lm":
                 raise InputError("solver='lm' is for regression, got classes: leave it 'auto'")
             return self
-        sizes = {"in_features": columns, "out_features": outputs, "hidden": self.hidden}
+        sizes: dict[str, Any] = {"in_features": columns, "out_features": outputs}
+        sizes["hidden"] = self.hidden
         parameters = count_parameters(create("mlp", seed=0, **sizes))
         learned = round(0.9 * self.training_rows(rows))  # the rest is held out
         solver, why = choose_by_size(wanted, learned * outputs, parameters)
