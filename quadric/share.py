@@ -16,7 +16,14 @@ from torch.utils import _pytree as pytree
 
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer
-from quadric.support.modules import call_arguments, check_model, restored_eval, takes, unwrapped
+from quadric.support.modules import (
+    call_arguments,
+    check_model,
+    hooked,
+    restored_eval,
+    takes,
+    unwrapped,
+)
 from quadric.support.texttable import text_table
 
 
@@ -177,17 +184,14 @@ def _run(model: nn.Module, batches: Iterable[Any], moments: dict[nn.Module, _Mom
     device = next(model.parameters()).device
     hooks = [layer.register_forward_hook(m.see, with_kwargs=True) for layer, m in moments.items()]
     seen = 0
-    try:
-        # A compiled submodule would not call the hooks.
-        with restored_eval(model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            for batch in batches:
-                arguments = _arguments(model, batch)
-                args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
-                model(*args, **kwargs)
-                seen += 1
-    finally:
-        for hook in hooks:
-            hook.remove()
+    # A compiled submodule would not call the hooks.
+    eager = torch.compiler.set_stance("force_eager")
+    with hooked(hooks), restored_eval(model), torch.no_grad(), eager:
+        for batch in batches:
+            arguments = _arguments(model, batch)
+            args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
+            model(*args, **kwargs)
+            seen += 1
     return seen
 
 

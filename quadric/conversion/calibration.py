@@ -14,7 +14,7 @@ from torch import nn
 
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer
-from quadric.support.modules import call_arguments, check_model, restored_eval, unwrapped
+from quadric.support.modules import call_arguments, check_model, hooked, restored_eval, unwrapped
 
 
 def calibrate_(model: nn.Module, example_inputs: Any) -> list[str]:
@@ -68,14 +68,10 @@ def calibrate_(model: nn.Module, example_inputs: Any) -> list[str]:
     args, kwargs = call_arguments(model, example_inputs)
     modes = [(module, module.training) for module in model.modules()]
     hooks = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers.items()]
-    try:
-        with restored_eval(model), torch.no_grad():
-            for module, training in modes:
-                module.training = training
-            model(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(hooks), restored_eval(model), torch.no_grad():
+        for module, training in modes:
+            module.training = training
+        model(*args, **kwargs)
     scales = {name: scale for name, scale in reached.items() if bool(scale > 0)}
     if not scales:
         raise InputError(

@@ -18,6 +18,7 @@ from quadric.layers import Neuron, QuadraticLayer, get_neuron
 from quadric.support.checks import check_size
 from quadric.support.modules import (
     check_initialized,
+    hooked,
     storage_of,
     tensors_in,
     unfused,
@@ -283,12 +284,8 @@ def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Tr
         outputs.setdefault(id(module), []).extend(tensors_in(output))
 
     handles = [target.module.register_forward_hook(watch) for target in targets]
-    try:
-        with unfused():
-            result = {storage_of(t) for t in tensors_in(run())}
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), unfused():
+        result = {storage_of(t) for t in tensors_in(run())}
     by_id = {id(target.module): target for target in targets}
     uncalled = [target for target in targets if id(target.module) not in inputs]
     # A 1x1 convolution that reads the same tensor as a larger one is a shortcut, whatever its name.

@@ -34,7 +34,7 @@ from quadric.conversion.selection import ExactNames, Rank, Request, Selection
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer
 from quadric.support.checks import check_size
-from quadric.support.modules import restored_eval
+from quadric.support.modules import hooked, restored_eval
 from quadric.support.texttable import text_table
 
 NEURONS = ("eigen", "shared", "square")
@@ -154,17 +154,15 @@ def sensitivity(
         for target, new in swap.built
     }
     probes = [probe for group in by_layer.values() for probe in group]
-    handles = [probe.layer.register_forward_hook(probe.see) for probe in probes]
-    try:
-        with restored_eval(model):
-            swap.do()
-            model.eval()  # the new layers have the training flags of the old ones
-            count = _run(model, loss_fn, itertools.chain([first], batches), probes)
-    finally:
-        swap.undo()
-        # The new layers share their hooks with the old ones.
-        for handle in handles:
-            handle.remove()
+    # The new layers share their hooks with the old ones.
+    with hooked([probe.layer.register_forward_hook(probe.see) for probe in probes]):
+        try:
+            with restored_eval(model):
+                swap.do()
+                model.eval()  # the new layers have the training flags of the old ones
+                count = _run(model, loss_fn, itertools.chain([first], batches), probes)
+        finally:
+            swap.undo()
     scores = {name: sum(p.squared_norm(count) for p in group) for name, group in by_layer.items()}
     return Scores({name: math.sqrt(score) for name, score in scores.items()})
 
@@ -178,11 +176,8 @@ def _outputs(
     """What the model puts out for a batch: it shows which layer is the head."""
     seen: list[Any] = []
     handle = model.register_forward_hook(lambda module, args, output: seen.append(output))
-    try:
-        with restored_eval(model), torch.enable_grad():
-            _check_loss(loss_fn(model, batch), 1)
-    finally:
-        handle.remove()
+    with hooked([handle]), restored_eval(model), torch.enable_grad():
+        _check_loss(loss_fn(model, batch), 1)
     return seen
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.conversion.targets import Target, run_examples
 from quadric.layers import QuadraticLayer
-from quadric.support.modules import storage_of, tensors_in
+from quadric.support.modules import hooked, storage_of, tensors_in
 
 LAYERS = (QuadraticLayer, nn.Linear, _ConvNd)
 """Whose outputs are followed; their subclasses, too."""
@@ -119,11 +119,8 @@ def _watched(
         if isinstance(target.module, (*LAYERS, _BatchNorm)):
             handles.append(target.module.register_forward_pre_hook(entered))
             handles.append(target.module.register_forward_hook(left))
-    try:
+    with hooked(handles):
         result = run_examples(model, example_inputs, noted)
-    finally:
-        for handle in handles:
-            handle.remove()
     for value in tensors_in(result):
         noted.note(value, None)
     pairs: dict[int, Pair] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 from quadric.errors import InputError, InputTypeError
 
@@ -149,13 +150,19 @@ def restored_eval(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """A context after which these hooks are removed."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
 def watched(
     layers: Iterable[tuple[str, nn.Module]], see: Callable[[str, Any, Any, Any], Any]
 ) -> Iterator[None]:
     """Calls `see(name, layer, arguments, output)` after each call of some layers."""
-    hooks = [layer.register_forward_hook(partial(see, name)) for name, layer in layers]
-    try:
+    with hooked([layer.register_forward_hook(partial(see, name)) for name, layer in layers]):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
