@@ -31,7 +31,7 @@ class Watch:
         self.warning: str | None = None
         self._share, self._growth = share, growth
         self._calls = dict.fromkeys(layers, 0)
-        self._sizes: dict[str, float] = {}
+        self._first: dict[str, tuple[float, float]] = {}
         self._hooks = [
             layer.register_forward_hook(self._hook(name)) for name, layer in layers.items()
         ]
@@ -60,12 +60,13 @@ class Watch:
         spreads = [float(part.float().var(correction=0)) for part in (linear, quadratic)]
         share = spreads[1] / max(sum(spreads), torch.finfo(torch.float32).tiny)
         size = float(output.float().square().mean().sqrt())
-        grown = size / max(self._sizes.setdefault(name, size), torch.finfo(torch.float32).tiny)
+        started, before = self._first.setdefault(name, (share, size))
+        grown = size / max(before, torch.finfo(torch.float32).tiny)
         steps = self._calls[name] - 1
         finite = all(abs(value) < float("inf") for value in (*spreads, size))
         if not finite:
             seen = "its outputs are not finite"
-        elif share > self._share:
+        elif share > self._share >= started:  # some neurons are all curvature from the start
             seen = f"squares make {share:.2f} of its variance (limit {self._share})"
         elif grown > self._growth:
             seen = f"its outputs grew {grown:.0f}-fold (limit {self._growth:g})"

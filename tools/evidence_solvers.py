@@ -69,9 +69,9 @@ def key_of(run: Mapping[str, Any]) -> tuple[Any, ...]:
 def solvers_table(results: Path) -> str:
     """Errors and seconds of both solvers, with the quadratic neurons beside linear under each."""
     data = read_piece(results / "solvers.json")
-    every = {key_of(run): run for run in data["runs"]}
+    every = {key_of(run): run for run in data["fits"]}
     rows = []
-    for noise in sorted({run["noise"] for run in data["runs"]}):
+    for noise in sorted({run["noise"] for run in data["fits"]}):
         cells = {key[1:3] for key in every if key[3] == noise}
         whole = {
             cell
@@ -138,7 +138,7 @@ def main() -> None:
     if given.summary:
         print(solvers_table(given.out.parent))
         return
-    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else []
+    runs = json.loads(given.out.read_text())["fits"] if given.out.exists() else []
     done = {key_of(run) for run in runs}
     work = [(seed, 0.0, law) for seed in range(given.seeds) for law in laws.names()]
     noisy = [(seed, given.noise, law) for seed in range(given.seeds) for law in NOISY_LAWS]
@@ -148,7 +148,7 @@ def main() -> None:
                 if (arm.name, law, seed, noise, solver) not in done:
                     runs.append(measure(arm, law, seed, noise, solver))
         print(law, seed, noise, len(runs), flush=True)
-        write_piece(given.out, {"rows": ROWS, "width": WIDTH, "runs": runs}, "scikit-learn")
+        write_piece(given.out, {"rows": ROWS, "width": WIDTH, "fits": runs}, "scikit-learn")
 
 
 if __name__ == "__main__":

@@ -237,6 +237,7 @@ def test_ctrl_c_before_the_run_begins_repeats_what_was_given(
     assert sorted(found[1].split()) == sorted(again.split())
 
 
+@pytest.mark.filterwarnings("ignore::quadric.watchdog.CurvatureWarning")
 def test_divergence_ends_with_code_1_and_the_layer() -> None:
     result = quadric(f"{LAW} --neuron eigen --set optimizer=sgd --lr 1e30")
     assert result.exit_code == 1

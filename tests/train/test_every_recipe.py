@@ -128,6 +128,11 @@ def folder_run(tmp_path: Path, **overrides: Any) -> dict[str, Any] | None:
     return train(plan_run("imagenet-resnet18", options | overrides, run_dir=tmp_path / "run"))
 
 
+# Four pictures at a rate for 256: the weights grow wild, which is said, and not asked here.
+WILD = pytest.mark.filterwarnings("ignore::quadric.watchdog.CurvatureWarning")
+
+
+@WILD
 def test_pictures_in_folders(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", classes=3, train=4, test=2)
     overrides = {"neuron": "kervolution", "first": 3}
@@ -137,6 +142,7 @@ def test_pictures_in_folders(tmp_path: Path) -> None:
     assert result["settings"]["first"] == 3
 
 
+@WILD
 def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", classes=3, train=4, test=2)
     broken = tmp_path / "data" / "train" / "class1" / "2.jpg"
