@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quadric.layers import QuadraticLinear
+from quadric.layers import QuadraticLayer, QuadraticLinear
 from quadric.models import create
 from quadric.tables.stacks import AnyStack, ProductStack, make_stack, stack_parameters
 
@@ -19,6 +19,9 @@ def networks(neuron: str, activation: str = "silu", rank: int | None = None) -> 
         ).double()
         for seed in range(3)
     ]  # fmt: skip
+    for layer in (layer for network in made for layer in network):
+        if isinstance(layer, QuadraticLayer):
+            layer.drop_scale_()
     with torch.no_grad():
         for network in made:  # eigenvalues start at zero: a missing square would not show
             for parameter in network.parameters():

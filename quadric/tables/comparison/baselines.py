@@ -76,7 +76,9 @@ class TreeColumns(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         made: dict[str, Any] = {}
         for i, (name, values) in enumerate(X.items()):
             if name in self.levels_:
-                made[f"c{i}"] = values.astype(self.levels_[name])
+                levels = self.levels_[name]
+                known = values.astype(object).where(values.isin(levels.categories))
+                made[f"c{i}"] = known.astype(levels)
             elif pd.api.types.is_datetime64_any_dtype(values):
                 parts = date_numbers(values.to_frame()).T
                 made |= {f"c{i}_{j}": part for j, part in enumerate(parts)}
