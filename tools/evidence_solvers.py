@@ -66,6 +66,12 @@ def key_of(run: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(run[name] for name in ("arm", "law", "seed", "noise", "solver"))
 
 
+def _at(every: Any, arm: str, cell: Any, noise: float, solver: str) -> Any:
+    """The fit of an arm on a law and seed."""
+    key = (arm, *cell, noise, solver)
+    return every[key]
+
+
 def solvers_table(results: Path) -> str:
     """Errors and seconds of both solvers, with the quadratic neurons beside linear under each."""
     data = read_piece(results / "solvers.json")
@@ -81,7 +87,7 @@ def solvers_table(results: Path) -> str:
         names = sorted({law for law, _ in whole})
         for arm in ARMS:
             by = {
-                s: [every[(arm.name, *cell, noise, s)] for cell in sorted(whole)] for s in SOLVERS
+                s: [_at(every, arm.name, cell, noise, s) for cell in sorted(whole)] for s in SOLVERS
             }
             mean = {s: _mean(run["error"] for run in runs) for s, runs in by.items()}
             took = {s: statistics.median(run["seconds"] for run in by[s]) for s in SOLVERS}
@@ -117,8 +123,8 @@ def _beside_linear(
         return "1"
     logs = [
         statistics.fmean(
-            math.log(every[(arm.name, *c, noise, solver)]["error"])
-            - math.log(every[("linear", *c, noise, solver)]["error"])
+            math.log(_at(every, arm.name, c, noise, solver)["error"])
+            - math.log(_at(every, "linear", c, noise, solver)["error"])
             for c in whole
             if c[0] == law
         )

@@ -308,7 +308,8 @@ def _defaults(part: str) -> Callable[[Path], str]:
 def _second_order(results: Path) -> str:
     """Adam and second order on the tables where `solver="auto"` chooses it."""
     data = read_piece(results / "defaults.json")
-    rows, logs = [], []
+    rows: list[list[str]] = []
+    logs: list[float] = []
     for name, entry in (data["development"] | data["uci"]).items():
         adam, auto = (entry["models"].get(model, {}) for model in ("after", "after, auto"))
         chosen = [seed for seed in auto if seed in adam and "squared loss" in auto[seed]["solver"]]

@@ -164,10 +164,13 @@ def efficientnet(directory: Path) -> Built:
     network.load_state_dict(weights(next(folder.glob("*.pth"))))
     for name, module in list(network.named_modules()):
         if isinstance(module, nn.Conv2d):  # one that pads by itself: the padding, then a plain one
-            sizes = module.in_channels, module.out_channels, module.kernel_size, module.stride
-            plain = nn.Conv2d(*sizes, groups=module.groups, bias=module.bias is not None)
-            plain.weight, plain.bias = module.weight, module.bias
-            network.set_submodule(name, nn.Sequential(module.static_padding, plain))
+            old: Any = module
+            plain = nn.Conv2d(
+                old.in_channels, old.out_channels, old.kernel_size, old.stride,
+                groups=old.groups, bias=old.bias is not None,
+            )  # fmt: skip
+            plain.weight, plain.bias = old.weight, old.bias
+            network.set_submodule(name, nn.Sequential(old.static_padding, plain))
     return network, pictures(96), noisy(0.3)
 
 
