@@ -18,8 +18,8 @@ from quadric.ops.linear_ops import DenseOp
 class NeuronLinear(QuadraticLayer):
     """A layer of the neuron `neuron` in place of `nn.Linear`.
 
-    Args: torch's, then `neuron`, its options, `init` ("published", "linear" or another start of the
-        neuron), `device` and `dtype`.
+    It takes torch's arguments, then `neuron`, its options, `init` ("published", "linear" or another
+    start of the neuron), `device` and `dtype`.
     """
 
     linear_class = nn.Linear
