@@ -34,14 +34,22 @@ def commands_page() -> str:
         printed = CliRunner().invoke(app, [*words, "--help"], prog_name="quadric")
         return f"```text\n{printed.output.strip()}\n```\n"
 
-    first = """# Command line
+    # Without its own contents the page is wide enough for lines of help.
+    first = """---
+hide: [toc]
+---
+
+# Command line
 
 Each command prints its part of this page with `--help`. Results go to stdout, and what is said
 while you wait goes to stderr. `--json -` prints nothing but JSON. A mistake in what you typed, or
 in a file, gives one line and exit code 2.
 """
     names = [command.__name__ for command in COMMANDS]
-    return "\n".join([first, help_of(), *(f"## quadric {n}\n\n{help_of(n)}" for n in names)])
+    links = ", ".join(f"[{name}](#quadric-{name})" for name in names)
+    return "\n".join(
+        [first, f"{links}\n", help_of(), *(f"## quadric {n}\n\n{help_of(n)}" for n in names)]
+    )
 
 
 def contributing_page() -> str:
@@ -80,9 +88,10 @@ def report_page() -> bytes | None:
 
 
 def missing_names() -> list[str]:
-    """Public names that the page of the Python reference does not have, or that say nothing."""
-    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"^::: ([\w.]+)", page, re.MULTILINE))
+    """Public names that no page of the reference has, or that say nothing."""
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    shown = set(re.findall(r"^::: ([\w.]+)", text, re.MULTILINE))
     # One that the top level has, too, is shown there.
     known = {id(value) for name, value in public_names().items() if name in shown}
     return sorted(
@@ -98,7 +107,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     missing = missing_names()
     if missing:
         raise PluginError(
-            f"public names without a docstring or a line in docs/reference/api.md: "
+            f"public names without a docstring or a line in a page of docs/reference/: "
             f"{', '.join(missing)}"
         )
     pages = {"reference/cli.md": commands_page(), "contributing.md": contributing_page()}

@@ -2,7 +2,7 @@
 
     python tools/example_tables.py DIRECTORY
 
-writes houses.csv, churn.csv, sensors.csv and beans.csv. `docs/compared.md` shows what
+writes houses.csv, churn.csv, sensors.csv and beans.csv. `docs/compare.md` shows what
 `quadric compare` says about them; the numbers are in results/compare/.
 """
 
