@@ -12,12 +12,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
@@ -31,7 +28,7 @@ from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, get_neuron, neurons
 from quadric.named_adapters import base_values, check_name, quadratic_values, remember_
 from quadric.support.modules import check_model, unwrapped
-from quadric.support.writing import check_place, whole_file
+from quadric.support.tensor_files import read_tensors, write_tensors
 
 KEY = "quadric"
 """The entry of a file's metadata that holds our header, as JSON."""
@@ -120,16 +117,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], only: str | None = None
     header = Header("quadratic" if only else "model", layers, aliases)
     # transformers and others look for the format of the tensors.
     metadata = {"format": "pt", KEY: header.to_json()}
-    path = Path(os.path.realpath(path))
-    check_place(path)
-    with whole_file(path) as file:
-        file.touch()
-        mode = file.stat().st_mode  # as the user's umask says; save_file uses 0600
-        try:
-            save_file(stored, file, metadata)
-        except (SafetensorError, RuntimeError) as error:
-            raise InputError(f"the model cannot be written to {path}: {error}") from error
-        file.chmod(mode)
+    write_tensors(path, stored, metadata)
 
 
 def load_(model: nn.Module, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
@@ -313,20 +301,6 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 # ------------------------------------------------------------------------------------------------
 # Reading
 # ------------------------------------------------------------------------------------------------
-
-
-def read_tensors(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its metadata."""
-    with open(path, "rb"):
-        pass  # Python's own error, with the path, for a file that cannot be opened
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
-    except (SafetensorError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{path} must be a safetensors file, got a truncated, damaged or foreign one "
-            f"({error}): fetch or write it again"
-        ) from None
 
 
 def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:

@@ -21,6 +21,7 @@ from torch.nn.utils import parametrizations
 import quadric
 from quadric.errors import FileError
 from quadric.layers import QuadraticLinear, QuadraticMultiheadAttention, make_layer
+from quadric.support.tensor_files import write_tensors
 from tests.networks import NETWORKS, assert_untouched, curve_, quadratic_layers, snapshot
 
 
@@ -358,8 +359,10 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         quadric.save(small(), tmp_path / "nowhere" / "model.safetensors")
     with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors"):
         quadric.load_(small(), tmp_path / "nothing.safetensors")
-    with pytest.raises(IsADirectoryError):
-        quadric.load_(small(), tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="safetensors file, got a folder, a pipe or a device"):
+            quadric.load_(small(), path)
 
 
 # --- bad files ------------------------------------------------------------------------------------
@@ -370,7 +373,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], No
     header = json.loads(metadata(path)["quadric"])
     tensors = {key: value.clone() for key, value in safetensors.torch.load_file(path).items()}
     change(header, tensors)
-    safetensors.torch.save_file(tensors, path, {"format": "pt", "quadric": json.dumps(header)})
+    write_tensors(path, tensors, {"format": "pt", "quadric": json.dumps(header)})
 
 
 def edit(**entries: Any) -> Callable[[dict[str, Any], dict[str, Tensor]], None]:
@@ -477,11 +480,11 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
         r"without its header: .*model.load_state_dict\(safetensors.torch.load_file",
     ),
     "other metadata": (
-        lambda path: safetensors.torch.save_file({"a": torch.ones(2)}, path, {"quadric": "{"}),
+        lambda path: write_tensors(path, {"a": torch.ones(2)}, {"quadric": "{"}),
         "damaged header",
     ),
     "a list for a header": (
-        lambda path: safetensors.torch.save_file({"a": torch.ones(2)}, path, {"quadric": "[]"}),
+        lambda path: write_tensors(path, {"a": torch.ones(2)}, {"quadric": "[]"}),
         "damaged header",
     ),
 }

@@ -29,7 +29,7 @@ from quadric.exporting.pipeline import quiet
 from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
 from quadric.support.modules import check_model
-from quadric.support.writing import unfinished
+from quadric.support.writing import whole_file
 
 Batch = Tensor | Sequence[Tensor]
 
@@ -123,7 +123,7 @@ def export_int8(
     _check_kind(model)
     batches, tested = _as_lists(calibration, test)
     path = Path(path)
-    with unfinished(path) as file, tempfile.TemporaryDirectory() as folder:
+    with whole_file(path) as file, tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "float.onnx"
         report = export_onnx(model, plain, *example_inputs, **options)
         before = open_session(plain)

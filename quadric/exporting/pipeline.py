@@ -24,7 +24,7 @@ from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.onnx_forms import has_onnx_form, onnx_form
 from quadric.exporting.report import ExportReport
 from quadric.support.modules import unwrapped
-from quadric.support.writing import unfinished
+from quadric.support.writing import whole_file
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -70,7 +70,7 @@ def checked_export(
     """Prepares a copy of a model, has it written, and compares the file with the model."""
     examples = Examples.check(model, example_inputs, who, dynamic_batch, batch_dim, batch_sizes)
     limit = tolerance_of(model, tolerance)
-    with unfinished(path) as file:
+    with whole_file(path) as file:
         prepared = copied(model)
         args, kwargs = examples.traced()
         folding = fold_batchnorm_(prepared, kwargs or args) if fold else FoldingReport()

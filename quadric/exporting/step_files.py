@@ -23,7 +23,7 @@ from quadric.exporting.folding import FoldingReport
 from quadric.exporting.onnx_file import OPSET, open_session, run_session, write_onnx
 from quadric.exporting.pipeline import copied, with_onnx_forms
 from quadric.support.extras import require
-from quadric.support.writing import unfinished
+from quadric.support.writing import whole_file
 
 
 class Encoder(nn.Module):
@@ -105,7 +105,7 @@ def export_steps(network: Any, path: Path, opset: int = OPSET) -> StepFiles:
     }
     step = Step(network, type(memory))
     files = StepFiles.beside(path)
-    with unfinished(files.step) as place:  # the encoder moves along
+    with whole_file(files.step) as place:  # the encoder moves along
         made = StepFiles(place.with_name(files.encoder.name), place)
         inputs = (tokens, memory.mask, seen, before)
         read = {"source": {0: free, 1: free}}

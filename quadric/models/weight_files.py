@@ -25,8 +25,9 @@ from quadric.conversion.selection import Selection
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable
 from quadric.models.named import build_network, example_inputs, is_factory
-from quadric.saving import KEY, check_tensors, load_, read_tensors, save
+from quadric.saving import KEY, check_tensors, load_, save
 from quadric.support.assignments import split_assignment
+from quadric.support.tensor_files import read_tensors
 
 # Where training scripts put the state dict, and what wrappers put before every name.
 _PLACES = ("state_dict", "model_state_dict", "model")

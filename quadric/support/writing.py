@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from quadric.errors import FileError
 
-PARTIAL = ".partial"
-"""What the name of a file ends with until it is complete."""
+MARK, PARTIAL = ".quadric-", ".partial"
+"""What the name of the folder begins and ends with in which a file is until it is complete."""
+
+_OPENED = re.compile(r"/(?:dev|proc/self)/(?:fd/(?P<number>\d+)|std(?:out|(?P<error>err)))")
+"""Names of what a process has open: content is added to it, even where it is a file."""
+
+_KINDS = {stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket", stat.S_IFBLK: "disk"}
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Errors of a disk: full, over the quota or the largest file, read-only, broken."""
@@ -21,30 +28,109 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iterator[Path]:
-    """A place beside a file to write it; it gets its name when it is complete and on the disk."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+    """A place to write a file under its own name; it moves to `path` when it is complete.
+
+    Every file that we write goes through here. It is absent, or whole and on the disk, whatever
+    ends the process. Files written beside the place (the weights of a very large network) move
+    along. A file that is replaced keeps its mode. A pipe or a terminal gets the content; a folder,
+    a socket or a disk is refused.
+    """
+    check_place(path)
+    if _is_stream(path):
+        yield from _into_stream(path)
+    else:
+        yield from _beside(Path(os.path.realpath(path)), before)
+
+
+def _beside(target: Path, before: Path | None) -> Iterator[Path]:
+    with naming(target):
+        folder = Path(tempfile.mkdtemp(prefix=MARK, suffix=PARTIAL, dir=target.parent))
+    try:
+        with naming(target, DISK):
+            yield folder / target.name
+        with naming(target):
+            # The file itself last: who sees it sees all of it.
+            files = sorted(folder.iterdir(), key=lambda file: file.name == target.name)
+            goals = [target.with_name(file.name) for file in files]
+            for goal in goals:
+                check_place(goal)
+            for file, goal in zip(files, goals, strict=True):
+                file.chmod(stat.S_IMODE(goal.stat().st_mode) if goal.exists() else _mode(folder))
+                sync(file)
+                if before is not None and goal == target and target.exists():
+                    _keep(target, before)
+                os.replace(file, goal)
+            sync(target.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mode(folder: Path) -> int:
+    """What the user's umask makes of a new file."""
+    probe = folder / PARTIAL
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    return mode
+
+
+def _into_stream(path: str | os.PathLike[str]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, os.path.basename(path))
+        with naming(path, DISK):
+            yield place
         with naming(path):
-            yield target
-        return
-    partial = target.with_name(target.name + PARTIAL)
+            opened = _OPENED.fullmatch(os.path.abspath(path))
+            if opened is not None:
+                handle = os.dup(int(opened["number"] or (2 if opened["error"] else 1)))
+            else:  # without waiting: a pipe that nobody reads is an error
+                handle = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+                os.set_blocking(handle, True)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(place.read_bytes())
+
+
+def _is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether content is handed to what a name stands for, as it is no file to be replaced."""
+    opened = _OPENED.fullmatch(os.path.abspath(path)) is not None
+    return opened or (os.path.exists(path) and not os.path.isfile(path))
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Refuses a file that cannot be there: its folder is missing, or the name is taken."""
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", folder)
     with naming(path):
         try:
-            yield partial
-            sync(partial)
-            if before is not None and target.exists():
-                _keep(target, before)
-            os.replace(partial, target)
-            sync(target.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+            kind = stat.S_IFMT(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return
+    if kind not in (stat.S_IFREG, stat.S_IFCHR, stat.S_IFIFO):
+        what = _KINDS.get(kind, "something else")
+        raise FileError(f"path must be a file, got the {what} {os.fspath(path)}: add a file name")
+    if not os.access(path, os.W_OK):
+        raise FileError(f"cannot write {os.fspath(path)}: it is read-only, choose another place")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether this is what a killed process left of a file."""
+    return path.name.startswith(MARK) and path.name.endswith(PARTIAL)
+
+
+def clear_partial(folder: Path) -> None:
+    """Removes what killed processes left in a folder that no other process writes to."""
+    for place in filter(is_partial, folder.glob(f"{MARK}*")):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file, whole or not at all.
+
+    What UTF-8 does not have (half of a surrogate pair) is escaped as JSON escapes it.
+    """
     with whole_file(path) as file:
-        file.write_text(text, encoding="utf-8", newline="\n")
+        file.write_bytes(text.encode("utf-8", errors="backslashreplace"))
 
 
 @contextlib.contextmanager
@@ -67,8 +153,12 @@ def check_writable(option: str, path: Path) -> None:
         raise FileError(
             f"{option} {path}: there is no directory {path.parent}: make it, or name another file"
         )
-    open_to_us = not path.is_dir() and (not path.exists() or os.access(path, os.W_OK))
-    if open_to_us and (path.is_file() or not path.exists()):
+    open_to_us = True
+    try:
+        check_place(path)
+    except FileError:
+        open_to_us = False
+    if open_to_us and not _is_stream(path):
         # It is written beside itself: the folder has to be open, too. A try tells more than a look.
         try:
             with tempfile.TemporaryFile(dir=path.parent):
@@ -101,34 +191,3 @@ def _keep(target: Path, before: Path) -> None:
         os.link(target, before)
     except OSError:
         os.replace(target, before)
-
-
-def check_place(path: Path) -> None:
-    """Refuses a file that cannot be there."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise FileError(errno.ENOENT, "the folder of a file must exist, make it first", str(folder))
-    if path.is_dir():
-        raise FileError(f"path must be a file, got the folder {path}: add a file name")
-
-
-@contextlib.contextmanager
-def unfinished(path: Path) -> Iterator[Path]:
-    """A place to write a file under its own name; it moves to `path` if nothing goes wrong.
-
-    Files beside it (the weights of a very large network) move along.
-    """
-    check_place(path)
-    folder = path.parent
-    with naming(path):
-        place = Path(tempfile.mkdtemp(prefix=".quadric-", dir=folder))
-    try:
-        with naming(path, DISK):
-            yield place / path.name
-            # The file itself last: who sees it sees all of it.
-            for file in sorted(place.iterdir(), key=lambda f: f.name == path.name):
-                sync(file)
-                os.replace(file, folder / file.name)
-            sync(folder)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from quadric.data.tables import NumberColumns, mean_and_deviation
 from quadric.errors import InputError
 from quadric.models import create
-from quadric.saving import load_, read_tensors
+from quadric.saving import load_
+from quadric.support.tensor_files import read_tensors
 
 # Numbers further than this from the median are pressed together. It is counted in deviations of a
 # normal column with the same middle half.

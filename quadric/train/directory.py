@@ -29,7 +29,7 @@ from typing import Any
 from quadric.errors import FileError, InputError
 from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.runs.reading import wrong_field
-from quadric.support.writing import PARTIAL, write_text
+from quadric.support.writing import clear_partial, is_partial, write_text
 from quadric.train import catalog
 from quadric.train.recipe import Recipe, make_recipe
 
@@ -190,6 +190,8 @@ class RunDirectory:
                             "another --run-dir"
                         ) from None
                     time.sleep(0.05)
+            for folder in (self.path, self.checkpoints):
+                clear_partial(folder)
             yield file.fileno()
 
     @contextlib.contextmanager
@@ -209,7 +211,7 @@ def _is_leftover(entry: Path) -> bool:
     """Whether a run that could not write its recipe may have left this."""
     if entry.name == "checkpoints" and entry.is_dir():
         return not any(entry.iterdir())
-    return entry.name == ".lock" or entry.name.endswith(PARTIAL)
+    return entry.name == ".lock" or is_partial(entry)
 
 
 def is_run_directory(text: str) -> bool:

@@ -43,11 +43,10 @@ def test_export_says_before_the_work_what_cannot_be_written(weights: Path) -> No
 
 
 def test_cost(tmp_path: Path) -> None:
-    for file in (tmp_path / "cost.json", Path("/dev/full")):
-        if file.parent == tmp_path or file.exists():
-            with small_disk(500):
-                told = quadric("cost", "resnet20", "--json", file)
-            assert_mistake(told, f"cannot write {file} (")
+    file = tmp_path / "cost.json"
+    with small_disk(500):
+        told = quadric("cost", "resnet20", "--json", file)
+    assert_mistake(told, f"cannot write {file} (")
     assert not list(tmp_path.iterdir())
 
 

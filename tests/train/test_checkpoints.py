@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from quadric.support.writing import is_partial
 from quadric.train import checkpoints
 from quadric.train.checkpoint_plugin import Checkpoints
 from quadric.train.directory import RunDirectory
@@ -156,9 +157,10 @@ def kill_in_a_write(run: PlannedRun, write: int, size: int) -> None:
 def sizes(directory: RunDirectory) -> dict[str, int]:
     """The files of the checkpoints, some of which another process renames meanwhile."""
     found = {}
-    for file in directory.checkpoints.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found[file.name] = file.stat().st_size
+    for folder, _, names in os.walk(directory.checkpoints):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = Path(folder, name).stat().st_size
     return found
 
 
@@ -176,7 +178,7 @@ def kills(folder: Path, count: int) -> None:
         # At most the epoch that was being written is lost.
         assert (found.path, found.damage) == (run.directory.last_checkpoint, None)
         assert found.epochs >= done
-        cut += "last.ckpt.partial" in sizes(run.directory)
+        cut += any(map(is_partial, run.directory.checkpoints.iterdir()))
     assert cut > count // 2, "the kills came too late to show anything"
     result = train(run, resume=True)
     assert result is not None

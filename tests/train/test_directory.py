@@ -55,7 +55,7 @@ def test_a_recipe_that_cannot_be_written_does_not_block_the_directory(tmp_path: 
     with run.directory.lock(), small_disk(0), pytest.raises(OSError, match="recipe") as caught:
         run.directory.create(run.recipe, run.command)
     assert str(caught.value).count("cannot write") == 1
-    (run.directory.path / "recipe.yaml.partial").touch()  # what a kill leaves
+    (run.directory.path / ".quadric-x.partial").mkdir()  # what a kill leaves
     run.directory.checkpoints.mkdir(exist_ok=True)
     run.directory.check_owner(run.recipe)
     (run.directory.checkpoints / "last.ckpt").touch()

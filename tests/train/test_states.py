@@ -98,8 +98,8 @@ def leftovers(folder: Path) -> None:
     """Of a run that could not write its recipe."""
     empty(folder)
     (folder / "checkpoints").mkdir(parents=True)
-    for name in (".lock", "recipe.yaml.partial"):
-        (folder / name).touch()
+    (folder / ".lock").touch()
+    (folder / ".quadric-x.partial").mkdir()
 
 
 def file_is(name: str, content: bytes) -> Callable[[Path], None]:

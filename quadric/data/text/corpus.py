@@ -26,7 +26,7 @@ from quadric.data.text.sentences import GrowingSentences, Sentences
 from quadric.data.text.token_batches import Pairs
 from quadric.data.text.tokenizer import Tokenizer, train_tokenizer
 from quadric.errors import InputError, explained
-from quadric.support.writing import unfinished
+from quadric.support.writing import whole_file
 
 VERSION = 2
 """Of the files in the cache."""
@@ -99,7 +99,7 @@ def load(
     kept = cache_file("text", f"text/{key}.pt")
     if not kept.is_file():
         encoded = _encode(files, vocabulary, longest)
-        with unfinished(kept) as file:
+        with whole_file(kept) as file:
             torch.save(encoded, file)
     rule = f"the file {kept} of the cache must hold the encoded text"
     with explained(rule, "remove it, and the text is encoded again", alone=True):

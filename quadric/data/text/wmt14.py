@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from quadric.data.files import cache_file, download
 from quadric.errors import InputError
-from quadric.support.writing import unfinished
+from quadric.support.writing import whole_file
 
 LANGUAGES = ("en", "de")
 
@@ -69,7 +69,7 @@ def fetch(progress: bool = True) -> Path:
     """Downloads the archives and writes `train`, `val` and `test` files, once."""
     first = cache_file("WMT14", "wmt14/train.en")
     if not first.is_file():
-        with unfinished(first) as made:  # the other files are there before this one
+        with whole_file(first) as made:  # the other files are there before this one
             for archive in ARCHIVES:
                 path = download(archive.url, f"sha256:{archive.sha256}", "WMT14", progress)
                 _unpack(archive, path, made.parent)
