@@ -89,7 +89,17 @@ else:
     _HOMES = {name: f"quadric.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = (
         *("analysis", "bench", "conversion", "counting", "data", "demo", "errors", "exporting"),
-        *("functional", "layers", "models", "ops", "runs", "sklearn", "solve", "train"),
+        *(
+            "encrypted",
+            "functional",
+            "layers",
+            "models",
+            "ops",
+            "runs",
+            "sklearn",
+            "solve",
+            "train",
+        ),
     )
     __all__ = [*_HOMES, "functional", "layers", "models"]
 

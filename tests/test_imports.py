@@ -48,6 +48,7 @@ ORDER: dict[str, list[str]] = {
         "train",
         "tables",
         "sklearn",
+        "encrypted",
         "analysis",
         "bench",
         "demo",
@@ -250,6 +251,16 @@ ORDER: dict[str, list[str]] = {
         "sources",
         "compare",
     ],
+    "encrypted": [
+        "polynomial",
+        "parameters",
+        "diagonals",
+        "messages",
+        "seal",
+        "arithmetic",
+        "checking",
+        "pair",
+    ],
     "analysis": [
         "forms",
         "distributions",
@@ -275,6 +286,7 @@ ORDER: dict[str, list[str]] = {
         "translate",
         "tables",
         "export",
+        "encrypted",
         "analysis",
         "bench",
         "app",
@@ -293,6 +305,7 @@ OUTSIDE = {
     "onnxruntime": {"exporting", "bench"},
     "sentencepiece": {"data"},
     "sacrebleu": {"data"},
+    "tenseal": {"encrypted"},
 }
 # Up to here, nothing is needed but torch and what OUTSIDE names.
 LAST_LEAN = "solve"
@@ -491,6 +504,7 @@ HEAVY = (
     "fvcore",
     "sentencepiece",
     "sacrebleu",
+    "tenseal",
 )
 
 

@@ -28,6 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from quadric.cli.analysis import analyze, figures, report
 from quadric.cli.bench import bench
 from quadric.cli.demo import demo
+from quadric.cli.encrypted import encrypted
 from quadric.cli.export import export
 from quadric.cli.neurons import convert, cost, neurons
 from quadric.cli.tables import compare
@@ -53,6 +54,7 @@ COMMANDS = (
     bench,
     compare,
     export,
+    encrypted,
 )
 SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 INTERRUPTED = 130

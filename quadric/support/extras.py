@@ -19,6 +19,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "demo": ("matplotlib", "sklearn"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
+    "encrypted": ("tenseal",),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 

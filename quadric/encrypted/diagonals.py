@@ -1,0 +1,106 @@
+"""A matrix times a vector in the slots of one ciphertext: diagonals, with baby and giant steps.
+
+Slots can be multiplied one by one and rotated. Row r of the product needs every column at a slot
+s with s mod m = r, where m is the number of rows rounded up to a power of two. Rotation by j brings
+the column of slot s + j there. The numbers that fit form a diagonal for each j. Rotated sums then
+gather the columns of each row. The client writes the input several times, each time shifted: that
+takes the place of most rotations of the first matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quadric.encrypted.parameters import Plan
+
+
+def power_of_two(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Diagonals:
+    """Where the numbers of one stage's matrices stand.
+
+    Attributes:
+        sources: for each slot of the block which entry of the vector it holds.
+        rows: m, the rows rounded up to a power of two.
+        offsets: how many diagonals.
+        baby: the diagonals between two giant steps.
+        slots: of a ciphertext.
+    """
+
+    sources: Tensor
+    rows: int
+    offsets: int
+    baby: int
+    slots: int
+
+    @property
+    def sums(self) -> list[int]:
+        """The rotations whose sums gather the columns."""
+        steps, step = [], self.rows
+        while step < len(self.sources):
+            steps.append(step)
+            step *= 2
+        return steps
+
+    @property
+    def steps(self) -> set[int]:
+        """All rotations."""
+        giants = range(self.baby, self.offsets, self.baby)
+        return {*range(1, min(self.baby, self.offsets)), *giants, *self.sums}
+
+    def of(self, matrix: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The diagonals of a matrix that are not zero, by their offset."""
+        block = len(self.sources)
+        slot = torch.arange(block)
+        outputs, inputs = matrix.shape
+        columns = max(int(self.sources.max()) + 1, inputs)
+        padded = matrix.new_zeros(self.rows, columns)
+        padded[:outputs, :inputs] = matrix
+        free = torch.ones(self.rows * columns, dtype=torch.bool)
+        for offset in range(self.offsets):
+            entry = slot % self.rows * columns + self.sources.roll(-offset)
+            first = torch.full_like(free, block, dtype=torch.long)
+            first.scatter_reduce_(0, entry, slot, "amin")
+            chosen = free[entry] & (first[entry] == slot)
+            free[entry] = False
+            diagonal = padded.flatten()[entry] * chosen
+            if bool(diagonal.any()):
+                yield offset, diagonal.repeat(self.slots // block)
+
+
+def first_shift(plan: Plan) -> tuple[int, int]:
+    """The period of the input in the slots, and by how much each copy is shifted."""
+    period = power_of_two(max(plan.sizes[:2]))
+    return period, max(1, power_of_two(plan.sizes[1]) * period // plan.slots)
+
+
+def layouts(plan: Plan) -> list[Diagonals]:
+    """The layout of every stage."""
+    found = []
+    period, shift = first_shift(plan)
+    slot = torch.arange(plan.slots)
+    sources, offsets = (slot % period + slot // period * shift) % period, shift
+    for i, outputs in enumerate(plan.sizes[1:]):
+        rows = power_of_two(outputs)
+        if i:
+            sources = torch.arange(max(rows, period)) % period
+            offsets = min(rows, period)
+        baby = power_of_two(max(1, round(offsets**0.5)))
+        found.append(Diagonals(sources, rows, offsets, baby, plan.slots))
+        period = rows
+    return found
+
+
+def spread(rows: Tensor, plan: Plan) -> Tensor:
+    """Inputs as they stand in the slots."""
+    period, _ = first_shift(plan)
+    padded = torch.nn.functional.pad(rows, (0, period - rows.shape[1]))
+    return padded[:, layouts(plan)[0].sources]

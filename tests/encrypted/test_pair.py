@@ -1,0 +1,214 @@
+"""Client and server: real encryption against the plain network, and what strangers may send."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("tenseal")
+
+from quadric.encrypted import (
+    Client,
+    RangeWarning,
+    Server,
+    compile,
+    load_client,
+    load_server,
+    prepare,
+)
+from quadric.encrypted.messages import pack, unpack
+from quadric.encrypted.seal import dump
+from quadric.errors import FileError, InputError
+from tests.encrypted.networks import convolutional, inputs, perceptron
+
+Pair = tuple[Client, Server]
+
+
+@pytest.fixture(scope="module", params=["one", "many"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    return compile(perceptron(), inputs(), packing=request.param)
+
+
+@pytest.fixture(scope="module")
+def small() -> Pair:
+    return compile(perceptron(), inputs(), packing="many", tolerance=0.1)
+
+
+@pytest.mark.parametrize("packing", ["one", "many"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_decrypted_answers_are_the_networks(packing: str, depth: int) -> None:
+    model, x = perceptron(depth=depth), inputs()
+    prepared = prepare(model, x, packing=packing)
+    client, server = compile(prepared)
+    found = client.decrypt(server.run(client.encrypt(x[:3])))
+    wrong = (found - model(x[:3]).detach()).abs().max()
+    # No worse than was expected, and not so good that the expectation says nothing.
+    assert prepared.error / 100 < float(wrong) < 2 * prepared.error
+    assert prepared.error < 1e-3 * prepared.ranges[-1]
+
+
+@pytest.mark.parametrize("packing", ["one", "many"])
+def test_convolutions_under_encryption(packing: str) -> None:
+    model, x = convolutional(), torch.randn(20, 2, 8, 8)
+    client, server = compile(model, x, packing=packing)
+    found = client.decrypt(server.run(client.encrypt(x[:2])))
+    torch.testing.assert_close(found, model(x[:2]).detach(), rtol=0, atol=3e-3)
+
+
+def test_more_pictures_than_slots(small: Pair) -> None:
+    client, server = small
+    x = inputs(client.plan.slots + 3)
+    answers = client.decrypt(server.run(client.encrypt(x / x.abs().max())))
+    expected = perceptron()(x / x.abs().max()).detach()
+    torch.testing.assert_close(answers, expected, rtol=0, atol=0.1)
+
+
+def test_a_row_of_zeros_is_no_obstacle() -> None:
+    model = perceptron()
+    with torch.no_grad():
+        model[-1].weight[1] = 0
+    client, server = compile(model, inputs(), packing="many", tolerance=0.1)
+    found = client.decrypt(server.run(client.encrypt(inputs())))
+    assert float((found - model(inputs()).detach()).abs().max()) < 0.1
+
+
+def test_several_processes_give_the_same(small: Pair) -> None:
+    client, server = small
+    request = client.encrypt(inputs(5))
+    try:
+        both = server.run(request, workers=2)
+    finally:
+        server.close()
+    torch.testing.assert_close(client.decrypt(both), client.decrypt(server.run(request)))
+
+
+def test_files_of_both_ends(pair: Pair, tmp_path: Path) -> None:
+    client, server = pair
+    client.save(tmp_path / "own")
+    server.save(tmp_path / "other")
+    assert stat.S_IMODE(os.stat(tmp_path / "own").st_mode) == 0o600
+    again, there = load_client(tmp_path / "own"), load_server(tmp_path / "other")
+    x = inputs(2)
+    expected = perceptron()(x).detach()
+    for mine, theirs in ((again, server), (client, there)):
+        found = mine.decrypt(theirs.run(mine.encrypt(x)))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-2)
+    with pytest.raises(InputError, match="got a server's file: give a client's file"):
+        load_client(tmp_path / "other")
+    with pytest.raises(FileError, match="cannot read"):
+        load_server(tmp_path / "nothing")
+
+
+def test_the_servers_file_holds_no_secret_key(pair: Pair, tmp_path: Path) -> None:
+    client, server = pair
+    server.save(tmp_path / "server")
+    client.save(tmp_path / "client")
+    _, facts, parts = unpack((tmp_path / "server").read_bytes(), "server's file", largest=2**34)
+    assert "key" not in facts
+    ring = server._arithmetic.ring
+    kinds = set()
+    for part in parts:
+        for kind in ("SecretKey", "RelinKeys", "GaloisKeys"):
+            with contextlib.suppress(InputError):
+                ring.load(kind, part)
+                kinds.add(kind)
+    assert kinds == ({"RelinKeys", "GaloisKeys"} if server.plan.needs_keys else set())
+    # The same look finds the key where it is.
+    _, _, (secret,) = unpack((tmp_path / "client").read_bytes(), "client's file")
+    assert ring.load("SecretKey", secret) is not None
+    assert dump(client._key) not in (tmp_path / "server").read_bytes()
+
+
+def test_an_answer_opens_with_its_own_key_alone() -> None:
+    prepared = prepare(perceptron(), inputs(), packing="many", tolerance=0.1)
+    (alice, server), (bob, _) = compile(prepared), compile(prepared)
+    answer = server.run(alice.encrypt(inputs(4)))
+    with pytest.raises(InputError, match="for other keys or another network"):
+        bob.decrypt(answer)
+    _, facts, parts = unpack(answer, "answer")
+    forged = pack("answer", bob.model, facts, parts)
+    with pytest.warns(RangeWarning, match="overflowed"):
+        assert not torch.allclose(bob.decrypt(forged), alice.decrypt(answer), atol=1)
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "damaged bytes"),
+        (flipped, "damaged bytes"),
+        (lambda data: b"", "0 bytes, outside of"),
+        (lambda data: b"x" * 1000, "got other bytes"),
+        (lambda data: data[:8] + b"\x07\x00" + data[10:], "version 7"),
+        (lambda data: "text", "got str: give bytes"),
+    ],
+)
+def test_damaged_requests_get_one_clear_error(small: Pair, damage: object, message: str) -> None:
+    client, server = small
+    with pytest.raises(InputError, match=message):
+        server.run(damage(client.encrypt(inputs(2))))  # type: ignore[operator]
+
+
+def test_requests_are_bounded_and_counted(small: Pair) -> None:
+    client, server = small
+    request = client.encrypt(inputs(2))
+    with pytest.raises(InputError, match="bytes, outside of"):
+        server.run(request, largest=1000)
+    model, _, parts = unpack(request, "request")
+    for facts in ({"count": 0}, {"count": 10**9}, {"count": "two"}, {}):
+        with pytest.raises(InputError, match="a ciphertext for every number"):
+            server.run(pack("request", model, facts, parts))
+
+
+def test_ciphertexts_of_another_make_are_refused(small: Pair) -> None:
+    client, server = small
+    model, facts, parts = unpack(client.encrypt(inputs(2)), "request")
+    # Bytes that are no ciphertext; one of other parameters; an answer sent as a request.
+    other, _ = compile(perceptron(), inputs(), packing="one")
+    (foreign,) = unpack(other.encrypt(inputs(1)), "request")[2]
+    answered = unpack(server.run(client.encrypt(inputs(2))), "answer")[2][0]
+    for wrong, message in (
+        (b"garbage", "SEAL refuses"),
+        (foreign, "SEAL refuses"),
+        (answered, "level and scale of its place"),
+    ):
+        with pytest.raises(InputError, match=message):
+            server.run(pack("request", model, facts, [wrong, *parts[1:]]))
+
+
+def test_inputs_out_of_range_are_refused(pair: Pair) -> None:
+    client, _ = pair
+    for wrong, message in (
+        (100 * inputs(2), "at most 4 times as large"),
+        (inputs(2) * float("nan"), "at most 4 times as large"),
+        (inputs(2)[:, :5], r"batch of shape \(N, \*\(12,\)\)"),
+        (inputs(0), "must be a batch"),
+    ):
+        with pytest.raises(InputError, match=message):
+            client.encrypt(wrong)
+
+
+def test_another_backend_is_refused() -> None:
+    with pytest.raises(InputError, match='backend must be "tenseal"'):
+        compile(perceptron(), inputs(), backend="rot13")
+    with pytest.raises(InputError, match="give calibration"):
+        compile(perceptron())
+
+
+def test_a_plain_import_does_not_load_tenseal() -> None:
+    code = "import sys, quadric; quadric.encrypted.check; assert 'tenseal' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

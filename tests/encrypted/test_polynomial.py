@@ -1,0 +1,119 @@
+"""Networks as polynomials: the same numbers, and a remedy for each part that is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quadric import models
+from quadric.encrypted import Square, check, prepare
+from quadric.encrypted.polynomial import to_polynomial
+from quadric.errors import InputError
+from tests.encrypted.networks import convolutional, inputs, perceptron
+
+
+class Parabola(nn.Module):
+    """A user's own activation with parameters: a z^2 + b z + c."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(-1, 1, 8))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.scale * input**2 + 0.5 * input - 1
+
+
+def with_squares() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(Square(), nn.Linear(12, 8), Parabola(), nn.Linear(8, 8), Square()).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "squarings", "depth"),
+    [
+        *((lambda n=n: perceptron(n), 1, 3) for n in ("eigen", "shared", "square", "bilinear")),
+        (lambda: perceptron("square", depth=3), 3, 7),
+        (with_squares, 3, 7),
+        (lambda: nn.Sequential(nn.Linear(12, 4), nn.Identity(), nn.Linear(4, 2)).eval(), 0, 1),
+    ],
+)
+def test_stages_compute_the_network(
+    make: Callable[[], nn.Module], squarings: int, depth: int
+) -> None:
+    model, x = make(), inputs()
+    found = to_polynomial(model, x)
+    assert (found.problems, found.squarings, found.depth) == ((), squarings, depth)
+    torch.testing.assert_close(found.values(x)[-1], model.double()(x.double()))
+
+
+def test_convolutions_are_matrices() -> None:
+    model, x = convolutional(), torch.randn(5, 2, 8, 8)
+    found = to_polynomial(model, x)
+    assert [tuple(stage.linear.shape) for stage in found.stages] == [(64, 128), (12, 64), (3, 12)]
+    torch.testing.assert_close(found.values(x)[-1], model.double()(x.double()))
+
+
+def test_each_part_that_is_no_polynomial_is_named_with_a_remedy() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LayerNorm(36)
+    )
+    model.extend([nn.Linear(36, 2), nn.Softmax(1)])
+    report = check(model, torch.randn(4, 1, 8, 8))
+    assert not report.ok
+    assert [p.where for p in report.problems] == ["1", "2", "4", "6"]
+    for part, remedy in zip(
+        report.problems, ("quadratic layer", "AvgPool2d", "BatchNorm", "client"), strict=True
+    ):
+        assert remedy in part.remedy
+    with pytest.raises(InputError, match=r"1 \(ReLU\).*take a quadratic layer"):
+        prepare(model, torch.randn(4, 1, 8, 8))
+
+
+def test_a_gate_with_an_activation_is_refused_by_its_name() -> None:
+    (problem,) = check(perceptron("glu"), inputs()).problems
+    assert problem.where == "0"
+    assert "'bilinear'" in problem.remedy
+
+
+class Hidden(nn.Module):
+    """Computes something between its modules that no module sees."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.second = kind, nn.Linear(12, 12), nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x)
+        z = z.relu() if self.kind == "function" else z + x
+        return self.second(z)
+
+
+@pytest.mark.parametrize("kind", ["function", "shortcut"])
+def test_what_no_module_computes_is_found(kind: str) -> None:
+    (problem,) = check(Hidden(kind), inputs()).problems
+    assert problem.where == "between 'first' and 'second'"
+
+
+def test_networks_of_the_package_with_shortcuts_are_refused_as_a_whole() -> None:
+    model = models.create("resnet8", "shared", activation="none").eval()
+    assert not check(model, torch.randn(2, 3, 8, 8)).ok
+
+
+@pytest.mark.parametrize("example", [None, torch.ones(3), torch.ones(0, 12), torch.ones(2, 5)])
+def test_examples_must_fit(example: Tensor | None) -> None:
+    with pytest.raises(InputError, match=r"example_inputs must be|the last dimension"):
+        check(perceptron(), example)  # type: ignore[arg-type]
+
+
+def test_a_check_takes_less_than_a_second() -> None:
+    model = models.create("mlp", "square", in_features=484, hidden=(128,), activation="none")
+    begin = time.process_time()
+    report = check(model, inputs(256, 484), packing="many")
+    assert time.process_time() - begin < 1
+    assert report.facts["sizes"] == [484, 128, 1]
+    assert report.to_dict()["ok"]
+    assert "expected error" in str(report)
