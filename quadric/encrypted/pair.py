@@ -133,9 +133,15 @@ class Client:
             path: the file; on Unix only its owner can read it.
         """
         parts = [dump(self._key)]
-        with whole_file(path) as file:
-            file.touch(mode=0o600)
-            file.write_bytes(pack(CLIENT, self.model, self.plan.to_dict(), parts))
+        content = pack(CLIENT, self.model, self.plan.to_dict(), parts)
+        mask = os.umask(0o077)
+        try:
+            with whole_file(path) as file:
+                if os.path.isfile(path):  # its mode is kept
+                    os.chmod(path, 0o600)
+                file.write_bytes(content)
+        finally:
+            os.umask(mask)
 
 
 class Server:

@@ -91,8 +91,11 @@ def test_several_processes_give_the_same(small: Pair) -> None:
 
 def test_files_of_both_ends(pair: Pair, tmp_path: Path) -> None:
     client, server = pair
+    (tmp_path / "own").touch(0o644)
     client.save(tmp_path / "own")
     server.save(tmp_path / "other")
+    client.save(tmp_path / "new")
+    assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o600
     assert stat.S_IMODE(os.stat(tmp_path / "own").st_mode) == 0o600
     again, there = load_client(tmp_path / "own"), load_server(tmp_path / "other")
     x = inputs(2)
