@@ -72,16 +72,6 @@ def test_mistakes_have_classes_of_their_own() -> None:
     assert not foreign_raises(PACKAGE)
 
 
-def test_the_search_can_fail(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("def f():\n    raise ValueError('no')\n")
-    (tmp_path / "ops").mkdir()
-    (tmp_path / "ops" / "two.py").write_text("raise RuntimeError\nraise OSError\n")
-    assert foreign_raises(tmp_path) == [
-        "quadric/one.py:2 raises ValueError",
-        "quadric/ops/two.py:2 raises OSError",
-    ]
-
-
 def test_errors_as_users_meet_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rank must be >= 1, got 0"):
         quadric.QuadraticLinear(2, 3, rank=0)

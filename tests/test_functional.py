@@ -109,17 +109,6 @@ def test_quadratic_conv_in_torchs_argument_order(dims: int) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("padding", ["same", "valid"])
-def test_quadratic_conv_with_string_padding(dims: int, padding: str) -> None:
-    x, weight = random(1, 2, *(4, 3, 3)[:dims]), random(5, 2, *(3,) * dims)
-    lam = eigenvalues(5, 2)
-    assert_close(
-        CONV[dims](x, weight, lam, padding=padding, rank=2),
-        reference.eigen_conv(x, weight, None, lam, 2, padding=padding),
-    )
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
 def test_quadratic_conv_transpose_in_torchs_argument_order(dims: int) -> None:
     x, weight = random(2, 4, *(3, 2, 2)[:dims]), random(4, 4, *(2,) * dims)
     lam, b = eigenvalues(8, 2, 2), random(8)
@@ -132,19 +121,6 @@ def test_quadratic_conv_transpose_in_torchs_argument_order(dims: int) -> None:
 # ------------------------------------------------------------------------------------------------
 # torch.func
 # ------------------------------------------------------------------------------------------------
-
-
-def test_vmap_over_samples_and_over_parameters() -> None:
-    x, weight, lam, b = random(5, 4), random(3, 6, 4), random(3, 4), random(3, 6)
-
-    def call(x: Tensor, weight: Tensor, lam: Tensor, b: Tensor) -> Tensor:
-        return QF.quadratic_linear(x, weight, lam, b, rank=2)
-
-    over_x = torch.func.vmap(call, in_dims=(0, None, None, None))(x, weight[0], lam[0], b[0])
-    assert_close(over_x, call(x, weight[0], lam[0], b[0]))
-    networks = torch.func.vmap(call, in_dims=(None, 0, 0, 0))(x, weight, lam, b)
-    for i in range(3):
-        assert_close(networks[i], call(x, weight[i], lam[i], b[i]))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -139,18 +139,6 @@ def test_streaming_keeps_digits_far_from_zero():
     assert report[""].correlation == pytest.approx(float(correlation), rel=1e-4)
 
 
-def test_order_and_size_of_batches_do_not_matter():
-    model = eigen_net()
-    curve_(model, 1.0)
-    x = images(12)
-    whole = quadratic_share(model, [x])
-    for parts in (reversed(x.split(5)), [x[:0], x, x[:0]]):
-        report = quadratic_share(model, parts)
-        for name, layer in report.items():
-            assert layer.share == pytest.approx(whole[name].share, rel=1e-5)
-            assert layer.samples == whole[name].samples
-
-
 class _Scaled(nn.Module):
     """Two inputs, by position or by name."""
 

@@ -112,16 +112,6 @@ def test_a_run_on_a_law_shows_couplings_in_units() -> None:
     assert "N / (C · T)" in text
 
 
-def test_a_run_trained_from_python(tmp_path: Path) -> None:
-    import quadric.train
-
-    run = quadric.train.run(
-        "law-lorentz", neuron="eigen", epochs=1, samples=64, run_dir=tmp_path / "r"
-    )
-    assert analysis.analyze(run)["couplings"]["rows"] == 64
-    assert analysis.figures.laws([run]).axes[0].get_title(loc="left") == "law:lorentz"
-
-
 def test_a_network_without_activation_shows_its_formula() -> None:
     from quadric.data import laws
 
@@ -205,17 +195,3 @@ def test_sentences_are_counted_not_batches() -> None:
 
     batch = (torch.randn(6, 4), torch.randn(6, 4)), torch.zeros(6)
     assert analysis.analyze(Pairwise(), [batch] * 3, count=10)["samples"] == 12
-
-
-def test_a_convolution_that_is_never_called_has_no_responses() -> None:
-    class Partly(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.never = (quadric.layers.QuadraticConv2d(1, 4, 3, rank=3) for _ in "ab")
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.used(x)
-            return out
-
-    found = analysis.analyze(Partly(), torch.randn(4, 1, 8, 8))
-    assert [layer["name"] for layer in found["responses"]["layers"]] == ["used"]

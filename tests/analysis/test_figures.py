@@ -164,13 +164,6 @@ def test_files_fit_for_a_paper(tmp_path: Path) -> None:
     assert (first["parameters"], float(first["score"]), first["seeds"]) == ("1000", 90.5, "2")
 
 
-def test_one_run_gives_every_figure_of_runs(tmp_path: Path) -> None:
-    runs, _ = read_runs([law_result(epochs=result()["epochs"])])
-    files, notes = draw(runs, list(figures.OF_RUNS), tmp_path)
-    assert len(files) == 4 * 3
-    assert notes == []
-
-
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     runs, _ = read_runs([result()])
     with pytest.raises(InputError, match=r"--which must be of efficiency, .*, got 'pie'"):

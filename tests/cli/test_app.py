@@ -63,12 +63,6 @@ def test_a_mistake_is_one_line(args: list[str], message: str) -> None:
     assert_mistake(quadric(*args), message)
 
 
-def test_a_mistake_stays_on_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "two\nlines"
-    path.touch()
-    assert_mistake(quadric("demo", "--out", str(path)), "two lines: give another name")
-
-
 def test_a_missing_extra_is_named_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -175,14 +169,6 @@ def test_ctrl_c_ends_a_command_without_a_traceback(probe: Any) -> None:
     result = probe(command)
     assert result.exit_code == 130
     assert isinstance(result.exception, SystemExit)
-
-
-def test_exit_codes_of_commands_survive(probe: Any) -> None:
-    def command() -> None:
-        """Example: quadric probe"""
-        raise typer.Exit(3)
-
-    assert probe(command).exit_code == 3
 
 
 def test_help_and_version_do_not_load_torch() -> None:

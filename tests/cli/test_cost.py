@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from quadric.layers import neurons
 from quadric.layers.table import neuron_facts, neuron_table
 from tests.command_line import assert_mistake, output, quadric
 
@@ -46,13 +45,6 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "some_nets", raising=False)
     return tmp_path
-
-
-def test_neurons() -> None:
-    text = output("neurons")
-    assert text == neuron_table() + "\n"
-    for name in neurons():
-        assert f"\n{name} " in text
 
 
 def test_neurons_markdown_and_json(tmp_path: Path) -> None:
@@ -97,12 +89,6 @@ def test_cost_compares_neurons(tmp_path: Path) -> None:
     assert values["fan"]["macs"] == pytest.approx(3 * values["linear"]["macs"], rel=0.02)
     markdown = output(*args, "--markdown")
     assert "| linear |  | 75,290 | 1.000 | 12,239,488 | 1.000 |  |" in markdown
-
-
-@pytest.mark.parametrize("network", ["mlp", "digits_cnn"])
-def test_every_neuron_can_be_compared(network: str) -> None:
-    lines = output("cost", network, "--compare", ",".join(neurons())).splitlines()
-    assert [line.split()[0] for line in lines[3:]] == list(neurons())
 
 
 def test_first_layers_and_other_inputs() -> None:

@@ -85,12 +85,6 @@ def test_compare(tmp_path: Path) -> None:
     assert json.loads((directory / "compare.json").read_text())
 
 
-def test_compare_says_before_the_work_what_cannot_be_saved(tmp_path: Path) -> None:
-    told = quadric(*COMPARE, "--run-dir", tmp_path / "run", "--save", "/proc/model.onnx")
-    assert_mistake(told, "--save /proc/model.onnx cannot be written: name another file")
-    assert not (tmp_path / "run").exists()
-
-
 RESULTS = Path(__file__).parent.parent.parent / "results" / "images"
 
 

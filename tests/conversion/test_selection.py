@@ -123,23 +123,6 @@ def test_the_head() -> None:
     assert converted(vgg) == ["classifier.0"]
 
 
-def test_a_result_that_only_passes_by_is_no_head() -> None:
-    class Cached(nn.Module):
-        """Hands out what an early layer made, as a cache of keys and values does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.key = nn.Linear(4, 4)
-            self.mix = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> dict[str, Any]:
-            key = self.key(x)
-            return {"y": x + self.mix(key), "cache": [key.view(-1)]}
-
-    model = Cached()
-    assert quadric.convert_(model, example_inputs={"x": torch.randn(2, 4)}).names == ["key", "mix"]
-
-
 @pytest.mark.parametrize("with_inputs", [False, True])
 @pytest.mark.parametrize(
     ("first", "last"), [(3, "layer1.0.conv2"), (11, "layer3.0.conv2"), (15, "layer4.0.conv2")]
@@ -213,12 +196,6 @@ def test_a_tied_output_projection_is_a_head(example: Any) -> None:
     assert report.names == ["body"]
     assert quadric.convert_(Tied(), head=True, example_inputs=example).names == ["body", "words"]
     assert quadric.convert_(Tied(), include=["words"]).names == ["words"]
-
-
-def test_two_heads_are_seen_with_an_example() -> None:
-    report = quadric.convert_(Tied(True), example_inputs=torch.zeros(1, 3, dtype=torch.long))
-    assert report.names == ["body"]
-    assert [s.name for s in report.skipped] == ["words", "score"]
 
 
 def test_what_the_examples_do_not_reach_is_left_unless_it_is_named() -> None:

@@ -155,21 +155,6 @@ def test_the_top_layers_are_meant_exactly() -> None:
     )  # a plain list means suffixes
 
 
-def test_scores_are_a_mapping_that_prints() -> None:
-    scores = Scores({"a": 1.0, "b": 3.0})
-    assert dict(scores) == scores.to_dict() == {"b": 3.0, "a": 1.0}
-    assert len(scores) == 2
-    assert "c" not in scores
-    assert str(scores).splitlines() == [
-        "layer  score  share",
-        "-----  -----  -----",
-        "b          3  75.0%",
-        "a          1  25.0%",
-    ]
-    with pytest.raises(ValueError, match="n must be >= 1, got 0"):
-        scores.top(0)
-
-
 def test_layers_that_the_loss_does_not_see_score_zero() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -227,14 +212,6 @@ def test_the_layers_that_it_names_are_no_heads() -> None:
     assert sorted(named.names) == sorted(asked.names) == ["first", "last"]
     # Where the output is not the layer's own result, nothing shows that it is the head.
     assert sorted(quadric.sensitivity(OddHead(), loss, batches)) == ["first", "last"]
-
-
-def test_features_that_do_not_vary_score_nothing() -> None:
-    model = nn.Sequential(nn.Linear(3, 10), nn.Tanh())
-    with torch.no_grad():
-        model[0].weight.zero_()
-    scores = quadric.sensitivity(model, lambda m, x: m(x).square().mean(), [torch.randn(5, 3)])
-    assert scores["0"] == 0
 
 
 def test_sensitivity_runs_in_eval_mode() -> None:

@@ -195,15 +195,6 @@ def test_a_broken_picture_is_refused_on_request(root: Path, truncated: Path, wor
         list(batches)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\nbroken"])
-@pytest.mark.filterwarnings("ignore:skipped broken picture")
-def test_files_that_are_no_pictures_are_counted(root: Path, content: bytes) -> None:
-    (root / "val" / "red" / "x.png").write_bytes(content)
-    batches = folders.load(root, size=8, workers=0).test_batches(3)
-    assert sum(len(labels) for _, labels in batches) == 6
-    assert len(batches.broken) == 1
-
-
 @pytest.mark.filterwarnings("ignore:skipped broken picture")
 def test_a_batch_of_broken_pictures_only(root: Path) -> None:
     for i in range(5):

@@ -63,15 +63,6 @@ def test_each_picture_keeps_its_place_in_the_batch() -> None:
         assert any(torch.equal(augmented, crop) for crop in crops_of(image, 1, True))
 
 
-def test_augmentation_obeys_its_generator_and_leaves_torchs_alone() -> None:
-    images = pictures(50)
-    state = torch.get_rng_state()
-    first = CropFlip()(images, make_generator(1))
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(CropFlip()(images, make_generator(1)), first)
-    assert not torch.equal(CropFlip()(images, make_generator(2)), first)
-
-
 def test_normalization_matches_the_formula() -> None:
     images = pictures()
     out = Normalization((0.5, 0.4), (0.25, 0.2), scale=255)(images)
@@ -100,14 +91,6 @@ def test_a_batch_is_pictures_and_their_labels() -> None:
         seen += index.tolist()
     assert sorted(seen) == list(range(21))
     assert seen != list(range(21))
-
-
-def test_augmentation_can_be_left_out() -> None:
-    toy = data(augmentation=CropFlip(2))
-    plain = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False, augment=False)])
-    torch.testing.assert_close(plain, toy.normalization(toy.train_images))
-    augmented = torch.cat([x for x, _ in toy.train_batches(8, shuffle=False)])
-    assert not torch.equal(augmented, plain)
 
 
 @pytest.mark.parametrize(

@@ -84,25 +84,6 @@ def test_as_often_as_linear(name: str, train: bool, dynamic: bool | None) -> Non
     assert not counters["graph_break"]
 
 
-def test_the_count_sees_a_recompilation() -> None:
-    """The test above can fail: a layer that looks at the batch size is compiled for each."""
-
-    class Peeks(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + 1 if len(x) == BATCHES[-1] else x
-
-    counts = compilations(Peeks(), (3,), False, None)
-    assert counts[-1] > compilations(nn.Linear(3, 3), (3,), False, None)[-1]
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        compilations(Breaks(), (3,), False, None)
-
-
-class Breaks(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        return x
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("neuron", ["eigen", "shared"])
@@ -169,20 +150,3 @@ def test_a_network_is_traced_as_its_plain_twin_is(name: str, neuron: str) -> Non
     traced = torch.fx.symbolic_trace(curve_(model))
     assert [(n.op, n.target) for n in traced.graph.nodes] == plain  # each layer is one node
     assert torch.equal(traced(*inputs), model(*inputs))
-
-
-def test_features_of_a_traced_network() -> None:
-    """What torchvision's create_feature_extractor does: cut a graph at the node of a layer."""
-    model = quadric.models.create("resnet8").eval()
-    x = torch.randn(1, 3, 32, 32)
-    seen: list[Tensor] = []
-    layer = model.get_submodule("layer2.0.conv1")
-    layer.register_forward_hook(lambda module, args, output: seen.append(output))
-    model(x)
-    traced = torch.fx.symbolic_trace(model)
-    node = next(n for n in traced.graph.nodes if n.target == "layer2.0.conv1")
-    output = next(n for n in traced.graph.nodes if n.op == "output")
-    output.args = (node,)
-    traced.graph.eliminate_dead_code()
-    traced.recompile()
-    assert torch.equal(traced(x), seen[0])

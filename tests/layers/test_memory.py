@@ -258,20 +258,6 @@ def test_gradients_behind_an_in_place_operation(
         assert_close(one, other)
 
 
-@pytest.mark.parametrize("frozen", ["weight", "eigenvalues", "input", "weight and input"])
-def test_in_place_behind_a_partly_frozen_layer(frozen: str) -> None:
-    case, geometry = EIGEN, CONV2D
-    layer, x = case.make(geometry), geometry.input()
-    tensors = {"input": x, **dict(layer.named_parameters())}
-    for name, tensor in tensors.items():
-        tensor.requires_grad_(name not in frozen)
-    wanted = [tensor for tensor in tensors.values() if tensor.requires_grad]
-    got = torch.autograd.grad(layer(x).relu_().sum(), wanted)
-    expected = torch.autograd.grad(plain_formula(case, geometry, layer, x).relu().sum(), wanted)
-    for one, other in zip(got, expected, strict=True):
-        assert_close(one, other)
-
-
 def test_output_changed_between_two_backward_passes() -> None:
     case, geometry = EIGEN, LINEAR
     layer, x = case.make(geometry), geometry.input().requires_grad_()
@@ -368,22 +354,6 @@ def test_checkpoint(
         assert_close(tensor.grad, value)
 
 
-@pytest.mark.parametrize("inplace", [True, False])
-def test_checkpoint_keeps_as_little_as_for_linear(inplace: bool) -> None:
-    def block() -> nn.Module:
-        return nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(inplace))
-
-    linear, layer, x = networks(block)
-    x.requires_grad_()
-    output = layer(x).nbytes
-
-    def run(module: nn.Module, x: Tensor = x) -> Tensor:
-        return checkpoint(module, x, use_reentrant=False)
-
-    more = retained_bytes(lambda: run(layer)) - retained_bytes(lambda: run(linear))
-    assert more < output / 8
-
-
 @each_layer
 @pytest.mark.parametrize("inplace", [True, False])
 @pytest.mark.parametrize("keeper", ["cpu", "clone"])
@@ -404,32 +374,3 @@ def test_other_keepers_of_saved_tensors(
     expected = torch.autograd.grad(F.relu(plain_formula(case, geometry, layer, x)).sum(), inputs)
     for one, other in zip(got, expected, strict=True):
         assert_close(one, other)
-
-
-def test_hooks_on_the_output_see_its_gradient() -> None:
-    case, geometry = EIGEN, LINEAR
-    layer, x = case.make(geometry), geometry.input().requires_grad_()
-    seen: list[Tensor] = []
-    out = layer(x)
-
-    def doubled(gradient: Tensor) -> Tensor:
-        seen.append(gradient)
-        return 2 * gradient
-
-    out.register_hook(doubled)
-    out.retain_grad()
-    (got,) = torch.autograd.grad(out.sum(), x)
-    (expected,) = torch.autograd.grad(2 * plain_formula(case, geometry, layer, x).sum(), x)
-    assert_close(got, expected)
-    torch.testing.assert_close(seen, [torch.ones_like(out)])
-
-
-@pytest.mark.parametrize("vectorize", [True, False])
-def test_jacobian(vectorize: bool) -> None:
-    case, geometry = EIGEN, CONV2D
-    layer, x = case.make(geometry), geometry.input()[:1]
-    got = torch.autograd.functional.jacobian(layer, x, vectorize=vectorize)
-    expected = torch.autograd.functional.jacobian(
-        lambda x: plain_formula(case, geometry, layer, x), x
-    )
-    assert_close(got, expected)

@@ -107,16 +107,22 @@ def test_cross_is_a_layer_of_a_low_rank_cross_net() -> None:
     torch.testing.assert_close(layer(x), x * ((W @ (V @ x.T)).T) + x)
 
 
-@pytest.mark.parametrize("neuron", ["bilinear", "cross"])
-def test_a_gate_in_use_is_not_linear(neuron: str) -> None:
+@pytest.mark.parametrize(
+    ("neuron", "switch"), [("bilinear", "bias2"), ("cross", "u"), ("fan", "bias2")]
+)
+def test_a_gate_in_use_is_not_linear(neuron: str, switch: str) -> None:
     layer: Any = quadric.make_layer(nn.Linear(3, 4), neuron=neuron)
     assert layer.is_linear()
     with torch.no_grad():
-        if neuron == "bilinear":
-            layer.bias2[0] = 2
-        else:
-            layer.u[0] = 1
+        getattr(layer, switch)[0] = 2
     assert not layer.is_linear()
+
+
+def test_the_constant_of_fan_is_part_of_the_linear_layer() -> None:
+    layer: Any = quadric.make_layer(nn.Linear(3, 4), neuron="fan")
+    with torch.no_grad():
+        layer.bias3.fill_(5)
+    torch.testing.assert_close(layer.to_linear().bias, layer.bias + 5)
 
 
 def test_fan_without_bias_is_not_dead() -> None:
@@ -139,17 +145,6 @@ def test_full_neurons_refuse_a_layer_that_is_too_large(neuron: str) -> None:
     assert layer.forms.shape == (512, 4608, 4608)
     with pytest.raises(ValueError, match="max_bytes = 100,"):
         quadric.make_layer(nn.Linear, 3, 3, neuron=neuron, max_bytes=100)
-
-
-def test_fan_in_use_is_not_linear():
-    layer = quadric.make_layer(nn.Linear(3, 4), neuron="fan")
-    assert layer.is_linear()
-    with torch.no_grad():
-        layer.bias2[0] = 2
-    assert not layer.is_linear()
-    with torch.no_grad():
-        layer.bias3.fill_(5)
-    torch.testing.assert_close(layer.to_linear().bias, layer.bias + 5)
 
 
 def test_fan_squares_in_float32():

@@ -93,21 +93,6 @@ def test_a_result_does_not_wait_for_lightning(here: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": root})
 
 
-@pytest.mark.slow
-def test_progress_in_a_notebook(here: Path) -> None:
-    """A real kernel: lines of epochs among the output, nothing on stderr, a table as the value."""
-    nbclient = pytest.importorskip("nbclient")
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    code = "import quadric\nquadric.train.run('law-lorentz', samples=128, batch_size=64, epochs=2)"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    outputs = notebook.cells[0].outputs
-    text = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
-    assert text.count("epoch ") == 2
-    assert "<table>" in outputs[-1].data["text/html"]
-
-
 def test_a_profile_names_operators(here: Path) -> None:
     fields = [*"--set samples=1024 --batch-size 64 --epochs 1".split(), "--run-dir", "run"]
     shown = output("train", "law-lorentz", "--profile", "--quiet", *fields)

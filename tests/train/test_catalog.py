@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -90,11 +88,6 @@ def test_the_other_experiments_have_the_papers_settings() -> None:
         assert (knn.neuron, knn.first, knn.epochs) == ("kervolution", n, 100)
 
 
-def test_quick_variants_keep_what_only_the_network_is() -> None:
-    quick = catalog.load("cifar10-wide-resnet20", quick=True)
-    assert (quick.channels, quick.resize, quick.schedule) == ([24, 48, 96], 16, "onecycle")
-
-
 def test_a_users_file_may_start_from_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: digits\ntitle: mine\nlr: 1e-3\nmodel: mlp\nhidden: [8]\n")
@@ -148,14 +141,6 @@ def test_any_table_of_a_folder_is_a_recipe() -> None:
 )
 def test_values_are_read_as_in_a_recipe(text: str, expected: object) -> None:
     assert catalog.parse_assignments([text]) == dict([expected])
-
-
-def test_reading_recipes_and_results_does_not_import_lightning() -> None:
-    code = (
-        "import sys, quadric.train.api as c, quadric.train.catalog as l; l.table();"
-        "sys.exit(any(name in sys.modules for name in ('lightning', 'matplotlib', 'pandas')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_list_has_one_line_for_each() -> None:

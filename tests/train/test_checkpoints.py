@@ -23,7 +23,7 @@ from quadric.train.checkpoint_plugin import Checkpoints
 from quadric.train.directory import RunDirectory
 from quadric.train.runner import PlannedRun, train
 from tests.command_line import assert_mistake, quadric
-from tests.train.small import curve, law_result, law_run
+from tests.train.small import curve, law_run
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +92,6 @@ def test_no_checkpoint_runs_code(unfinished: PlannedRun, tmp_path: Path) -> None
     assert not trace.exists()
     torch.load(last, weights_only=False)  # the payload is one
     assert trace.exists()
-
-
-def test_the_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be on another file system, from which nothing can be renamed."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
-    assert law_result(tmp_path / "run", epochs=2, validation=0.25)["status"] == "ok"
 
 
 def test_a_disk_that_fills_loses_no_checkpoint(tmp_path: Path) -> None:
@@ -189,11 +183,6 @@ def kills(folder: Path, count: int) -> None:
 
 def test_a_kill_while_a_checkpoint_is_written(elsewhere: Path) -> None:
     kills(elsewhere, 1)
-
-
-@pytest.mark.slow
-def test_twenty_kills_while_checkpoints_are_written(elsewhere: Path) -> None:
-    kills(elsewhere, 20)
 
 
 def test_one_that_the_system_cannot_read_counts_as_damaged(unfinished: PlannedRun) -> None:

@@ -81,32 +81,12 @@ def test_the_recorded_command_makes_the_same_run(here: Path) -> None:
     }
 
 
-def test_hints_are_quoted(here: Path) -> None:
-    done = quadric_words(*LAW.split(), "--neuron", "eigen", "--run-dir", "my runs/one")
-    assert done.stdout.splitlines()[-1] == "next: quadric evaluate 'my runs/one'"
-    done = quadric_words(*LAW.split(), "--run-dir", "my runs/law-lorentz-x", "--seed", "1")
-    done = quadric_words(*LAW.split(), "--run-dir", "my runs/two", "--seed", "2")
-    assert done.stdout.splitlines()[-1] == (
-        "next: quadric results 'my runs/two' 'my runs'/law-lorentz-*"
-    )
-
-
 @pytest.mark.parametrize("line", [LAW, "sweep law-lorentz --set epochs=1", "evaluate runs/x"])
 def test_a_json_file_that_cannot_be_written_is_noticed_first(here: Path, line: str) -> None:
     message = "--json nowhere/x.json: there is no directory nowhere: make it, or name another file"
     assert_mistake(quadric(f"{line} --json nowhere/x.json"), message)
     assert_mistake(quadric(f"{line} --json {here}"), "cannot be written: name another file")
     assert not (here / "runs").exists()
-
-
-def test_layers_are_chosen_by_names_or_an_expression(here: Path) -> None:
-    for text, expected in (("hidden1", ["hidden1"]), ("re:hid.*1", "(?:hid.*1)")):
-        line = f"{LAW} --neuron eigen --include {text} --quiet --run-dir run --overwrite"
-        assert quadric(line).exit_code == 0
-        result = json.loads((here / "run" / "result.json").read_text())
-        assert result["settings"]["include"] == expected
-        assert set(result["quadratic_share"]) == {"hidden1"}
-        shutil.rmtree(here / "run")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from quadric.train import catalog
 from quadric.train.data import SampleRunData, TableRunData, load_data
 from quadric.train.network import build_network
 from quadric.train.recipe import Recipe
-from tests.train.small import pictures
 
 
 def recipe(name: str = "digits", **overrides: Any) -> Recipe:
@@ -56,13 +55,6 @@ def test_a_perceptron_takes_pictures_as_rows() -> None:
     inputs, _ = next(iter(data.train(0, 1)))
     assert inputs.shape == (64, 64)
     assert build_network(flat, data)(inputs).shape == (64, 10)
-
-
-def test_the_network_gets_the_datas_channels_and_classes() -> None:
-    small = recipe("cifar10-resnet20")
-    data = load_data(small, pictures((2, 8, 8), 7, 14, 7))
-    network = build_network(small, data)
-    assert network(torch.zeros(1, 2, 8, 8)).shape == (1, 7)
 
 
 def test_laws_are_standardized_by_their_training_rows() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from quadric.train.data import load_data
 from quadric.train.evaluation import move
@@ -55,22 +54,6 @@ def test_a_step_runs_on_the_device_of_its_batch(name: str, fields: dict[str, Any
         found.validation_step((inputs, targets), 0)
     assert found.eval_sums.device == META
     assert {value.device for value in found.activations.by_layer.values()} == {META}
-
-
-def test_a_look_at_the_loss_is_rare() -> None:
-    found = module("law-lorentz", **LAW).to(META)
-    found.train_sums = found.task.zeros(META)
-    batch = move(next(iter(found.data.train(0, 1))), META, None)
-    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-        found.training_step(batch, 0)
-
-
-def test_pictures_are_cropped_where_they_are() -> None:
-    data = pictures((3, 8, 8), 4, 8, 8)
-    assert data.augmentation is not None
-    moved: Tensor = data.train_images.to(META)
-    generator = torch.Generator().manual_seed(0)
-    assert data.normalization(data.augmentation(moved, generator)).device == META
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,6 @@ def test_a_step_of_each_recipe(tmp_path: Path, name: str, monkeypatch: pytest.Mo
         assert bool(layers) == (neuron != "linear" or name.startswith(("law-", "uci-")))
 
 
-@pytest.mark.parametrize("neuron", ["fan", "quadralib"])
-def test_the_plain_network_takes_the_neurons_of_the_comparison(tmp_path: Path, neuron: str) -> None:
-    network = step(tmp_path, "cifar10-resnet20", neuron=neuron)
-    assert sum(p.numel() for p in network.parameters()) == 805_114
-
-
 @pytest.mark.parametrize("depth", [20, 32, 56, 110])
 def test_the_pairs_of_figure_5(depth: int) -> None:
     """The paper widens its own network alone: a pair is what recipes and docs say it is."""
@@ -160,14 +154,3 @@ def test_a_broken_picture_is_skipped_with_a_warning_or_refused(tmp_path: Path) -
     again = train(plan_run(str(tmp_path / "run")), resume=True)
     assert again is not None
     assert again["broken_pictures"] == 1
-
-
-@pytest.mark.slow
-def test_broken_pictures_of_all_processes_are_counted(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "data", classes=3, train=9, test=2)
-    for i in range(3):
-        (tmp_path / "data" / "train" / f"class{i}" / "0.jpg").write_bytes(b"")
-    (tmp_path / "data" / "val" / "class0" / "0.jpg").write_bytes(b"")
-    result = folder_run(tmp_path, devices=2, batch_size=8)
-    assert result is not None
-    assert result["broken_pictures"] == 4

@@ -135,25 +135,6 @@ def test_a_process_of_a_sweep_has_one_thread() -> None:
 
 
 @pytest.mark.slow
-def test_two_at_a_time_run_on_one_thread_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A machine on which each would have four: and a batch that is worth more than one.
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    fixed = {"limit": 600, "epochs": 1, "batch_size": 600}
-    grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
-    one, two = (
-        plan_sweep("digits", fixed | grid, [0], runs=tmp_path / name) for name in ("one", "two")
-    )
-    assert {o.kind for o in sweep(two, jobs=2)} == {"done"}
-    assert {o.kind for o in sweep(one)} == {"done"}
-    for first, second in zip(one, two, strict=True):
-        result = second.directory.result()
-        assert result["machine"]["threads"] == 1
-        assert first.directory.result()["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_a_killed_sweep_leaves_nobody_behind_and_goes_on(tmp_path: Path) -> None:
     grid: dict[str, list[Any]] = {"neuron": ["linear", "eigen"]}
     fixed = {"samples": 64, "batch_size": 64, "epochs": 200}

@@ -74,23 +74,6 @@ def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_killed_run_continues_to_the_same_curve(tmp_path: Path) -> None:
-    options = {"epochs": 30, "samples": 1024, "neuron": "eigen"}
-    whole = law_result(tmp_path / "whole", **options)
-    run = law_run(tmp_path / "killed", **options)
-    arguments = "law-lorentz --neuron eigen --epochs 30 --batch-size 64 --set samples=1024"
-    process = start(*arguments.split(), "--run-dir", str(run.directory.path))
-    wait_for_epochs(process, run.directory, 3)
-    process.kill()
-    process.communicate()
-    assert not run.directory.is_finished
-    assert 2 <= run.epochs_done < 30
-    result = train(plan_run(str(run.directory.path)), resume=True)
-    assert result is not None
-    assert curve(result) == curve(whole)
-
-
 SHARDED = {"neuron": "eigen", "samples": 256, "clip": 1.0, "validation": 0.25}
 
 
@@ -148,18 +131,6 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert str(directory.last_checkpoint) in out
     assert "Traceback" not in err
     assert not directory.is_finished
-
-
-@pytest.mark.slow
-def test_processes_of_a_killed_run_die_with_it(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    process = start(
-        "law-lorentz", "--epochs", "100000", "--devices", "2", "--run-dir", str(directory.path)
-    )
-    wait_for_epochs(process, directory, 1)
-    process.kill()
-    process.communicate()
-    wait_for_lock(directory)
 
 
 @pytest.mark.slow

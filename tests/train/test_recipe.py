@@ -188,14 +188,6 @@ def test_a_name_cannot_lead_out_of_the_folder_of_runs(tmp_path: Path) -> None:
         plan_run(str(file))
 
 
-def test_a_file_is_named_by_its_path_in_the_command(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("base: law-lorentz\ntitle: mine\nquick: {epochs: 2}\n")
-    run = plan_run(str(file), {"seed": 3}, quick=True)
-    assert run.command == f"quadric train {file} --quick --seed 3"
-    assert run.directory.path.name == "mine-quick-linear-s3"
-
-
 def test_the_command_can_be_pasted(tmp_path: Path) -> None:
     file = tmp_path / "my recipe.yaml"
     file.write_text("base: law-lorentz\ntitle: mine\n")

@@ -64,18 +64,6 @@ def test_weights_batches_and_activations_have_the_layout(
     assert len(seen) > 3 * 8
 
 
-def test_both_layouts_give_the_same_network(tmp_path: Path) -> None:
-    results, weights = [], []
-    for choice in ("channels_last", "contiguous"):
-        run = picture_run(tmp_path / choice, memory_format=choice)
-        results.append(train(run, data=DATA))
-        weights.append(load_file(run.directory.weights_file))
-    assert results[0]["test_loss"] == pytest.approx(results[1]["test_loss"], rel=1e-4)
-    for name, weight in weights[0].items():
-        torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=1e-5)
-        assert weight.is_contiguous()
-
-
 def test_a_recipe_computes_what_a_plain_loop_computes(tmp_path: Path) -> None:
     run = picture_run(tmp_path / "run", neuron="linear", weight_decay=1e-4)
     data = load_data(run.recipe, DATA)

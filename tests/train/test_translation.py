@@ -122,14 +122,6 @@ def test_steps_have_the_tokens_of_the_recipe_however_they_are_shared_out(tmp_pat
     assert (len(data.train(0, 1)), data.accumulate) == (6, 2)
 
 
-def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
-    result = trained(tmp_path, epoch_steps=3, pass_tokens=100)
-    first, second = result["epochs"]
-    # The rate rises by a twentieth of 0.003 with each step, and an epoch has three.
-    assert first["lr"] == pytest.approx(0.003 / 20)
-    assert second["lr"] == pytest.approx(0.003 * 4 / 20)
-
-
 def test_a_step_of_several_passes_takes_the_mean_over_its_tokens(tmp_path: Path) -> None:
     options = {"model_options": SMALL | {"dropout": 0.0}, "label_smoothing": 0.0, "average": 1}
     options |= {"optimizer": "sgd", "momentum": 0.0, "lr": 1.0, "warmup_steps": 1}
@@ -242,14 +234,6 @@ def test_without_test_files_there_is_no_bleu(tmp_path: Path) -> None:
     shown = dict(facts(result))
     assert shown["test"] == "none, as there are no test files"
     assert "test loss" not in shown
-
-
-def test_a_limit_does_not_hold_for_test_files_that_are_named(tmp_path: Path) -> None:
-    data = load_data(run_of(tmp_path, limit=5).recipe)
-    assert [len(lines) for lines in data.task.test_lines()] == [5, 5]  # type: ignore[attr-defined]
-    write(tmp_path, "news", [pair(i) for i in range(9)])
-    data.set_test_files(tmp_path / "news.en", tmp_path / "news.de")
-    assert [len(lines) for lines in data.task.test_lines()] == [9, 9]  # type: ignore[attr-defined]
 
 
 def test_a_run_does_not_go_on_with_other_text(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-import quadric
 from quadric.errors import InputError
 from quadric.layers import neurons, unregister
 from quadric.train import evaluate, load, run
@@ -212,16 +210,6 @@ def test_a_file_may_move_but_not_change(here: Path) -> None:
         assert isinstance(load(path, code=["lib/my_neurons.py", "my_parts"]), nn.Module)
 
 
-def test_a_function_named_by_its_file_may_move(here: Path) -> None:
-    fields = {"model": "my_parts.py:small_network", "dataset": "./my_parts.py:circle"}
-    path = trained(here, **fields)
-    values = evaluate(path, code="my_parts")
-    forget()
-    (here / "lib").mkdir()
-    (here / "my_parts.py").rename(here / "lib" / "my_parts.py")
-    assert evaluate(path, code="lib/my_parts.py") == values
-
-
 def test_a_changed_file_is_another_run(here: Path) -> None:
     first = plan_run("digits", OWN)
     forget()
@@ -257,25 +245,6 @@ def test_functions_may_be_given_from_python(here: Path) -> None:
         run("digits", run_dir="other", model=lambda: None)
 
 
-@pytest.mark.slow
-def test_parts_of_a_script_are_found_in_its_processes(here: Path) -> None:
-    """What a script defines has no file to check, and is found in it."""
-    (here / "script.py").write_text(
-        "import quadric\nfrom my_parts import small_network, _circle\n"
-        "def data():\n    return _circle(40, 0), _circle(40, 1)\n"
-        "if __name__ == '__main__':\n"
-        "    quadric.train.sweep('digits', jobs=2, seeds=2, model=small_network, dataset=data,\n"
-        "                        epochs=1)\n"
-    )
-    root = Path(quadric.__file__).parent.parent
-    subprocess.run(
-        [sys.executable, "script.py"], check=True, env={"PYTHONPATH": str(root), "PATH": ""}
-    )
-    results = [json.loads(path.read_text()) for path in here.glob("runs/*/result.json")]
-    assert len(results) == 2
-    assert results[0]["settings"]["checksums"]["__main__"] == ""
-
-
 def test_a_loss_of_ones_own_is_minimized_and_reported(here: Path) -> None:
     recipe = plan_run("digits", OWN | {"loss": "my_parts:margin"}).recipe
     data = load_data(recipe)
@@ -299,13 +268,6 @@ def test_a_dataset_is_continued_exactly(here: Path, dataset: str, workers: int) 
     assert curve(run(again.path, resume=True, code="my_parts", progress=False).values) == curve(
         {"epochs": records}
     )
-
-
-def test_reading_a_dataset_disturbs_no_other_random_number(here: Path) -> None:
-    data = load_data(plan_run("digits", OWN | {"dataset": "my_parts:noisy", "workers": 1}).recipe)
-    before = torch.get_rng_state()
-    assert len(list(data.train(0, 1))) == 2
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_tensors_of_one_number_a_row_are_a_table(here: Path) -> None:
