@@ -36,20 +36,12 @@ KEY = "quadric"
 FORMAT = 1
 """The version of the header; files of a later one are refused."""
 
-_CONTENTS = ("model", "quadratic")
-
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself.
+    """What a file says of itself; aliases are names of tensors that stand under another one."""
 
-    Attributes:
-        content: "model", or "quadratic" for an adapter.
-        layers: the quadratic layers by name.
-        aliases: names of tensors that are stored under another name, and that name.
-    """
-
-    content: str
+    content: str  # "model", or "quadratic" for an adapter
     layers: Mapping[str, LayerDescription]
     aliases: Mapping[str, str]
 
@@ -57,9 +49,9 @@ class Header:
         """The header as it is written."""
         from quadric import __version__
 
-        layers = self.layers.values()
         # For people who read the file; None where the layers differ.
-        neurons, ranks = {layer.neuron for layer in layers}, {layer.rank for layer in layers}
+        neurons = {layer.neuron for layer in self.layers.values()}
+        ranks = {layer.rank for layer in self.layers.values()}
         entries = {
             "format": FORMAT,
             "version": __version__,
@@ -186,11 +178,6 @@ def load_(model: nn.Module, path: str | os.PathLike[str], name: str | None = Non
     return names
 
 
-# ------------------------------------------------------------------------------------------------
-# What a model has
-# ------------------------------------------------------------------------------------------------
-
-
 def _layers_to_save(model: nn.Module) -> dict[str, LayerDescription]:
     """The quadratic layers by their first name, checked to be what a file can record."""
     first_names: dict[int, tuple[str, LayerDescription]] = {}
@@ -298,11 +285,6 @@ def _without_copies(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     return stored, aliases
 
 
-# ------------------------------------------------------------------------------------------------
-# Reading
-# ------------------------------------------------------------------------------------------------
-
-
 def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
     if KEY not in metadata:
         added = [name for name in sorted(names) if _is_added(name, names)]
@@ -322,7 +304,10 @@ def _parse(metadata: Mapping[str, str], names: set[str], path: str) -> Header:
         entries = {k: {**v, "options": {**v.get("options", {})}} for k, v in raw["layers"].items()}
         layers = {name: LayerDescription(**entry) for name, entry in entries.items()}
         header = Header(raw["content"], layers, raw["aliases"])
-        if header.content not in _CONTENTS or not set(header.aliases.values()) <= names:
+        if (
+            header.content not in ("model", "quadratic")
+            or not set(header.aliases.values()) <= names
+        ):
             raise TypeError("its parts do not go together")
         newer = raw["format"] > FORMAT
     except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
@@ -356,9 +341,7 @@ def _conversion(
     known = {module for name, (_, module) in present.items() if name in header.layers}
     for name, (layer, module) in present.items():
         wanted = header.layers.get(name)
-        if (module not in known and not others) or (
-            wanted is not None and not wanted.agrees(layer)
-        ):
+        if not (wanted.agrees(layer) if wanted is not None else others or module in known):
             raise InputError(
                 f"the layers of the model and of {path} must agree, but {name!r} is {layer} in the "
                 f"model and {wanted or 'linear'} in the file: load the file into the plain model"

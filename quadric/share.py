@@ -29,26 +29,19 @@ from quadric.support.texttable import text_table
 
 @dataclass(frozen=True)
 class LayerShare:
-    """How much of one layer's variation is quadratic.
+    """How much of one layer's variation is quadratic."""
 
-    Attributes:
-        neuron: the layer's neuron, by its name in the registry.
-        share: the mean over its neurons of ``Var(y2) / (Var(y1) + Var(y2))``, 0 to 1, where y1 is
-            the linear and y2 the quadratic part of an output. A neuron whose parts both do not
-            vary has share 0.
-        correlation: the mean over its neurons of the correlation of y1 and y2, -1 to 1; None where
-            no neuron has two parts that vary.
-        shares: the share of each neuron.
-        correlations: the correlation of each neuron, None where a part does not vary.
-        samples: how many values of each neuron were seen.
-    """
-
-    neuron: str
+    neuron: str  # the layer's neuron, by its name in the registry
+    # The mean over its neurons of `Var(y2) / (Var(y1) + Var(y2))`, 0 to 1, where y1 is the linear
+    # and y2 the quadratic part of an output. A neuron whose parts both do not vary has share 0.
     share: float
+    # The mean over its neurons of the correlation of y1 and y2, -1 to 1; None where no neuron has
+    # two parts that vary.
     correlation: float | None
-    shares: tuple[float, ...] = field(repr=False)
+    shares: tuple[float, ...] = field(repr=False)  # the share of each neuron
+    # The correlation of each neuron, None where a part does not vary.
     correlations: tuple[float | None, ...] = field(repr=False)
-    samples: int = 0
+    samples: int = 0  # how many values of each neuron were seen
 
     @property
     def num_neurons(self) -> int:

@@ -93,21 +93,13 @@ def fitted(arm: Arm, columns: int, width: int) -> Shape:
 
 @dataclass
 class Task:
-    """A network made ready: its job, its shape, and the rows it is judged by.
+    """A network made ready: its job, its shape, and the rows it is judged by."""
 
-    Attributes:
-        facts: what its result says of it first: data, seed, learning rate.
-        job: how it is trained.
-        shape: what it is.
-        judged: inputs and targets.
-        unit: what the root mean square error is divided by.
-    """
-
-    facts: Mapping[str, Any]
-    job: Job
-    shape: Shape
-    judged: tuple[Tensor, Tensor]
-    unit: float
+    facts: Mapping[str, Any]  # what its result says of it first: data, seed, learning rate
+    job: Job  # how it is trained
+    shape: Shape  # what it is
+    judged: tuple[Tensor, Tensor]  # inputs and targets
+    unit: float  # what the root mean square error is divided by
 
     def result(self, outcome: FitRecord) -> dict[str, Any]:
         """What is kept of it; the error of a network that diverged is null."""

@@ -104,10 +104,10 @@ def responses(analysis: Any, width: float = PAGE) -> Figure:
         The figure: a row for each picture, two columns for each layer. Each map has its own scale
         around zero.
     """
-    found = _content(analysis).get("responses")
-    if not found or not found["layers"]:
+    shown = _content(analysis).get("responses")
+    if not shown or not shown["layers"]:
         raise InputError("the analysis holds no responses: analyze a convolutional network")
-    pictures, layers = found["pictures"], found["layers"]
+    pictures, layers = shown["pictures"], shown["layers"]
     columns = 1 + 2 * len(layers)
     side = width / columns
     figure = new_figure(width, side * len(pictures) + 0.75)
@@ -160,10 +160,10 @@ def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
     """
     import textwrap
 
-    found = _content(analysis)
+    content = _content(analysis)
     measured = [
         (place, layer["low_frequency"])
-        for place, layer in enumerate(found["layers"], start=1)
+        for place, layer in enumerate(content["layers"], start=1)
         if "linear" in layer.get("low_frequency", {})
     ]
     if not measured:
@@ -179,12 +179,12 @@ def frequencies(analysis: Any, width: float = COLUMN) -> Figure:
             fmt=marker, color=color, elinewidth=0.6, markersize=3, label=f"{part} part",
         )  # fmt: skip
     axis.set_xlabel("layer, counted by depth")
-    cutoff = found["low_frequency"]["cutoff"]
+    cutoff = content["low_frequency"]["cutoff"]
     axis.set_ylabel(f"energy share ≤ {cutoff:g} cycles/pixel")
     axis.locator_params(axis="x", integer=True)
     axis.grid(axis="y")
     legend_above(figure, [axis])
-    words = textwrap.wrap(found["low_frequency"]["sentence"], int(width * 22))
+    words = textwrap.wrap(content["low_frequency"]["sentence"], int(width * 22))
     axis.set_title("\n".join(words), loc="left", fontsize=5.5)
     return figure
 
@@ -205,34 +205,35 @@ def couplings(analysis: Any, width: float = PAGE) -> Figure:
     Returns:
         The figure: the couplings by the quadratic forms, and by the whole network.
     """
-    found = _content(analysis).get("couplings")
-    if not found:
+    coupled = _content(analysis).get("couplings")
+    if not coupled:
         raise InputError("the analysis holds no couplings: analyze a network on a table")
     names = [
-        _with_unit(name, unit) for name, unit in zip(found["names"], found["units"], strict=True)
+        _with_unit(name, unit)
+        for name, unit in zip(coupled["names"], coupled["units"], strict=True)
     ]
     kinds = [("strength", "by the quadratic forms"), ("total", "by the whole network")]
-    if found["ranked_by"] == "total":
+    if coupled["ranked_by"] == "total":
         kinds = kinds[1:]
     # The colors are for pairs; a column with itself may lie beyond them.
     size = range(len(names))
-    pairs = [found[key][i][j] for key, _ in kinds for i in size for j in size if i != j]
+    pairs = [coupled[key][i][j] for key, _ in kinds for i in size for j in size if i != j]
     top = max(pairs, default=0.0) or 1.0
-    beyond = any(found[key][i][i] > top for key, _ in kinds for i in size)
+    beyond = any(coupled[key][i][i] > top for key, _ in kinds for i in size)
     figure = new_figure(width * len(kinds) / 2, min(0.9 + width / 2, 1.5 + 0.3 * len(names)))
     axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axis, (key, title) in zip(axes, kinds, strict=True):
-        image = axis.imshow(found[key], cmap="cividis", vmin=0, vmax=top)
+        image = axis.imshow(coupled[key], cmap="cividis", vmin=0, vmax=top)
         axis.set_xticks(range(len(names)), names, rotation=90)
         axis.set_yticks(range(len(names)), names)
         axis.set_title(title, loc="left")
         if len(names) <= 8:
-            for i, row in enumerate(found[key]):
+            for i, row in enumerate(coupled[key]):
                 for j, value in enumerate(row):
                     color = "white" if value < 0.6 * top else "black"
                     axis.text(j, i, f"{value:.2g}", ha="center", va="center", color=color,
                               fontsize=5.5)  # fmt: skip
-    words = _with_unit(found["target"], found["target_unit"])
+    words = _with_unit(coupled["target"], coupled["target_unit"])
     bar = figure.colorbar(image, ax=list(axes), shrink=0.9, extend="max" if beyond else "neither")
     bar.set_label(f"{words} per deviation of both columns")
     return figure

@@ -100,10 +100,10 @@ def analyze(
         )
     shown = _shown(inputs, show, pictures)
     measured = measure(model, inputs, shown=shown, layers=layers, cutoff=cutoff, progress=progress)
-    found = Analysis(finite(about | measured))  # as it would be read from its file
+    result = Analysis(finite(about | measured))  # as it would be read from its file
     if inputs.columns is not None:
-        found["formula"] = _formula(model, inputs)
-    return found
+        result["formula"] = _formula(model, inputs)
+    return result
 
 
 def _open(
@@ -120,9 +120,9 @@ def _open(
         flat = bool(getattr(run.data, "flat", False))
         known = isinstance(run.data.data, SplitDataset)  # as it was limited and split
         data = run.data.data if known else run.data.test(0, 1)
-    found = samples(data, count, flat=flat, names=names)
+    inputs = samples(data, count, flat=flat, names=names)
     keys = ("dataset", "model", "neuron", "rank", "seed")
-    return run.network, found, {"recipe": recipe.name, **{k: getattr(recipe, k) for k in keys}}
+    return run.network, inputs, {"recipe": recipe.name, **{k: getattr(recipe, k) for k in keys}}
 
 
 def _shown(
@@ -152,25 +152,25 @@ def _formula(model: nn.Module, inputs: Samples) -> dict[str, Any]:
             "quadric.analysis.to_sympy(model).layers has each layer's"
         }
     try:
-        found = to_sympy(model, names=columns.names, scale=columns.scale, digits=4)
+        formula = to_sympy(model, names=columns.names, scale=columns.scale, digits=4)
     except (InputError, MissingExtraError) as error:
         return {"reason": str(error)}
-    assert found.outputs is not None
-    terms = max(len(expression.args) for expression in found.outputs)
+    assert formula.outputs is not None
+    terms = max(len(expression.args) for expression in formula.outputs)
     if terms > LONGEST_FORMULA:
         return {"reason": f"it has {terms} terms; quadric.analysis.to_sympy(model) gives them"}
-    return {"text": [str(expression) for expression in found.outputs]}
+    return {"text": [str(expression) for expression in formula.outputs]}
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(analysis: dict[str, Any]) -> str:
     """An analysis as tables."""
     header = ["layer", "neuron", "weights", "quadratic parameters", "eigenvalues", "eff. rank"]
     header += ["share", "correlation", "low freq. linear", "quadratic"]
-    parts = [text_table(header, map(_layer_cells, found["layers"]), "llrrrrrrrr")]
+    parts = [text_table(header, map(_layer_cells, analysis["layers"]), "llrrrrrrrr")]
     parts.append("Weights, parameters and eigenvalues: 5 % … 95 %. Shares: mean ± deviation.")
-    if "low_frequency" in found:
-        parts.append(found["low_frequency"]["sentence"])
-    coupled = found.get("couplings")
+    if "low_frequency" in analysis:
+        parts.append(analysis["low_frequency"]["sentence"])
+    coupled = analysis.get("couplings")
     if coupled is not None:
         head = ["pair", "by quadratic forms", "by the whole network", "factor of the product"]
         if coupled["ranked_by"] == "total":
@@ -183,12 +183,12 @@ def as_text(found: dict[str, Any]) -> str:
             + text_table(head, ranked, "lrrr"[: len(head)])
         )
         parts += coupled.get("notes", ())
-    formula = found.get("formula", {})
+    formula = analysis.get("formula", {})
     if "text" in formula:
         parts.append("The learned function:\n" + "\n".join(formula["text"]))
     elif formula:
         parts.append(f"No formula: {formula['reason']}.")
-    notes = [f"{each['name']}: {note}" for each in found["layers"] for note in each["notes"]]
+    notes = [f"{each['name']}: {note}" for each in analysis["layers"] for note in each["notes"]]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 

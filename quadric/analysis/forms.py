@@ -57,12 +57,12 @@ def true_eigenvalues(layer: QuadraticLayer) -> list[Tensor]:
             f"the eigenvalues of {outputs} matrices of {inputs} x {inputs} would take minutes: "
             "choose a smaller layer"
         )
-    found = []
+    spectra = []
     for matrices in _matrices(function, inputs):
         for values in torch.linalg.eigvalsh(matrices):
             floor = values.abs().max() * inputs * torch.finfo(values.dtype).eps
-            found.append(values[values.abs() > floor])
-    return found
+            spectra.append(values[values.abs() > floor])
+    return spectra
 
 
 def effective_rank(eigenvalues: Tensor) -> float:
@@ -88,7 +88,7 @@ def _of_blocks(layer: QuadraticLayer) -> list[Tensor]:
     filters = layer.linear_op.filters(weight).detach().cpu().double()
     eigenvalues = layer.effective_eigenvalues().detach().cpu().double()
     star = blocks.shape == "star"
-    found: list[Tensor] = []
+    spectra: list[Tensor] = []
     for channel, size, first in blocks.table:
         features = size - 1 if star else size
         if not features:
@@ -97,8 +97,8 @@ def _of_blocks(layer: QuadraticLayer) -> list[Tensor]:
         rows = eigenvalues[first : first + features * (1 if star else size)].view(-1, features)
         upper = torch.linalg.qr(q.T, mode="r").R
         small = upper @ (rows.unsqueeze(-1) * upper.T)
-        found += list(torch.linalg.eigvalsh(small))
-    return found
+        spectra += list(torch.linalg.eigvalsh(small))
+    return spectra
 
 
 def _neuron_function(layer: nn.Module) -> tuple[Callable[[Tensor], Tensor], int]:

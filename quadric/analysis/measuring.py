@@ -83,16 +83,20 @@ def measure(
         if name in frequencies:
             facts["low_frequency"] = frequencies[name].to_dict()
         measured.append(facts)
-    found: dict[str, Any] = {"version": ANALYSIS_VERSION, "samples": data.count, "layers": measured}
+    result: dict[str, Any] = {
+        "version": ANALYSIS_VERSION,
+        "samples": data.count,
+        "layers": measured,
+    }
     if maps:
-        found["low_frequency"] = {"cutoff": cutoff, **verdict(frequencies)}
+        result["low_frequency"] = {"cutoff": cutoff, **verdict(frequencies)}
     if data.columns is not None:
         told("couplings")
-        found["couplings"] = couplings(model, data)
+        result["couplings"] = couplings(model, data)
     if chosen and shown is not None:
         told("responses")
-        found["responses"] = _responses(model, shown, {n: maps[n] for n in chosen}, shares, data)
-    return found
+        result["responses"] = _responses(model, shown, {n: maps[n] for n in chosen}, shares, data)
+    return result
 
 
 def _has_weights(module: nn.Module) -> bool:

@@ -156,8 +156,8 @@ def _analysis(content: Mapping[str, Any]) -> dict[str, Any]:
     }
     distributions = []
     for key, title in kinds.items():
-        found = [layer.get(key) for layer in content["layers"]]
-        boxes = [[_short(value) for value in box["quantiles"]] if box else None for box in found]
+        values = [layer.get(key) for layer in content["layers"]]
+        boxes = [[_short(value) for value in box["quantiles"]] if box else None for box in values]
         if any(boxes):
             distributions.append({"title": title, "boxes": boxes})
     coupled = content.get("couplings")

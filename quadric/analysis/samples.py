@@ -22,39 +22,25 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, and how the network sees them.
+    """The columns of a table, and how the network sees them."""
 
-    Attributes:
-        names: one per input.
-        units: one per input; "" where it is not known.
-        target: what is predicted.
-        target_unit: its unit, or "".
-        scale: from the numbers of the network to the columns' own; None if they are the same.
-    """
-
-    names: tuple[str, ...]
-    units: tuple[str, ...]
-    target: str = "target"
-    target_unit: str = ""
+    names: tuple[str, ...]  # one per input
+    units: tuple[str, ...]  # one per input; "" where it is not known
+    target: str = "target"  # what is predicted
+    target_unit: str = ""  # its unit, or ""
+    # From the numbers of the network to the columns' own; None if they are the same.
     scale: Standardization | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs of a network.
+    """Inputs of a network."""
 
-    Attributes:
-        batches: of inputs; they can be read again and again.
-        count: how many inputs there are.
-        columns: of a table; None for anything else.
-        normalization: of pictures, if it is known.
-        shape: of one input, if it is known: given pictures are brought to it.
-    """
-
-    batches: Callable[[], Iterator[Any]]
-    count: int
-    columns: Columns | None = None
-    normalization: Normalization | None = None
+    batches: Callable[[], Iterator[Any]]  # of inputs; they can be read again and again
+    count: int  # how many inputs there are
+    columns: Columns | None = None  # of a table; None for anything else
+    normalization: Normalization | None = None  # of pictures, if it is known
+    # Of one input, if it is known: given pictures are brought to it.
     shape: tuple[int, ...] = field(default=())
 
     def take(self, places: Sequence[int]) -> Tensor:
@@ -65,14 +51,14 @@ class Samples:
                 f"a picture must be one of 0 ... {self.count - 1}, the ones that are analyzed, got "
                 f"{wrong[0]}: analyze more of them, or choose another"
             )
-        found: dict[int, Tensor] = {}
+        rows: dict[int, Tensor] = {}
         first = 0
         for batch in self.batches():
             inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
             inside = [p for p in places if first <= p < first + len(inputs)]
-            found |= {place: inputs[place - first] for place in inside}
+            rows |= {place: inputs[place - first] for place in inside}
             first += len(inputs)
-        return torch.stack([found[place] for place in places])
+        return torch.stack([rows[place] for place in places])
 
 
 def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> Samples:
@@ -147,7 +133,7 @@ def read_pictures(files: Sequence[str | Path], like: Samples) -> Tensor:
         )
     pil = load_extra("PIL.Image", "reading a picture")
     channels, height, width = like.shape
-    found = []
+    pictures = []
     for file in map(Path, files):
         try:
             with pil.open(file) as image:
@@ -155,6 +141,6 @@ def read_pictures(files: Sequence[str | Path], like: Samples) -> Tensor:
         except OSError as error:
             raise FileError(f"{file} cannot be read as a picture ({error}): name another") from None
         pixels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
-        found.append(pixels.view(height, width, channels).permute(2, 0, 1))
-    bytes_ = torch.stack(found).float() * (like.normalization.scale / 255)
+        pictures.append(pixels.view(height, width, channels).permute(2, 0, 1))
+    bytes_ = torch.stack(pictures).float() * (like.normalization.scale / 255)
     return like.normalization(bytes_)

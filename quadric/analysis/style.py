@@ -85,15 +85,15 @@ def neuron_styles(neurons: Iterable[str]) -> dict[str, tuple[str, str]]:
 def line_styles(lines: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """What matplotlib draws each line with."""
     base = neuron_styles(neuron for neuron, _ in lines)
-    found: dict[str, dict[str, Any]] = {}
+    styles: dict[str, dict[str, Any]] = {}
     used: dict[str, int] = {}
     for neuron, name in lines:
-        if name not in found:
+        if name not in styles:
             place = used[neuron] = used.get(neuron, -1) + 1
             color, marker = base[neuron]
             dashes = _DASHES[place % len(_DASHES)]
-            found[name] = {"color": color, "marker": marker, "linestyle": dashes, "label": name}
-    return found
+            styles[name] = {"color": color, "marker": marker, "linestyle": dashes, "label": name}
+    return styles
 
 
 def drawn(function: Callable[Options, Figure]) -> Callable[Options, Figure]:

@@ -36,28 +36,17 @@ Step = Callable[[nn.Module, tuple[Tensor, ...]], Callable[[], object]]
 
 @dataclass
 class Case:
-    """One thing to time.
+    """One thing to time."""
 
-    Attributes:
-        group: what it is compared within (a shape, a network).
-        neuron: the registry name.
-        rank: the neuron's rank, or None for the neuron's default.
-        path: one of `PATHS`.
-        format: "nchw" or "channels_last", or "" where there is no choice.
-        dtype: "float32" or "bf16" (autocast).
-        module: the network or layer.
-        inputs: its arguments.
-        step: a training step of its own, or None for a forward and backward pass.
-    """
-
-    group: str
-    neuron: str
-    rank: int | None
-    path: str
-    format: str
-    dtype: str
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
+    group: str  # what it is compared within (a shape, a network)
+    neuron: str  # the registry name
+    rank: int | None  # the neuron's rank, or None for the neuron's default
+    path: str  # one of `PATHS`
+    format: str  # "nchw" or "channels_last", or "" where there is no choice
+    dtype: str  # "float32" or "bf16" (autocast)
+    module: nn.Module  # the network or layer
+    inputs: tuple[Tensor, ...]  # its arguments
+    # A training step of its own, or None for a forward and backward pass.
     step: Callable[[], object] | None = None
 
     @property

@@ -28,19 +28,13 @@ _FACTS = ("group", "neuron", "rank", "path", "format", "dtype")
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Rows of a comparison; prints as a table.
+    """Rows of a comparison; prints as a table."""
 
-    Attributes:
-        rows: one dictionary per case: what it is, best and median seconds, ratios to linear.
-        repeats: how often each case was timed in a round.
-        rounds: how often the whole comparison was made.
-        keeps_memory: whether freed memory stayed with the process.
-    """
-
+    # One dictionary per case: what it is, best and median seconds, ratios to linear.
     rows: list[dict[str, Any]]
-    repeats: int
-    rounds: int = 1
-    keeps_memory: bool = False
+    repeats: int  # how often each case was timed in a round
+    rounds: int = 1  # how often the whole comparison was made
+    keeps_memory: bool = False  # whether freed memory stayed with the process
 
     def to_dict(self) -> dict[str, Any]:
         """The report with where it comes from, for JSON."""

@@ -98,14 +98,14 @@ def figures(
     from quadric.analysis.drawing import draw
     from quadric.runs.reading import read_runs
 
-    found, notes = read_runs(runs)
+    finished, notes = read_runs(runs)
     names = options.words(which)
     with options.progress_bar(None, "drawing") as told:
-        files, missing = draw(found, names, out, latex=latex, width=width, progress=told)
+        files, missing = draw(finished, names, out, latex=latex, width=width, progress=told)
     for note in (*notes, *missing):
         print(note, file=sys.stderr)
     written = [str(file) for file in files]
-    data = {"runs": len(found), "files": written, "notes": [*notes, *missing]}
+    data = {"runs": len(finished), "files": written, "notes": [*notes, *missing]}
     options.show("\n".join(written), data, json_file)
 
 
@@ -125,11 +125,11 @@ def report(
     from quadric.runs.reading import read_runs
 
     check_writable("--out", out)
-    found, notes = read_runs(runs)
-    say(f"a page of {len(found)} runs, about {duration(len(found) * SECONDS)}")
-    report(found, out, title=title, notes=notes)
+    finished, notes = read_runs(runs)
+    say(f"a page of {len(finished)} runs, about {duration(len(finished) * SECONDS)}")
+    report(finished, out, title=title, notes=notes)
     for note in notes:
         print(note, file=sys.stderr)
     size = out.stat().st_size
-    text = f"{out}: {len(found)} runs, {size:,} bytes"
-    options.show(text, {"file": str(out), "runs": len(found), "bytes": size}, json_file)
+    text = f"{out}: {len(finished)} runs, {size:,} bytes"
+    options.show(text, {"file": str(out), "runs": len(finished), "bytes": size}, json_file)

@@ -62,9 +62,9 @@ def export(
         if is_translation(source):
             if int8:
                 raise InputError("int8 is for convolutional networks: leave --int8 out")
-            found = export_translation(source, out, opset, code or [])
-            text = "\n".join(["written, and compared with the network:", *found["files"]])
-            options.show(text, found, json_file)
+            written = export_translation(source, out, opset, code or [])
+            text = "\n".join(["written, and compared with the network:", *written["files"]])
+            options.show(text, written, json_file)
             return
         what = from_run(source, code or [], **options.environment(data_dir))
     else:

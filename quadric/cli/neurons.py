@@ -44,8 +44,8 @@ def cost(
         report = network_cost(name, neuron, rank, first, input)
         options.show(report.to_markdown() if markdown else report, report.to_dict(), json_file)
     else:
-        found: Any = compare_neurons(name, options.words(compare), rank, first, input)
-        options.show(comparison_table(found, markdown), found, json_file)
+        rows: Any = compare_neurons(name, options.words(compare), rank, first, input)
+        options.show(comparison_table(rows, markdown), rows, json_file)
 
 
 def convert(

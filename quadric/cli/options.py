@@ -75,12 +75,12 @@ def words(text: str) -> list[str]:
 def numbers(what: str, text: str, separator: str = ",", count: int | None = None) -> list[int]:
     """The positive whole numbers of a list such as `64,64` or `20x32x128`."""
     parts = [part.strip() for part in text.split(separator)]
-    found = [int(part) for part in parts if part.isdecimal()]
-    if len(found) != len(parts) or min(found) < 1 or count not in (None, len(found)):
+    values = [int(part) for part in parts if part.isdecimal()]
+    if len(values) != len(parts) or min(values) < 1 or count not in (None, len(values)):
         raise InputError(
             f"{what} must be positive whole numbers joined by {separator!r}, got {text!r}"
         )
-    return found
+    return values
 
 
 def show(text: object, data: Any, json_file: str | None) -> None:

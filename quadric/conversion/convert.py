@@ -70,10 +70,10 @@ def convert_(
         first: convert only this many layers, the first in the order of the forward pass if
             `example_inputs` are given, else in the order of registration. 1x1 convolutions on
             shortcuts do not count and stay.
-        head: convert the head too. The head is the last linear layer if it makes the model's output
-            (seen with `example_inputs`), is named fc, classifier, head, lm_head, score or output,
-            is tied to an embedding, or ends a Sequential. Naming it in `include` converts it as
-            well, but not by the names that `quadric.sensitivity` gives.
+        head: convert the head, too: the last linear layer if it makes the model's output (seen with
+            `example_inputs`), is named fc, classifier, head, lm_head, score or output, is tied to
+            an embedding, or ends a Sequential. Naming it in `include` converts it as well, except
+            by the names that `quadric.sensitivity` gives.
         init: "linear", or "published" for the start of the neuron's authors, which draws new
             weights (except for eigen, whose authors do not mention weights: they stay).
         example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping. Layers
@@ -97,12 +97,11 @@ def convert_(
         2      Linear  left: the head stays linear (head=True converts it)
         parameters: 142 -> 160 (+12.68%)
     """
-    if isinstance(example_inputs, list):
-        example_inputs = tuple(example_inputs)
+    example_inputs = tuple(example_inputs) if type(example_inputs) is list else example_inputs
     request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
     run = functools.partial(run_examples, model, example_inputs)
     swap, skipped, traced = plan_request(model, request, None if example_inputs is None else run)
-    converted = [_converted(target, new, request) for target, new in swap.built]
+    converted = tuple(_converted(target, new, request) for target, new in swap.built)
     params, (macs_before, _) = count_parameters(model), _macs(model, example_inputs)
     swap.do()
     swap.await_scales_()
@@ -110,7 +109,7 @@ def convert_(
     macs_after, why = _macs(model, example_inputs)
     return ConversionReport(
         neuron,
-        tuple(converted),
+        converted,
         tuple(skipped),
         params,
         count_parameters(model),

@@ -10,27 +10,16 @@ from quadric.support.texttable import text_table
 
 @dataclass(frozen=True)
 class Converted:
-    """A layer that was converted.
+    """A layer that was converted."""
 
-    Attributes:
-        name: its name in the model.
-        kind: the class that it had before.
-        neuron: the registry name of its neuron.
-        rank: its rank, None for a neuron without one.
-        params_before: its parameters before.
-        params_after: its parameters after.
-        lossless: whether it computes what it computed before.
-        aliases: other names that the layer has in the model.
-    """
-
-    name: str
-    kind: str
-    neuron: str
-    rank: int | None
-    params_before: int
-    params_after: int
-    lossless: bool
-    aliases: tuple[str, ...] = ()
+    name: str  # its name in the model
+    kind: str  # the class that it had before
+    neuron: str  # the registry name of its neuron
+    rank: int | None  # its rank, None for a neuron without one
+    params_before: int  # its parameters before
+    params_after: int  # its parameters after
+    lossless: bool  # whether it computes what it computed before
+    aliases: tuple[str, ...] = ()  # other names that the layer has in the model
 
 
 @dataclass(frozen=True)

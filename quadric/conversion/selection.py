@@ -258,19 +258,13 @@ def _nothing_chosen(model: nn.Module, request: Request, skipped: list[Skipped]) 
 
 @dataclass
 class Trace:
-    """What one forward pass showed.
+    """What one forward pass showed."""
 
-    Attributes:
-        order: the targets in the order of their first calls, then those that were never called.
-        uncalled: the ids of modules that were never called.
-        makes_output: the ids of the modules whose result is an output of the model.
-        shortcuts: the ids of 1x1 convolutions that run in parallel to a larger one.
-    """
-
+    # The targets in the order of their first calls, then those that were never called.
     order: list[Target]
-    uncalled: set[int]
-    makes_output: set[int]
-    shortcuts: set[int]
+    uncalled: set[int]  # the ids of modules that were never called
+    makes_output: set[int]  # the ids of the modules whose result is an output of the model
+    shortcuts: set[int]  # the ids of 1x1 convolutions that run in parallel to a larger one
 
 
 def trace(model: nn.Module, targets: list[Target], run: Callable[[], Any]) -> Trace:

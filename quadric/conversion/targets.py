@@ -105,17 +105,11 @@ def find_targets(model: nn.Module) -> list[Target]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How the rest of a model depends on its layers.
+    """How the rest of a model depends on its layers."""
 
-    Attributes:
-        tied: the ids of parameters that more than one module holds.
-        held: for the id of a module, where it is held outside of the submodules.
-        adapters: the ids of modules that belong to an adapter around another layer.
-    """
-
-    tied: set[int]
-    held: dict[int, str]
-    adapters: set[int]
+    tied: set[int]  # the ids of parameters that more than one module holds
+    held: dict[int, str]  # for the id of a module, where it is held outside of the submodules
+    adapters: set[int]  # the ids of modules that belong to an adapter around another layer
 
 
 def look_around(model: nn.Module) -> Surroundings:

@@ -14,27 +14,18 @@ from quadric.support.texttable import markdown_table, text_table
 
 @dataclass
 class LayerCost:
-    """The cost of one module, without that of the modules inside it.
+    """The cost of one module, without that of the modules inside it."""
 
-    Attributes:
-        name: its name in the model; empty for the model itself.
-        type: its class.
-        neuron: the registry name of its neuron, None for what is not a Quadric layer.
-        output_shape: the shape of its first output, None if it was never called.
-        params: its parameters. One that several modules share counts with the first of them.
-        macs: multiply-accumulates, all calls together.
-        quadratic_macs: how many of these a linear layer of the same geometry would not have.
-        calls: how often it was called.
-    """
-
-    name: str
-    type: str
+    name: str  # its name in the model; empty for the model itself
+    type: str  # its class
+    # The registry name of its neuron, None for what is not a Quadric layer.
     neuron: str | None = None
+    # The shape of its first output, None if it was never called.
     output_shape: tuple[int, ...] | None = None
-    params: int = 0
-    macs: int = 0
-    quadratic_macs: int = 0
-    calls: int = 0
+    params: int = 0  # its parameters. One that several modules share counts with the first of them
+    macs: int = 0  # multiply-accumulates, all calls together
+    quadratic_macs: int = 0  # how many of these a linear layer of the same geometry would not have
+    calls: int = 0  # how often it was called
 
     @property
     def quadratic_share(self) -> float:
@@ -49,22 +40,15 @@ class LayerCost:
 
 @dataclass
 class Uncounted:
-    """An operator whose multiplications are in no total.
+    """An operator whose multiplications are in no total."""
 
-    Attributes:
-        operator: its name.
-        reason: "elementwise", "normalization", "activation", "pooling", "reduction", or
-            "no formula", which may hide more than one multiplication per element.
-        calls: how often it ran.
-        elements: how many elements its results have, all calls together.
-        layers: the modules it ran in.
-    """
-
-    operator: str
+    operator: str  # its name
+    # "elementwise", "normalization", "activation", "pooling", "reduction", or "no formula", which
+    # may hide more than one multiplication per element.
     reason: str
-    calls: int = 0
-    elements: int = 0
-    layers: list[str] = field(default_factory=list)
+    calls: int = 0  # how often it ran
+    elements: int = 0  # how many elements its results have, all calls together
+    layers: list[str] = field(default_factory=list)  # the modules it ran in
 
 
 @dataclass

@@ -45,24 +45,16 @@ class Batching:
 
     The processes take turns, so that their i-th batches together are the i-th batch of one process
     with a batch `world_size` times as large.
-
-    Attributes:
-        batch_size: samples per batch and process.
-        shuffle: whether each epoch has a new order.
-        seed: the seed of the order.
-        drop_last: whether a smaller last batch is left out.
-        rank: the number of this process.
-        world_size: number of processes.
-        pad: whether the first samples are repeated until all processes have equally many. Without
-            it the last processes may have one sample fewer.
     """
 
-    batch_size: int
-    shuffle: bool = False
-    seed: int = 0
-    drop_last: bool = False
-    rank: int = 0
-    world_size: int = 1
+    batch_size: int  # samples per batch and process
+    shuffle: bool = False  # whether each epoch has a new order
+    seed: int = 0  # the seed of the order
+    drop_last: bool = False  # whether a smaller last batch is left out
+    rank: int = 0  # the number of this process
+    world_size: int = 1  # number of processes
+    # Whether the first samples are repeated until all processes have equally many. Without it the
+    # last processes may have one sample fewer.
     pad: bool = False
 
     def __post_init__(self) -> None:
@@ -200,8 +192,8 @@ class SplitDataset:
     def with_part(self, part: str, values: list[Any]) -> Self:
         """The same data set with other columns of a part."""
         fields = [f"{part}_{column}" for column in self.columns]
-        found: Self = replace(self, **dict(zip(fields, values, strict=True)))  # type: ignore[type-var]
-        return found
+        other: Self = replace(self, **dict(zip(fields, values, strict=True)))  # type: ignore[type-var]
+        return other
 
     def classes(self) -> Tensor | Sequence[int]:
         """The class of each training sample, by which `hold_out` chooses."""

@@ -23,31 +23,18 @@ from quadric.errors import InputError
 
 @dataclass(frozen=True)
 class Source:
-    """Everything that is published about one of the two data sets.
+    """Everything that is published about one of the two data sets."""
 
-    Attributes:
-        name: the data set's name.
-        title: the name as people write it.
-        url: where the archive is.
-        md5: of the archive.
-        folder: the folder that it unpacks to.
-        files: its files with their md5, the last one for testing.
-        label_key: the key of the labels in a file.
-        mean: the mean of the training pixels, one per channel.
-        std: their standard deviation, one per channel.
-        class_names: one per class.
-    """
-
-    name: str
-    title: str
-    url: str
-    md5: str
-    folder: str
-    files: dict[str, str]
-    label_key: bytes
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    class_names: tuple[str, ...]
+    name: str  # the data set's name
+    title: str  # the name as people write it
+    url: str  # where the archive is
+    md5: str  # of the archive
+    folder: str  # the folder that it unpacks to
+    files: dict[str, str]  # its files with their md5, the last one for testing
+    label_key: bytes  # the key of the labels in a file
+    mean: tuple[float, float, float]  # the mean of the training pixels, one per channel
+    std: tuple[float, float, float]  # their standard deviation, one per channel
+    class_names: tuple[str, ...]  # one per class
 
     @property
     def archive(self) -> str:

@@ -14,11 +14,11 @@ from quadric.support.extras import load_extra
 
 def directory(path: str | os.PathLike[str], remedy: str) -> Path:
     """Returns an existing directory, or says what to do about it."""
-    found = Path(path).expanduser()
-    if not found.is_dir():
-        what = "it is a file" if found.exists() else "there is none"
-        raise InputError(f"{found} must be a directory, but {what}: {remedy}")
-    return found
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        what = "it is a file" if folder.exists() else "there is none"
+        raise InputError(f"{folder} must be a directory, but {what}: {remedy}")
+    return folder
 
 
 def read_bytes(path: Path, remedy: str) -> bytes:
@@ -39,17 +39,17 @@ def read_text(path: Path, remedy: str) -> str:
 
 def check_md5(path: str | Path, md5: str, remedy: str, data: bytes | None = None) -> None:
     """Refuses a file that does not have the published checksum."""
-    found, size = hashlib.md5(usedforsecurity=False), 0
+    checksum, size = hashlib.md5(usedforsecurity=False), 0
     try:
         with open(path, "rb") if data is None else io.BytesIO(data) as file:
             for block in iter(lambda: file.read(1 << 20), b""):
-                found.update(block)
+                checksum.update(block)
                 size += len(block)
     except OSError as error:
         raise unreadable(path, error, remedy) from None
-    if found.hexdigest() != md5:
+    if checksum.hexdigest() != md5:
         raise InputError(
-            f"{path} is truncated or not the published file: md5 {found.hexdigest()} of "
+            f"{path} is truncated or not the published file: md5 {checksum.hexdigest()} of "
             f"{size:,} bytes, expected {md5}: {remedy}"
         )
 
@@ -78,7 +78,7 @@ def download(url: str, known_hash: str, title: str, progress: bool = True) -> Pa
     pooch = load_extra("pooch", f"the download of {title}")
     file, checksum = url.rpartition("/")[2], known_hash.replace(":", " ")
     try:
-        found = pooch.retrieve(
+        fetched = pooch.retrieve(
             url,
             known_hash=known_hash,
             fname=file,
@@ -97,7 +97,7 @@ def download(url: str, known_hash: str, title: str, progress: bool = True) -> Pa
             f"cannot download {url} ({in_one_line(error)}): fetch it by hand ({checksum}), put it "
             "into a directory, and name that as data directory"
         ) from None
-    return Path(found)
+    return Path(fetched)
 
 
 def unreadable(path: str | Path, error: OSError, remedy: str) -> InputError:

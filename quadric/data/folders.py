@@ -336,16 +336,16 @@ def _scan(part: Path, class_names: Sequence[str], every: bool) -> Files:
     labels: list[int] = []
     for label, class_name in enumerate(class_names):
         folder = part / class_name
-        found = sorted(
+        pictures = sorted(
             os.path.join(where, file)
             for where, _, files in os.walk(folder)
             for file in files
             if file.lower().endswith(EXTENSIONS)
         )
-        if not found and (every or folder.is_dir()):
+        if not pictures and (every or folder.is_dir()):
             raise InputError(
                 f"no pictures in {folder}: expected files ending in {', '.join(EXTENSIONS)}"
             )
-        paths += found
-        labels += [label] * len(found)
+        paths += pictures
+        labels += [label] * len(pictures)
     return Files(tuple(paths), tuple(labels))

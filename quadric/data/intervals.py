@@ -17,17 +17,11 @@ ENOUGH = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences.
+    """The mean of paired differences."""
 
-    Attributes:
-        mean: second minus first.
-        half_width: half the width of its 95 % interval; None for a single pair.
-        pairs: how many.
-    """
-
-    mean: float
-    half_width: float | None
-    pairs: int
+    mean: float  # second minus first
+    half_width: float | None  # half the width of its 95 % interval; None for a single pair
+    pairs: int  # how many
 
     @property
     def doubt(self) -> str | None:

@@ -26,46 +26,27 @@ from quadric.support.checks import check_size
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a law.
+    """A variable of a law."""
 
-    Attributes:
-        name: as in the formula.
-        unit: in SI; "1" for a pure number.
-        low: smallest value drawn.
-        high: largest value drawn.
-        meaning: in words.
-    """
-
-    name: str
-    unit: str
-    low: float
-    high: float
-    meaning: str
+    name: str  # as in the formula
+    unit: str  # in SI; "1" for a pure number
+    low: float  # smallest value drawn
+    high: float  # largest value drawn
+    meaning: str  # in words
 
 
 @dataclass(frozen=True)
 class Law:
-    """A physical law.
+    """A physical law."""
 
-    Attributes:
-        name: what `get` and `sample` take.
-        title: in words.
-        number: in the Feynman lectures: volume, chapter, equation.
-        formula: as text.
-        variables: in the order of the columns.
-        target: what the formula gives, in words.
-        unit: of the target.
-        function: takes one tensor per variable and returns the target.
-    """
-
-    name: str
-    title: str
-    number: str
-    formula: str
-    variables: tuple[Variable, ...]
-    target: str
-    unit: str
-    function: Callable[..., Tensor]
+    name: str  # what `get` and `sample` take
+    title: str  # in words
+    number: str  # in the Feynman lectures: volume, chapter, equation
+    formula: str  # as text
+    variables: tuple[Variable, ...]  # in the order of the columns
+    target: str  # what the formula gives, in words
+    unit: str  # of the target
+    function: Callable[..., Tensor]  # takes one tensor per variable and returns the target
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Evaluates the law."""

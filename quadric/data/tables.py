@@ -96,8 +96,8 @@ class TableData(SplitDataset):
     def standardization(self) -> Standardization:
         """Statistics of the training part alone."""
         parts = (self.train_inputs, self.train_targets)
-        found = [mean_and_deviation(part.numpy()) for part in parts]
-        pairs = zip(parts, found, strict=True)
+        moments = [mean_and_deviation(part.numpy()) for part in parts]
+        pairs = zip(parts, moments, strict=True)
         return Standardization(*(torch.tensor(v).to(part) for part, two in pairs for v in two))
 
     def standardized(self) -> TableData:

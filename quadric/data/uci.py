@@ -111,9 +111,9 @@ def _folder(name: str, data_dir: str | os.PathLike[str]) -> Path:
     root = directory(data_dir, REMEDY)
     folder = _find(root, name)
     if folder is None:
-        found = ", ".join(available(root)) or "none"
+        there = ", ".join(available(root)) or "none"
         raise InputError(
-            f"missing file {root / name / 'data.txt'} (tables found there: {found}): {REMEDY}"
+            f"missing file {root / name / 'data.txt'} (tables found there: {there}): {REMEDY}"
         )
     return folder
 

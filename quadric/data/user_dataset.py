@@ -99,14 +99,14 @@ class UserDataset(SplitDataset):
 
 
 def make_data(
-    found: Any, name: str, workers: int | None = None
+    given: Any, name: str, workers: int | None = None
 ) -> ImageData | FolderData | TableData | UserDataset:
     """A data set of what a user's function gave."""
-    if isinstance(found, ImageData | FolderData | TableData | UserDataset):
-        return found
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise InputTypeError(f"data set {name!r} gave {_kind(found)}: {FORMS}")
-    train, test = (_samples(part, name, what) for part, what in zip(found, PARTS, strict=True))
+    if isinstance(given, ImageData | FolderData | TableData | UserDataset):
+        return given
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputTypeError(f"data set {name!r} gave {_kind(given)}: {FORMS}")
+    train, test = (_samples(part, name, what) for part, what in zip(given, PARTS, strict=True))
     inputs, target = train.first()
     if not isinstance(inputs, Tensor) or not isinstance(target, Tensor):
         raise InputTypeError(f"data set {name!r} has samples of {_kind(inputs)}: {FORMS}")
@@ -131,14 +131,14 @@ def _samples(part: Any, name: str, what: str) -> UserSamples:
         # Numbers in rows, as a network gives them; labels as cross-entropy takes them.
         numbers = targets.is_floating_point()
         targets = targets.reshape(len(targets), -1).float() if numbers else targets.long()
-        found = UserSamples(inputs.float() if inputs.dtype == torch.float64 else inputs, targets)
+        samples = UserSamples(inputs.float() if inputs.dtype == torch.float64 else inputs, targets)
     elif hasattr(part, "__getitem__") and hasattr(part, "__len__"):
-        found = UserSamples(part)
+        samples = UserSamples(part)
     else:
         raise InputTypeError(f"data set {name!r} gave {_kind(part)} for {what}: {FORMS}")
-    if not len(found):
+    if not len(samples):
         raise InputError(f"data set {name!r} has no samples for {what}: give some")
-    return found
+    return samples
 
 
 def _table(train: Any, test: Any, name: str) -> TableData:

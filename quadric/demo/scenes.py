@@ -43,21 +43,14 @@ class TrainTest(NamedTuple):
 
 @dataclass(frozen=True)
 class DemoTask:
-    """One data set of a scene ("plane", "laws" or "digits") and the networks that learn it.
-
-    Attributes:
-        activation: the function behind the hidden layers, as it is shown.
-        load: makes the data from a seed.
-        build: makes the network of linear neurons.
-        lr: the peak of Adam's one-cycle schedule.
-    """
+    """One data set of a scene ("plane", "laws" or "digits") and the networks that learn it."""
 
     scene: str
     name: str
-    activation: str
-    load: Callable[[int], TrainTest]
-    build: Callable[[], nn.Module]
-    lr: float
+    activation: str  # the function behind the hidden layers, as it is shown
+    load: Callable[[int], TrainTest]  # makes the data from a seed
+    build: Callable[[], nn.Module]  # makes the network of linear neurons
+    lr: float  # the peak of Adam's one-cycle schedule
     steps: int
     batch: int
     rank: int
@@ -77,18 +70,14 @@ class DemoTask:
 
 @dataclass
 class Trained:
-    """The networks of one task and one neuron after training, one entry per seed.
-
-    Attributes:
-        values: the metric on the test data.
-        seconds: processor time of training, which other work on the machine does not change.
-    """
+    """The networks of one task and one neuron after training, one entry per seed."""
 
     task: DemoTask
     neuron: str
     split: TrainTest
     models: list[nn.Module] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)  # the metric on the test data
+    # Processor time of training, which other work on the machine does not change.
     seconds: list[float] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

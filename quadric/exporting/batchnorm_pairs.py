@@ -28,17 +28,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True)
 class Pair:
-    """A layer and the BatchNorm that alone reads its output.
+    """A layer and the BatchNorm that alone reads its output."""
 
-    Attributes:
-        layer: the layer.
-        norm: the BatchNorm.
-        dims: the number of dimensions of the output.
-    """
-
-    layer: Target
-    norm: Target
-    dims: int
+    layer: Target  # the layer
+    norm: Target  # the BatchNorm
+    dims: int  # the number of dimensions of the output
 
 
 def is_touched(module: nn.Module) -> bool:

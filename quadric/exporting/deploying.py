@@ -28,31 +28,23 @@ LATENCY_BATCHES = (1, 32)
 
 @dataclass(frozen=True)
 class Deployable:
-    """A trained network and all that its export needs.
+    """A trained network and all that its export needs."""
 
-    Attributes:
-        name: where it comes from.
-        neuron: its neurons in words.
-        network: the network with its weights.
-        linear: the same network with linear neurons and any weights, or None if it is that itself.
-        inputs: example inputs.
-        calibration: gives batches of training inputs, together as many as asked for, if there are
-            data.
-        test: gives batches of test inputs and labels, if the network classifies.
-        units: what the network takes and gives, in words and numbers.
-        tolerance: the largest difference that a file may have, or None for that of its dtype.
-        names: names of the file's inputs and outputs, or None for those of torch.
-    """
-
-    name: str
-    neuron: str
-    network: nn.Module
+    name: str  # where it comes from
+    neuron: str  # its neurons in words
+    network: nn.Module  # the network with its weights
+    # The same network with linear neurons and any weights, or None if it is that itself.
     linear: nn.Module | None
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]  # example inputs
+    # Gives batches of training inputs, together as many as asked for, if there are data.
     calibration: Callable[[int], list[Tensor]] | None = None
+    # Gives batches of test inputs and labels, if the network classifies.
     test: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None
+    # What the network takes and gives, in words and numbers.
     units: dict[str, Any] = field(default_factory=dict)
+    # The largest difference that a file may have, or None for that of its dtype.
     tolerance: float | None = None
+    # Names of the file's inputs and outputs, or None for those of torch.
     names: tuple[list[str], list[str]] | None = None
 
 

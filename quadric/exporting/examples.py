@@ -20,19 +20,12 @@ BATCH_SIZES = (1, 2, 5)
 
 @dataclass(frozen=True)
 class Examples:
-    """Example inputs, and the batch sizes to check.
+    """Example inputs, and the batch sizes to check."""
 
-    Attributes:
-        inputs: the examples, on the CPU.
-        names: those of the last inputs that are keyword arguments.
-        batch_dim: the dimension of the batch, or None if its size is fixed.
-        sizes: the batch sizes at which a file is compared with the model.
-    """
-
-    inputs: tuple[Tensor, ...]
-    names: tuple[str, ...]
-    batch_dim: int | None
-    sizes: tuple[int, ...]
+    inputs: tuple[Tensor, ...]  # the examples, on the CPU
+    names: tuple[str, ...]  # those of the last inputs that are keyword arguments
+    batch_dim: int | None  # the dimension of the batch, or None if its size is fixed
+    sizes: tuple[int, ...]  # the batch sizes at which a file is compared with the model
 
     @classmethod
     def check(

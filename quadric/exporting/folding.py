@@ -66,16 +66,13 @@ class ChannelShift(nn.Module):
 
 @dataclass(frozen=True)
 class FoldingReport:
-    """What `fold_batchnorm_` did.
+    """What `fold_batchnorm_` did."""
 
-    Attributes:
-        folded: the layers that took up a BatchNorm, and its name.
-        shifts: those of them whose BatchNorm became a `ChannelShift`, and its name.
-        kept: every BatchNorm that is still there, and why.
-    """
-
+    # The layers that took up a BatchNorm, and its name.
     folded: dict[str, str] = field(default_factory=dict)
+    # Those of them whose BatchNorm became a `ChannelShift`, and its name.
     shifts: dict[str, str] = field(default_factory=dict)
+    # Every BatchNorm that is still there, and why.
     kept: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

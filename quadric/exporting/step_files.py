@@ -64,15 +64,10 @@ def _pairs(tensors: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
 
 @dataclass(frozen=True)
 class StepFiles:
-    """The two files of a network.
+    """The two files of a network."""
 
-    Attributes:
-        encoder: path of the encoder.
-        step: path of the decoder's step.
-    """
-
-    encoder: Path
-    step: Path
+    encoder: Path  # path of the encoder
+    step: Path  # path of the decoder's step
 
     @classmethod
     def beside(cls, path: Path) -> StepFiles:

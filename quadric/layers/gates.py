@@ -30,17 +30,11 @@ from quadric.ops.linear_ops import ConvOp
 
 @dataclass(frozen=True)
 class _Gate:
-    """An activation function of a gate, and where it opens at the linear start.
+    """An activation function of a gate, and where it opens at the linear start."""
 
-    Attributes:
-        function: the activation.
-        offset: the gate's bias at the linear start.
-        value: the activation there.
-    """
-
-    function: Callable[[Tensor], Tensor]
-    offset: float
-    value: float = 1.0
+    function: Callable[[Tensor], Tensor]  # the activation
+    offset: float  # the gate's bias at the linear start
+    value: float = 1.0  # the activation there
 
 
 # Where an activation reaches 1 it leaves the weights of a linear layer as they are. A sigmoid does

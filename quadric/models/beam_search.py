@@ -75,16 +75,16 @@ def beam_search(
         logits, past = network.step(tokens[:, :, -1], past, memory)
         vocabulary = logits.shape[-1]
         logits[:, :, :2] = -float("inf")  # neither padding nor a second beginning
-        found = scores.unsqueeze(-1) + logits.log_softmax(
+        continued = scores.unsqueeze(-1) + logits.log_softmax(
             -1, dtype=torch.promote_types(logits.dtype, scores.dtype)
         )
         last = torch.tensor([limits[i] < step for i in alive], device=device)
         if last.any():  # their beams must end now
-            ends = found[last][:, :, END].clone()
-            found[last] = -float("inf")
-            found[last.nonzero(), torch.arange(found.shape[1], device=device), END] = ends
-        width = min(2 * beams, found.shape[1] * vocabulary)
-        top, flat = found.flatten(1).topk(width)
+            ends = continued[last][:, :, END].clone()
+            continued[last] = -float("inf")
+            continued[last.nonzero(), torch.arange(continued.shape[1], device=device), END] = ends
+        width = min(2 * beams, continued.shape[1] * vocabulary)
+        top, flat = continued.flatten(1).topk(width)
         parents, chosen = flat // vocabulary, flat % vocabulary
         is_end = (chosen == END) & (top > -float("inf"))
         # With the beginning there are as many tokens as new ones with the end.

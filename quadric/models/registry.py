@@ -25,19 +25,14 @@ SENTENCE = 32
 
 @dataclass(frozen=True)
 class Entry:
-    """One network.
+    """One network."""
 
-    Attributes:
-        factory: builds it from keyword options.
-        size: shape of one input without its channels; empty for a table.
-        channels_option: the option that says how many channels (or columns) the input has; None
-            for inputs of token ids.
-        include: the layers that `create` converts unless others are named; None for all.
-    """
-
-    factory: Callable[..., nn.Module]
-    size: tuple[int, ...]
+    factory: Callable[..., nn.Module]  # builds it from keyword options
+    size: tuple[int, ...]  # shape of one input without its channels; empty for a table
+    # The option that says how many channels (or columns) the input has; None for inputs of token
+    # ids.
     channels_option: str | None = "in_channels"
+    # The layers that `create` converts unless others are named; None for all.
     include: list[str] | None = None
 
     @property

@@ -139,9 +139,9 @@ def fit(
                 f"narrowest, got {limit:,}: raise the budget or choose a smaller network"
             )
     factor = _shortest(low, lambda f: cost(f) == cost(low))
-    found = {**fixed, scaled: value(factor)}
-    have = _cost(name, found, True)
-    return SizedNetwork(name, found, factor, have["params"], have["macs"], budget)
+    sized = {**fixed, scaled: value(factor)}
+    have = _cost(name, sized, True)
+    return SizedNetwork(name, sized, factor, have["params"], have["macs"], budget)
 
 
 def _budget(params: int | None, macs: int | None) -> dict[str, int]:
@@ -184,12 +184,12 @@ def _published(name: str, options: Mapping[str, Any]) -> tuple[int, ...]:
 def _cost(name: str, options: dict[str, Any], count_macs: bool) -> dict[str, int]:
     with torch.device("meta"):
         model = create(name, **options)
-    found = {"params": count_parameters(model)}
+    counts = {"params": count_parameters(model)}
     if count_macs:
         own = {k: v for k, v in options.items() if k in checked_entry(name, {}).options}
         examples = [x.to("meta") for x in example_inputs(name, **own)]
-        found["macs"] = count(model, *examples).macs
-    return found
+        counts["macs"] = count(model, *examples).macs
+    return counts
 
 
 def _shortest(factor: float, same: Callable[[float], bool]) -> float:

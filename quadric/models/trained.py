@@ -52,13 +52,13 @@ def pretrained() -> list[Weights]:
         >>> [str(w) for w in pretrained() if w.name == "digits" and w.neuron == "linear"]
         ['pretrained="digits" of digits_cnn with neuron="linear"']
     """
-    found = []
+    weights = []
     for file in sorted(FOLDER.glob("*/*.safetensors")):
         match = _FILE.fullmatch(file.stem)
         if match is not None:
             rank = None if match["rank"] is None else int(match["rank"])
-            found.append(Weights(file.parent.name, match["model"], match["neuron"], rank, file))
-    return found
+            weights.append(Weights(file.parent.name, match["model"], match["neuron"], rank, file))
+    return weights
 
 
 def find(name: str, model: str, neuron: str, rank: object = None) -> Weights:

@@ -39,15 +39,10 @@ Past = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclass(frozen=True)
 class Memory:
-    """What the decoder reads of the source sentences.
+    """What the decoder reads of the source sentences."""
 
-    Attributes:
-        keys_values: keys and values of each decoder layer, (sentences, heads, tokens, size).
-        mask: (sentences, 1, 1, tokens), False where a token is padding.
-    """
-
-    keys_values: Past
-    mask: Tensor
+    keys_values: Past  # keys and values of each decoder layer, (sentences, heads, tokens, size)
+    mask: Tensor  # (sentences, 1, 1, tokens), False where a token is padding
 
     def select(self, index: Tensor) -> Memory:
         """The memory of some of the sentences."""

@@ -13,14 +13,11 @@ from quadric.ops.blocks import Blocks
 
 
 class Backend(NamedTuple):
-    """How the squares and their gradients are computed.
+    """How the squares and their gradients are computed."""
 
-    Attributes:
-        forward: writes z + S z^2 of its first argument into its second.
-        backward: the gradients of z and of the eigenvalues.
-    """
-
+    # Writes z + S z^2 of its first argument into its second.
     forward: Callable[[Tensor, Tensor, Tensor, Blocks, int], None]
+    # The gradients of z and of the eigenvalues.
     backward: Callable[[Tensor, Tensor, Tensor, Blocks, int], tuple[Tensor, Tensor]]
 
 

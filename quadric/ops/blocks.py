@@ -26,21 +26,13 @@ from quadric.errors import InputError
 
 @dataclass(frozen=True)
 class BlockRun:
-    """Blocks of one size that follow each other in a convolution group.
+    """Blocks of one size that follow each other in a convolution group."""
 
-    Attributes:
-        start: the first channel, counted from the start of the group.
-        count: how many blocks.
-        size: channels of one block.
-        first: the first eigenvalue, counted from the group's own.
-        per_block: eigenvalues of one block.
-    """
-
-    start: int
-    count: int
-    size: int
-    first: int
-    per_block: int
+    start: int  # the first channel, counted from the start of the group
+    count: int  # how many blocks
+    size: int  # channels of one block
+    first: int  # the first eigenvalue, counted from the group's own
+    per_block: int  # eigenvalues of one block
 
     @property
     def stop(self) -> int:
@@ -55,19 +47,12 @@ class BlockRun:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of S for a layer; made by `eigen_blocks`, `shared_blocks` and `square_blocks`.
+    """The blocks of S for a layer; made by `eigen_blocks`, `shared_blocks` and `square_blocks`."""
 
-    Attributes:
-        shape: "star" or "full".
-        channels: output channels of the layer.
-        size: channels of a block; the last block of a convolution group takes what is left.
-        groups: convolution groups.
-    """
-
-    shape: Literal["star", "full"]
-    channels: int
-    size: int
-    groups: int = 1
+    shape: Literal["star", "full"]  # "star" or "full"
+    channels: int  # output channels of the layer
+    size: int  # channels of a block; the last block of a convolution group takes what is left
+    groups: int = 1  # convolution groups
 
     def _in_block(self, size: int) -> int:
         """Eigenvalues of a block of `size` channels."""

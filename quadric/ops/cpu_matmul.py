@@ -39,21 +39,13 @@ _PART = 1 << 15 if torch.backends.mkl.is_available() else _STAR_TILE
 
 @dataclass(frozen=True)
 class Chunk:
-    """Neighboring blocks as one dense part of S.
+    """Neighboring blocks as one dense part of S."""
 
-    Attributes:
-        channels: their channels.
-        outputs: those of them that receive squares, evenly spaced.
-        eigenvalues: their part of the eigenvalue vector.
-        shape: of the part of S: outputs, channels.
-        places: where each eigenvalue stands in that part, flattened.
-    """
-
-    channels: slice
-    outputs: slice
-    eigenvalues: slice
-    shape: tuple[int, int]
-    places: Tensor
+    channels: slice  # their channels
+    outputs: slice  # those of them that receive squares, evenly spaced
+    eigenvalues: slice  # their part of the eigenvalue vector
+    shape: tuple[int, int]  # of the part of S: outputs, channels
+    places: Tensor  # where each eigenvalue stands in that part, flattened
 
     def matrix(self, eigenvalues: Tensor) -> Tensor:
         """This part of S."""

@@ -34,17 +34,11 @@ def check_real(name: str, tensor: Tensor) -> None:
 
 
 class LinearOp:
-    """What a neuron needs to know of its linear map.
+    """What a neuron needs to know of its linear map."""
 
-    Attributes:
-        spatial: number of spatial dimensions.
-        groups: independent groups that the channels are split into.
-        weight_shape: the shape of the weight, in words.
-    """
-
-    spatial: int = 0
-    groups: int = 1
-    weight_shape: str = "(out_features, in_features)"
+    spatial: int = 0  # number of spatial dimensions
+    groups: int = 1  # independent groups that the channels are split into
+    weight_shape: str = "(out_features, in_features)"  # the shape of the weight, in words
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The torch call, on a prepared input."""

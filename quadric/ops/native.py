@@ -3,9 +3,9 @@
 `use_kernels(True)` compiles the source with the machine's own C++ compiler, once. The library is
 kept in a folder that is closed to other users (`cache.py`). Its name holds a checksum of what it
 was built from and one of itself, so a damaged one is not loaded. It is called through ctypes and
-needs neither torch's headers nor a build tool. Importing quadric never builds anything, but a
-library that was built before is used by itself. `QUADRIC_KERNELS=0` in the environment or
-`use_kernels(False)` turns it off.
+needs neither torch's headers nor a build tool. Nothing is built unasked, but a library that was
+built before is used by itself: it is looked for, loaded and checked where kernels could run for the
+first time. `QUADRIC_KERNELS=0` in the environment or `use_kernels(False)` turns it off.
 
 The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
 without a compiler, and any failure use torch's own operators; `reason()` says why.
@@ -33,6 +33,7 @@ from torch import Tensor
 from quadric.errors import InputError, InputTypeError
 from quadric.ops.blocks import Blocks, eigen_blocks, shared_blocks
 from quadric.ops.cache import existing_folders, open_to_others, private_folder
+from quadric.ops.torch_probes import answered_while_tracing
 
 _SOURCE = Path(__file__).parent / "csrc" / "squares.cpp"
 # Not -ffast-math: linking with it would switch the whole process to flushing small numbers to zero.
@@ -52,6 +53,7 @@ _SMALL = 1 << 15
 
 @dataclass
 class _State:
+    looked: bool = False
     library: ctypes.CDLL | None = None
     enabled: bool = False
     reason: str | None = None
@@ -80,6 +82,7 @@ def use_kernels(enabled: bool = True) -> bool:
             f"enabled must be True or False, got {enabled!r} of type {type(enabled).__name__}: "
             "give one of these"
         )
+    _state.looked = True
     if not enabled:
         _state.enabled = False
         _state.reason = "switched off: call quadric.use_kernels(True)"
@@ -101,19 +104,32 @@ def _take(find: Callable[[], Path]) -> None:
         _state.library, _state.enabled, _state.reason = None, False, f"{error}"
 
 
+@answered_while_tracing
+def _look() -> bool:
+    """Takes a library that was built before, once in a process."""
+    if not _state.looked:
+        _state.looked = True
+        if os.environ.get("QUADRIC_KERNELS") == "0":
+            _state.reason = "switched off by QUADRIC_KERNELS=0: call quadric.use_kernels(True)"
+        else:
+            _take(_built)
+    return True
+
+
 def active() -> bool:
     """Whether the fused kernels are in use."""
-    return _state.enabled
+    return _look() and _state.enabled
 
 
 def reason() -> str | None:
     """Why the kernels are not active, or None if they are."""
+    _look()
     return _state.reason
 
 
 def offer() -> str | None:
     """What one call would bring on this machine; None if kernels are used or were switched off."""
-    if _state.reason != _NOT_BUILT or not _compilers():
+    if reason() != _NOT_BUILT or not _compilers():
         return None
     return (
         "float32 on the CPU would be faster with fused kernels: quadric.use_kernels() builds them, "
@@ -298,9 +314,3 @@ def backward(
     tensors = [grad, kept, lam, result, sums]
     _call(_state.library, "backward", tensors, blocks, _layout(kept, dim))
     return result, sums.to(eigenvalues.dtype)
-
-
-if os.environ.get("QUADRIC_KERNELS") == "0":
-    _state.reason = "switched off by QUADRIC_KERNELS=0: call quadric.use_kernels(True)"
-else:
-    _take(_built)

@@ -8,6 +8,7 @@ everywhere: slower, and right.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,14 +36,20 @@ _named("Tensor._version")  # `autograd` asks whether an output was overwritten
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
+def answered_while_tracing(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Lets the compiler call a function while it traces, and take the answer for a constant.
+
+    It sets what torch.compiler.assume_constant_result sets, which would import the whole compiler.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+# A compiler that does not know the mark takes the answer for yes: `reference` runs.
+@answered_while_tracing
 def in_torch_func() -> bool:
     """Whether a torch.func transform is active, in eager mode or while the compiler traces."""
     return bool(MISSING) or _peek() is not None
-
-
-# What torch.compiler.assume_constant_result sets, which would import the whole compiler. A compiler
-# that does not know the mark takes the answer for yes: `reference` runs.
-vars(in_torch_func)["_dynamo_marked_constant"] = True
 
 
 def is_recorded() -> bool:

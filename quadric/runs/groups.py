@@ -37,20 +37,16 @@ _LONGEST = 24  # letters of settings in the name of a line
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone."""
 
-    Attributes:
-        runs: by seed.
-        settings: the resolved recipe without the seed.
-        dataset: what figures and the page call the data, and by what it is judged if that differs.
-        line: the line in figures that it belongs to: neuron, rank, and what else sets lines apart.
-        differing: the settings in which that line differs from the others of its neuron, in full.
-    """
-
-    runs: tuple[RunResult, ...]
+    runs: tuple[RunResult, ...]  # by seed
+    # The resolved recipe without the seed.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # What figures and the page call the data, and by what it is judged if that differs.
     dataset: str = ""
+    # The line in figures that it belongs to: neuron, rank, and what else sets lines apart.
     line: str = ""
+    # The settings in which that line differs from the others of its neuron, in full.
     differing: str = ""
 
     @property
@@ -182,19 +178,19 @@ def _differing(family: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def by_dataset(runs: Iterable[RunResult]) -> dict[str, list[RunResult]]:
     """Runs that may be compared: on the same data, judged by the same metric."""
-    found: dict[tuple[str, str], list[RunResult]] = {}
+    alike_runs: dict[tuple[str, str], list[RunResult]] = {}
     for run in runs:
-        found.setdefault((run.dataset, run.metric.name), []).append(run)
-    names = [dataset for dataset, _ in found]
+        alike_runs.setdefault((run.dataset, run.metric.name), []).append(run)
+    names = [dataset for dataset, _ in alike_runs]
     return {
         dataset if names.count(dataset) == 1 else f"{dataset} ({metric})": alike
-        for (dataset, metric), alike in found.items()
+        for (dataset, metric), alike in alike_runs.items()
     }
 
 
 def in_lines(runs: Sequence[RunResult]) -> list[RunGroup]:
     """The groups of runs for figures: data set by data set, along each line from small to large."""
-    found: list[RunGroup] = []
+    split: list[RunGroup] = []
     for dataset, alike in by_dataset(runs).items():
         groups = group(alike)
         lines = _lines(groups)
@@ -203,8 +199,8 @@ def in_lines(runs: Sequence[RunResult]) -> list[RunGroup]:
             for each, (line, differing) in zip(groups, lines, strict=True)
         ]
         named.sort(key=lambda each: (each.line != "linear", each.line, each.first.params or 0))
-        found += named
-    return found
+        split += named
+    return split
 
 
 def _lines(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
@@ -212,7 +208,7 @@ def _lines(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
 
     A name holds the settings while they are short, and else a number for them.
     """
-    found = []
+    lines = []
     numbers: dict[str, dict[str, str]] = {}
     for each in groups:
         label = each.first.label
@@ -223,23 +219,17 @@ def _lines(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
         known = numbers.setdefault(label, {})
         known.setdefault(differing, f"(settings {len(known) + 1})")
         short = differing if len(differing) <= _LONGEST else known[differing]
-        found.append((f"{label} {short}".rstrip(), differing))
-    return found
+        lines.append((f"{label} {short}".rstrip(), differing))
+    return lines
 
 
 @dataclass(frozen=True)
 class RunPair:
-    """Two groups on the seeds that both have.
+    """Two groups on the seeds that both have."""
 
-    Attributes:
-        first: the group that the other is compared with.
-        second: the other one.
-        difference: second minus first, in what both are judged by.
-    """
-
-    first: RunGroup
-    second: RunGroup
-    difference: Difference
+    first: RunGroup  # the group that the other is compared with
+    second: RunGroup  # the other one
+    difference: Difference  # second minus first, in what both are judged by
 
 
 def pair(first: RunGroup, second: RunGroup) -> RunPair | None:

@@ -9,25 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that runs are judged by.
+    """A number that runs are judged by."""
 
-    Attributes:
-        name: in records; `test_<name>` in a result.
-        label: in tables.
-        higher_is_better: whether a larger one is better.
-        scale: what it is multiplied by when it is shown.
-        digits: how it is shown, a format.
-        unit: what is shown behind it.
-        curve: the metric whose curve is shown beside the loss, if it is another one.
-    """
-
-    name: str
-    label: str
-    higher_is_better: bool
-    scale: float = 1.0
-    digits: str = ".4g"
-    unit: str = ""
-    curve: str = ""
+    name: str  # in records; `test_<name>` in a result
+    label: str  # in tables
+    higher_is_better: bool  # whether a larger one is better
+    scale: float = 1.0  # what it is multiplied by when it is shown
+    digits: str = ".4g"  # how it is shown, a format
+    unit: str = ""  # what is shown behind it
+    curve: str = ""  # the metric whose curve is shown beside the loss, if it is another one
 
     @property
     def key(self) -> str:

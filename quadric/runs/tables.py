@@ -184,49 +184,49 @@ def bleu_table(groups: Sequence[RunGroup], markdown: bool = False) -> str | None
 def facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """One result as a short table of names and values."""
     rank = "" if result.get("rank") is None else f", rank {result['rank']}"
-    found = [
+    rows = [
         ("recipe", f"{result['recipe']}, seed {result['seed']}"),
         ("neuron", f"{result['neuron']}{rank}"),
         ("parameters", f"{result['params']:,}"),
         ("MACs for one input", f"{result['macs']:,}"),
     ]
     if "params_without_embeddings" in result:
-        found.insert(3, ("without embeddings", f"{result['params_without_embeddings']:,}"))
-        found.append(("MACs per token", f"{result['macs_per_token']:,}"))
+        rows.insert(3, ("without embeddings", f"{result['params_without_embeddings']:,}"))
+        rows.append(("MACs per token", f"{result['macs_per_token']:,}"))
     bleu = result.get("bleu") or {}
     for name in bleu:
-        found.append((SETTINGS[name][0], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
+        rows.append((SETTINGS[name][0], f"{bleu[name]:.2f}  {result['signatures'][name]}"))
     if bleu:
-        found.append(("chrF", f"{result['chrf']:.2f}  {result['signatures']['chrf']}"))
-    found += _tested(result)
+        rows.append(("chrF", f"{result['chrf']:.2f}  {result['signatures']['chrf']}"))
+    rows += _tested(result)
     if result.get("largest_activation_layer"):
         largest = _number(result["largest_activation"])
-        found.append(("largest activation", f"{largest} in {result['largest_activation_layer']}"))
+        rows.append(("largest activation", f"{largest} in {result['largest_activation_layer']}"))
     shares = result.get("quadratic_share")
     if shares:
-        found.append(("quadratic share", f"{sum(shares.values()) / len(shares):.3f} (mean)"))
+        rows.append(("quadratic share", f"{sum(shares.values()) / len(shares):.3f} (mean)"))
     if result.get("epochs"):
         count = f"{len(result['epochs'])} in {result['seconds']:.1f} s"
         if result.get("stopped_early"):
             count += f", stopped: none was better for {result['settings']['patience']}"
-        found.append(("epochs", count))
+        rows.append(("epochs", count))
     if result.get("best_epoch"):
-        found.append(("best epoch", f"{result['best_epoch']}, chosen on the validation part"))
-    return found
+        rows.append(("best epoch", f"{result['best_epoch']}, chosen on the validation part"))
+    return rows
 
 
 def _tested(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     # A translation has no BLEU where it has no test files, or diverged.
     if result.get("bleu", "") is None and result.get("status") != "diverged":
         return [("test", "none, as there are no test files")]
-    found = [
+    rows = [
         (f"test {metric.label}", metric.show(result[metric.key]))
         for metric in METRICS.values()
         if metric.key in result and metric.name != "bleu"
     ]
     if "test_top5" in result:
-        found.append(("test top-5 accuracy", METRICS["accuracy"].show(result["test_top5"])))
-    return [*found, ("test loss", _number(result.get("test_loss")))]
+        rows.append(("test top-5 accuracy", METRICS["accuracy"].show(result["test_top5"])))
+    return [*rows, ("test loss", _number(result.get("test_loss")))]
 
 
 def _number(value: float | None) -> str:

@@ -257,12 +257,12 @@ def _is_better(value: float, best: float, task: Task) -> bool:
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
     """A record with the shares of layers as fields of their own, their mean first."""
-    found = {key: value for key, value in record.items() if key != "quadratic_share"}
+    fields = {key: value for key, value in record.items() if key != "quadratic_share"}
     by_layer = record["quadratic_share"]
     if by_layer:
-        found["quadratic_share"] = sum(by_layer.values()) / len(by_layer)
-        found |= {f"quadratic_share/{name}": value for name, value in by_layer.items()}
-    return found
+        fields["quadratic_share"] = sum(by_layer.values()) / len(by_layer)
+        fields |= {f"quadratic_share/{name}": value for name, value in by_layer.items()}
+    return fields
 
 
 def write_metrics(path: Path, records: list[dict[str, Any]]) -> None:

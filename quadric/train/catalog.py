@@ -67,14 +67,14 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
 
 def names() -> list[str]:
     """Lists the recipes, without their quick variants."""
-    found: list[str] = []
+    listed: list[str] = []
     for name, text in _files().items():
         family = str(text.get("dataset", ""))
         if family.endswith(":*"):
-            found += [f"{name}-{member}" for member in _members(family)]
+            listed += [f"{name}-{member}" for member in _members(family)]
         else:
-            found.append(name)
-    return found
+            listed.append(name)
+    return listed
 
 
 def load(name: str, quick: bool = False) -> Recipe:
@@ -152,14 +152,14 @@ def _folder() -> Any:
 @lru_cache(maxsize=1)
 def _files() -> dict[str, dict[str, Any]]:
     """The raw values of each file that ships, by name."""
-    found = {}
+    files = {}
     for path in sorted(_folder().iterdir(), key=lambda path: _by_number(path.name[:-5])):
         if path.name.endswith(".yaml"):
             where = f"recipe file {path.name}"
-            found[path.name.removesuffix(".yaml")] = _mapping(
+            files[path.name.removesuffix(".yaml")] = _mapping(
                 parse(path.read_text(encoding="utf-8"), where), where
             )
-    return found
+    return files
 
 
 def _by_number(name: str) -> list[Any]:

@@ -87,17 +87,11 @@ def _damage(file: BinaryIO) -> str | None:
 
 @dataclass(frozen=True)
 class WholeCheckpoint:
-    """The newest checkpoint of a run that is whole.
+    """The newest checkpoint of a run that is whole."""
 
-    Attributes:
-        path: of the file.
-        epochs: that it holds.
-        damage: what is wrong with the last one, if this is the one before it.
-    """
-
-    path: Path
-    epochs: int
-    damage: str | None = None
+    path: Path  # of the file
+    epochs: int  # that it holds
+    damage: str | None = None  # what is wrong with the last one, if this is the one before it
 
     @property
     def where(self) -> str:

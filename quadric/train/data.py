@@ -132,8 +132,8 @@ def own_loss(recipe: Recipe) -> Loss | None:
             f"loss must be named as package.module:function, got {recipe.loss!r}: leave it out "
             "for cross-entropy or the squared error"
         )
-    found: Loss = function_of(recipe, "loss")
-    return found
+    loss: Loss = function_of(recipe, "loss")
+    return loss
 
 
 # What is trained on each kind of data.

@@ -94,7 +94,7 @@ class RunDirectory:
     def result(self) -> dict[str, Any]:
         """The result of a finished run."""
         try:
-            found = json.loads(self.result_file.read_text(encoding="utf-8"))
+            values = json.loads(self.result_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(
                 f"{self.path} is not finished, it has no result.json: continue it with "
@@ -102,12 +102,12 @@ class RunDirectory:
             ) from None
         except (ValueError, RecursionError):
             raise InputError(f"{self.result_file} is not JSON: remove it and train again") from None
-        if not isinstance(found, dict):
+        if not isinstance(values, dict):
             raise InputError(f"{self.result_file} must hold an object: remove it and train again")
-        wrong = wrong_field(found)
+        wrong = wrong_field(values)
         if wrong is not None:
             raise InputError(f"{self.result_file}: {wrong}: remove it and train again")
-        return found
+        return values
 
     def check_owner(self, recipe: Recipe, *, named: bool = True) -> None:
         """Refuses a directory that belongs to another recipe, or holds something else."""

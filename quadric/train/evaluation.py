@@ -45,13 +45,13 @@ def measure(
             inputs, targets = move(batch, device, dtype if mode == "true" else None)
             sums += task.sums(task.outputs(network, inputs), targets)
             progress(total=len(batches))
-    found: dict[str, Any] = task.metrics(sums) | task.finish(
+    metrics: dict[str, Any] = task.metrics(sums) | task.finish(
         network, device, lambda done, more: progress(done, total=len(batches) + more)
     )
     largest = watch.largest()
     if largest is not None:
-        found["largest_activation"], found["largest_activation_layer"] = largest
-    return found
+        metrics["largest_activation"], metrics["largest_activation_layer"] = largest
+    return metrics
 
 
 def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -69,8 +69,8 @@ def move(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
 def count(network: nn.Module, data: RunData) -> dict[str, int]:
     """Parameters, and multiply-accumulates for one input."""
     report = cost(network, *data.example_inputs())
-    found = {"params": report.params, "macs": report.macs}
-    return found | data.more_counts(network, report.macs)
+    counts = {"params": report.params, "macs": report.macs}
+    return counts | data.more_counts(network, report.macs)
 
 
 def evaluate(
@@ -101,7 +101,7 @@ def evaluate(
     if test is not None:
         data.set_test_files(*test)
     device = device_of(recipe)
-    found = count(network, data)
+    counts = count(network, data)
     network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
     metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision, progress)
     return {
@@ -110,7 +110,7 @@ def evaluate(
         "neuron": recipe.neuron,
         "rank": recipe.rank,
         "seed": recipe.seed,
-        **found,
+        **counts,
         **{f"test_{name}": metrics.pop(name) for name in data.task.names if name in metrics},
         **metrics,
     }

@@ -43,17 +43,11 @@ class FailedRunsError(QuadricError):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How one run of a sweep ended.
+    """How one run of a sweep ended."""
 
-    Attributes:
-        run: which.
-        kind: done, skipped (it was finished), busy (another process trains it) or failed.
-        text: the result in a few words, or the error.
-    """
-
-    run: PlannedRun
-    kind: str
-    text: str
+    run: PlannedRun  # which
+    kind: str  # done, skipped (it was finished), busy (another process trains it) or failed
+    text: str  # the result in a few words, or the error
 
 
 def split_values(text: str) -> list[Any]:
@@ -112,7 +106,7 @@ def plan_sweep(
         user_code.load(name)
     grid = {field: values for field, values in fields.items() if isinstance(values, list)}
     fixed = {field: value for field, value in fields.items() if field not in grid}
-    found: dict[Path, PlannedRun] = {}
+    planned: dict[Path, PlannedRun] = {}
     for seed in seeds:
         for name in listed(recipes):
             for values in itertools.product(*grid.values()):
@@ -124,7 +118,7 @@ def plan_sweep(
                 if "rank" in grid and neuron in neurons() and not neurons()[neuron].has_rank:
                     overrides.pop("rank", None)
                 run = plan_run(name, overrides, quick=quick, runs=runs, code=code)
-                twin = found.setdefault(run.directory.path, run)
+                twin = planned.setdefault(run.directory.path, run)
                 field = run.recipe.first_difference(twin.recipe)
                 if field is not None:
                     raise InputError(
@@ -133,7 +127,7 @@ def plan_sweep(
                         f"({getattr(twin.recipe, field)!r} and {getattr(run.recipe, field)!r}): "
                         "give the recipe files different names"
                     )
-    return list(found.values())
+    return list(planned.values())
 
 
 def train_all(runs: Sequence[PlannedRun], jobs: int, screen: TextIO | None) -> list[str]:

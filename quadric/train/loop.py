@@ -237,8 +237,8 @@ def _result(
         "command": directory.command(),
         "settings": recipe.identity(),
     }
-    found: dict[str, Any] = provenance.finite(result)
-    return found
+    kept: dict[str, Any] = provenance.finite(result)
+    return kept
 
 
 @contextlib.contextmanager
@@ -263,10 +263,10 @@ def _quiet_lightning() -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     report = threading.excepthook
 
-    def hook(found: threading.ExceptHookArgs) -> None:
+    def hook(raised: threading.ExceptHookArgs) -> None:
         # TensorBoard writes in a thread, and raises a full disk once more where it is called.
-        if not (isinstance(found.exc_value, OSError) and found.exc_value.errno in DISK):
-            report(found)
+        if not (isinstance(raised.exc_value, OSError) and raised.exc_value.errno in DISK):
+            report(raised)
 
     threading.excepthook = hook
     with warnings.catch_warnings():

@@ -61,11 +61,11 @@ def first_not_finite(
     if not all(bool(tensor.isfinite().all()) for tensor in several):
         return "the input"
     broken = [name for name, value in network.named_parameters() if not value.isfinite().all()]
-    found: list[tuple[str, nn.Module]] = []
+    bad: list[tuple[str, nn.Module]] = []
 
     def check(name: str, layer: nn.Module, args: Any, output: Any) -> None:
-        if not found and isinstance(output, Tensor) and not output.isfinite().all():
-            found.append((name, layer))
+        if not bad and isinstance(output, Tensor) and not output.isfinite().all():
+            bad.append((name, layer))
 
     leaves = [
         (name, module)
@@ -77,9 +77,9 @@ def first_not_finite(
         run(network, inputs)
         for buffer, value in buffers:
             buffer.copy_(value)
-    if not found:
+    if not bad:
         return "the loss"
-    name, layer = found[0]
+    name, layer = bad[0]
     text = f"layer {name!r} ({type(layer).__name__})"
     if any(parameter.rpartition(".")[0] == name for parameter in broken):
         text += ", whose parameters are not finite"

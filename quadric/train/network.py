@@ -92,19 +92,12 @@ def _call(recipe: Recipe, data: RunData, options: dict[str, Any]) -> nn.Module:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run, loaded.
+    """A finished run, loaded."""
 
-    Attributes:
-        directory: where it is.
-        recipe: resolved, with the place of today.
-        data: of the recipe.
-        network: with the trained weights.
-    """
-
-    directory: RunDirectory
-    recipe: Recipe
-    data: RunData
-    network: nn.Module
+    directory: RunDirectory  # where it is
+    recipe: Recipe  # resolved, with the place of today
+    data: RunData  # of the recipe
+    network: nn.Module  # with the trained weights
 
 
 def load_run(path: str | Path, code: str | Sequence[str] = (), **environment: Any) -> TrainedRun:
@@ -125,10 +118,10 @@ def load_run(path: str | Path, code: str | Sequence[str] = (), **environment: An
 
 def device_of(recipe: Recipe) -> torch.device:
     """The device on which one process computes: the recipe's accelerator, if it is there."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if found is None or recipe.accelerator not in ("auto", "gpu", found.type):
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is None or recipe.accelerator not in ("auto", "gpu", device.type):
         return torch.get_default_device()
-    return found
+    return device
 
 
 def memory_format(recipe: Recipe, network: nn.Module, device: torch.device) -> torch.memory_format:

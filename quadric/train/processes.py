@@ -40,17 +40,11 @@ class InterruptedTraining(Exception):
 
 @dataclass(frozen=True)
 class Launched:
-    """This process as one of several that a launcher started.
+    """This process as one of several that a launcher started."""
 
-    Attributes:
-        rank: among all processes.
-        devices: processes on each machine.
-        nodes: machines.
-    """
-
-    rank: int
-    devices: int
-    nodes: int
+    rank: int  # among all processes
+    devices: int  # processes on each machine
+    nodes: int  # machines
 
 
 def launched() -> Launched | None:

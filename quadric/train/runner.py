@@ -35,21 +35,15 @@ FUNCTIONS = ("model", "dataset", "loss")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A resolved recipe and its directory.
+    """A resolved recipe and its directory."""
 
-    Attributes:
-        recipe: resolved.
-        directory: where it is, or will be.
-        command: that makes it.
-        named: whether the user named the directory, rather than the recipe with its fields.
-        code: all code that this call names; without the recipe's own a finished run can be looked
-            at, and nothing else.
-    """
-
-    recipe: Recipe
-    directory: RunDirectory
-    command: str
+    recipe: Recipe  # resolved
+    directory: RunDirectory  # where it is, or will be
+    command: str  # that makes it
+    # Whether the user named the directory, rather than the recipe with its fields.
     named: bool = True
+    # All code that this call names; without the recipe's own a finished run can be looked at, and
+    # nothing else.
     code: tuple[str, ...] = ()
 
     @property

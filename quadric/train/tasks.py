@@ -141,23 +141,19 @@ class Classification(Task):
     def metrics(self, sums: Tensor) -> dict[str, float]:
         """Loss, accuracy and top-5 accuracy, 0 to 1."""
         count, loss, first, five = sums.tolist()
-        found = {"loss": loss / count, "accuracy": first / count}
-        return found | ({"top5": five / count} if self.num_classes > 5 else {})
+        values = {"loss": loss / count, "accuracy": first / count}
+        return values | ({"top5": five / count} if self.num_classes > 5 else {})
 
 
 @dataclass(frozen=True)
 class Regression(Task):
-    """Mean squared error of standardized targets; the error in the target's own unit.
-
-    Attributes:
-        target_std: what one unit of the network's output is in the target's unit.
-        own_loss: a user's loss instead of the squared error, in training and in the report.
-    """
+    """Mean squared error of standardized targets; the error in the target's own unit."""
 
     metric = "rmse"
     size = 3
 
-    target_std: float = 1.0
+    target_std: float = 1.0  # what one unit of the network's output is in the target's unit
+    # A user's loss instead of the squared error, in training and in the report.
     own_loss: Loss | None = None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

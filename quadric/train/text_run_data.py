@@ -78,8 +78,8 @@ class TextRunData(RunData):
 
     def more_counts(self, network: nn.Module, macs: int) -> dict[str, int]:
         """Parameters without embeddings, and MACs for one token of each sentence."""
-        found = [m.weight.numel() for m in network.modules() if isinstance(m, nn.Embedding)]
-        params = sum(p.numel() for p in network.parameters()) - sum(found)
+        embeddings = [m.weight.numel() for m in network.modules() if isinstance(m, nn.Embedding)]
+        params = sum(p.numel() for p in network.parameters()) - sum(embeddings)
         return {
             "params_without_embeddings": params,
             "macs_per_token": macs // math.prod(self.input_shape),
@@ -126,8 +126,8 @@ class TextRunData(RunData):
 
     def weight(self, batches: Any, number: int) -> float:
         """So that the loss of a step is the mean over all of its target tokens."""
-        found: float = batches.weights[number]
-        return found
+        share: float = batches.weights[number]
+        return share
 
     def validation(self, rank: int, world_size: int) -> Batches:
         """The batches of the validation files."""

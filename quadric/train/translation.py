@@ -68,7 +68,7 @@ class Translator:
                     "of it is not translated"
                 )
                 rows[i] = row[:LONGEST]
-        found: list[list[int]] = [[] for _ in rows]
+        translated: list[list[int]] = [[] for _ in rows]
         # Sentences of similar length together; empty ones need no network.
         order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
         for begin in range(0, len(order), SENTENCES):
@@ -76,9 +76,9 @@ class Translator:
             source = from_lists([rows[i] for i in some]).rows(torch.arange(len(some)), after=END)
             made = beam_search(self.network, source.to(self.device), beams, penalty)
             for i, tokens in zip(some, made, strict=True):
-                found[i] = tokens
+                translated[i] = tokens
             progress(1, math.ceil(len(order) / SENTENCES))
-        return self.tokenizer.decode(found)
+        return self.tokenizer.decode(translated)
 
     def stream(self, lines: Iterable[str], chunk: int = 1, **options: Any) -> Iterator[list[str]]:
         """Translates lines as they come, so many at a time."""
@@ -96,25 +96,18 @@ class Translator:
 
 @dataclass(frozen=True)
 class Translation(Task):
-    """Cross-entropy of the next piece; perplexity, and at the end BLEU and chrF.
-
-    Attributes:
-        tokenizer: of the data.
-        test_lines: gives the source and target lines of the test; None if there are none.
-        label_smoothing: of the training loss; the reported loss is without.
-        beams: of the beam search.
-        penalty: exponent of the length.
-    """
+    """Cross-entropy of the next piece; perplexity, and at the end BLEU and chrF."""
 
     metric = "perplexity"
     samples = "tokens"
     size = 2
 
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # of the data
+    # Gives the source and target lines of the test; None if there are none.
     test_lines: Callable[[], tuple[list[str], list[str]] | None]
-    label_smoothing: float = 0.0
-    beams: int = 4
-    penalty: float = 0.6
+    label_smoothing: float = 0.0  # of the training loss; the reported loss is without
+    beams: int = 4  # of the beam search
+    penalty: float = 0.6  # exponent of the length
 
     def outputs(self, network: Callable[..., Any], inputs: Any) -> Tensor:
         """Log-probabilities, of which loss and sums are made."""
@@ -157,5 +150,5 @@ class Translation(Task):
         network = network.to(device).eval()
         translator = Translator(network, self.tokenizer, device, warn_on_screen)
         made = translator.translate(lines[0], self.beams, self.penalty, progress=progress)
-        found = score(made, lines[1])
-        return {"test_bleu": found["bleu"]["13a_cased"], **found}
+        scores = score(made, lines[1])
+        return {"test_bleu": scores["bleu"]["13a_cased"], **scores}

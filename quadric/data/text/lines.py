@@ -22,26 +22,20 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that was looked through.
+    """A text file that was looked through."""
 
-    Attributes:
-        path: where it is.
-        lines: how many it has.
-        sha256: of its content.
-    """
-
-    path: Path
-    lines: int
-    sha256: str
+    path: Path  # where it is
+    lines: int  # how many it has
+    sha256: str  # of its content
 
 
 def inspect(path: Path, remedy: str) -> TextFile:
     """Counts the lines of a file and takes its checksum."""
-    found, lines, last = hashlib.sha256(), 0, b"\n"
+    checksum, lines, last = hashlib.sha256(), 0, b"\n"
     try:
         with path.open("rb") as file:
             for block in iter(lambda: file.read(BLOCK), b""):
-                found.update(block)
+                checksum.update(block)
                 lines += block.count(b"\n")
                 last = block[-1:]
     except OSError as error:
@@ -49,7 +43,7 @@ def inspect(path: Path, remedy: str) -> TextFile:
     lines += last != b"\n"
     if not lines:
         raise InputError(f"{path} must hold a sentence on each line, got an empty file: {remedy}")
-    return TextFile(path, lines, found.hexdigest())
+    return TextFile(path, lines, checksum.hexdigest())
 
 
 def inspect_pair(source: Path, target: Path, remedy: str) -> tuple[TextFile, TextFile]:

@@ -12,15 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sentences:
-    """Encoded sentences.
+    """Encoded sentences."""
 
-    Attributes:
-        pieces: of all sentences, one after the other; 16 bits without a sign.
-        starts: where each sentence starts, and the end of the last.
-    """
-
-    pieces: Tensor
-    starts: Tensor
+    pieces: Tensor  # of all sentences, one after the other; 16 bits without a sign
+    starts: Tensor  # where each sentence starts, and the end of the last
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -36,15 +31,15 @@ class Sentences:
         front = before is not None
         columns = torch.arange(int(lengths.max()) + front + (after is not None)) - int(front)
         inside = (columns >= 0) & (columns < lengths.unsqueeze(1))
-        found = torch.zeros(inside.shape, dtype=torch.int64)
+        padded = torch.zeros(inside.shape, dtype=torch.int64)
         # Signed numbers, of which torch has all operations: the bits are the same.
         places = (starts.unsqueeze(1) + columns)[inside]
-        found[inside] = self.pieces.view(torch.int16)[places].long() & 0xFFFF
+        padded[inside] = self.pieces.view(torch.int16)[places].long() & 0xFFFF
         if before is not None:
-            found[:, 0] = before
+            padded[:, 0] = before
         if after is not None:
-            found[torch.arange(len(index)), lengths + front] = after
-        return found
+            padded[torch.arange(len(index)), lengths + front] = after
+        return padded
 
 
 class GrowingSentences:

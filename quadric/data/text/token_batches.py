@@ -23,17 +23,11 @@ TextBatch = tuple[tuple[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sentences of both sides, or some of them.
+    """Sentences of both sides, or some of them."""
 
-    Attributes:
-        source: one side.
-        target: the other, as long.
-        index: which pairs; None for all.
-    """
-
-    source: Sentences
-    target: Sentences
-    index: Tensor | None = None
+    source: Sentences  # one side
+    target: Sentences  # the other, as long
+    index: Tensor | None = None  # which pairs; None for all
 
     def __len__(self) -> int:
         return len(self.source) if self.index is None else len(self.index)
@@ -141,13 +135,13 @@ class TokenBatches:
 
 def cuts(sizes: Tensor, tokens: int) -> list[int]:
     """How many pairs each batch has."""
-    found, begin = [], 0
+    counts, begin = [], 0
     counts = torch.arange(1, max(tokens, 1) + 1)
     while begin < len(sizes):
         most = max(1, tokens // int(sizes[begin]))
         some = sizes[begin : begin + most]
         # Sizes ascend, so the last of a batch is its longest.
         fits = int((some * counts[: len(some)] <= tokens).sum())
-        found.append(max(1, fits))
-        begin += found[-1]
-    return found
+        counts.append(max(1, fits))
+        begin += counts[-1]
+    return counts

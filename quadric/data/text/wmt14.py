@@ -25,16 +25,11 @@ LANGUAGES = ("en", "de")
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive.
+    """A published archive."""
 
-    Attributes:
-        url: where it is.
-        sha256: its checksum.
-        parts: for each part of the data set the English and the German file in it.
-    """
-
-    url: str
-    sha256: str
+    url: str  # where it is
+    sha256: str  # its checksum
+    # For each part of the data set the English and the German file in it.
     parts: dict[str, tuple[str, str]]
 
 
