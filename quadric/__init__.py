@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from quadric import layers as layers
     from quadric import models as models
     from quadric.conversion.calibration import calibrate_ as calibrate_
+    from quadric.conversion.conversion_report import ConversionReport as ConversionReport
     from quadric.conversion.convert import convert_ as convert_
     from quadric.conversion.pretrained import use_transformers as use_transformers
-    from quadric.conversion.report import ConversionReport as ConversionReport
     from quadric.conversion.revert import revert_ as revert_
     from quadric.conversion.sensitivity import Scores as Scores
     from quadric.conversion.sensitivity import sensitivity as sensitivity
     from quadric.counting.cost import cost as cost
-    from quadric.counting.report import CostReport as CostReport
+    from quadric.counting.cost_report import CostReport as CostReport
     from quadric.decomposition import Decomposition as Decomposition
     from quadric.decomposition import decompose as decompose
     from quadric.decomposition import reconstruct as reconstruct
@@ -61,11 +61,11 @@ else:
         "conversion.calibration": ["calibrate_"],
         "conversion.convert": ["convert_"],
         "conversion.pretrained": ["use_transformers"],
-        "conversion.report": ["ConversionReport"],
+        "conversion.conversion_report": ["ConversionReport"],
         "conversion.revert": ["revert_"],
         "conversion.sensitivity": ["Scores", "sensitivity"],
         "counting.cost": ["cost"],
-        "counting.report": ["CostReport"],
+        "counting.cost_report": ["CostReport"],
         "decomposition": ["Decomposition", "decompose", "reconstruct"],
         "exporting": ["export_onnx"],
         "layers": [

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from quadric.conversion.conversion_report import ConversionReport, Converted, Skipped
 from quadric.conversion.planning import check_convertible
 from quadric.conversion.pretrained import is_noted, note_layers
-from quadric.conversion.report import ConversionReport, Converted, Skipped
 from quadric.conversion.selection import (
     Rank,
     Request,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quadric.conversion.report import Skipped
+from quadric.conversion.conversion_report import Skipped
 from quadric.conversion.targets import Target, keeps_weights, look_around, obstacle
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import Neuron, QuadraticLayer, get_neuron

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quadric.counting import operators
-from quadric.counting.report import CostReport, LayerCost, Uncounted
+from quadric.counting.cost_report import CostReport, LayerCost, Uncounted
 from quadric.errors import InputError, InputTypeError, in_one_line
 from quadric.layers import Neuron, NeuronConvTranspose, QuadraticLayer
 from quadric.support.modules import (

@@ -5,9 +5,9 @@ compared with the model it came from. A difference beyond the tolerance is an er
 file.
 """
 
+from quadric.exporting.export_report import ExportReport as ExportReport
 from quadric.exporting.int8 import Int8Report as Int8Report
 from quadric.exporting.int8 import export_int8 as export_int8
 from quadric.exporting.onnx_file import export_onnx as export_onnx
 from quadric.exporting.program import export_torch as export_torch
-from quadric.exporting.report import ExportReport as ExportReport
 from quadric.exporting.timing import latencies as latencies

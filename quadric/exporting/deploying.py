@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.exporting.export_report import ExportReport
 from quadric.exporting.int8 import Int8Report, export_int8
 from quadric.exporting.onnx_file import OPSET, export_onnx
 from quadric.exporting.program import export_torch
-from quadric.exporting.report import ExportReport
 from quadric.exporting.timing import latencies
 from quadric.support.checks import check_size
 from quadric.support.progress import duration

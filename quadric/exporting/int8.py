@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError, InputTypeError, explained
+from quadric.exporting.export_report import ExportReport
 from quadric.exporting.onnx_file import export_onnx, open_session, run_session
 from quadric.exporting.pipeline import quiet
-from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
 from quadric.support.modules import check_model
 from quadric.support.writing import whole_file

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from quadric.errors import InputError, explained, in_one_line
 from quadric.exporting.checking import Call
 from quadric.exporting.examples import BATCH_SIZES, Examples
+from quadric.exporting.export_report import ExportReport
 from quadric.exporting.pipeline import checked_export, program_of, quiet
-from quadric.exporting.report import ExportReport
 from quadric.support.extras import require
 
 OPSET = 20

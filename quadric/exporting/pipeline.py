@@ -20,9 +20,9 @@ from quadric.errors import InputError, in_one_line
 from quadric.exporting.batchnorm_pairs import is_touched
 from quadric.exporting.checking import Call, compare, tolerance_of
 from quadric.exporting.examples import Examples
+from quadric.exporting.export_report import ExportReport
 from quadric.exporting.folding import FoldingReport, fold_batchnorm_
 from quadric.exporting.onnx_forms import has_onnx_form, onnx_form
-from quadric.exporting.report import ExportReport
 from quadric.support.modules import unwrapped
 from quadric.support.writing import whole_file
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from quadric.exporting.checking import Call
 from quadric.exporting.examples import BATCH_SIZES, Examples
+from quadric.exporting.export_report import ExportReport
 from quadric.exporting.pipeline import checked_export, program_of, quiet
-from quadric.exporting.report import ExportReport
 
 
 def export_torch(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.counting.cost import cost as count
-from quadric.counting.report import CostReport
+from quadric.counting.cost_report import CostReport
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import get_neuron
 from quadric.models import registry

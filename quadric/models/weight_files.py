@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from quadric import user_code
+from quadric.conversion.conversion_report import ConversionReport
 from quadric.conversion.convert import convert_
 from quadric.conversion.description import describe_layers
-from quadric.conversion.report import ConversionReport
 from quadric.conversion.selection import Selection
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable

@@ -148,16 +148,6 @@ def test_a_peak_does_not_depend_on_what_was_left_before() -> None:
     assert row["peak_memory_bytes"] == cleared
 
 
-def test_memory_in_front_of_batchnorm() -> None:
-    """eigen keeps no more than linear; shared an output more, unless it recomputes."""
-    made: dict[str, Any] = {"paths": ("plain",), "formats": ("nchw",), "batch": 4}
-    cases = bench.network_cases("resnet8", ("eigen", "shared"), **made)
-    cases += bench.network_cases("resnet8", ("shared",), options={"recompute": True}, **made)[1:]
-    ratios = {row["neuron"]: row["memory"] for row in bench.compare(cases, repeats=1).rows}
-    assert ratios["eigen"] <= 1.02
-    assert ratios["shared, recompute"] < ratios["shared"] <= 1.5
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 

@@ -72,18 +72,6 @@ def test_neurons_that_need_room_are_not_made_too_narrow() -> None:
     assert layer.rank == 3
 
 
-def test_to_dict() -> None:
-    found = models.fit("mlp", params=1000)
-    assert found.to_dict() == {
-        "name": "mlp",
-        "options": {"neuron": "linear", "hidden": found.options["hidden"]},
-        "factor": found.factor,
-        "params": found.params,
-        "macs": found.macs,
-        "budget": {"params": 1000},
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

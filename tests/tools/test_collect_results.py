@@ -108,22 +108,6 @@ def test_tuning_runs_become_rows_of_one_file(tool: Any, tmp_path: Path) -> None:
     assert "/home" not in (tmp_path / "out" / "tuning.csv").read_text(encoding="utf-8")
 
 
-def test_a_card_says_what_one_must_know(tool: Any) -> None:
-    result = {
-        "model": "resnet20", "neuron": "eigen", "rank": 9, "dataset": "cifar10", "recipe": "quick",
-        "seed": 0, "seconds": 120.0, "params": 270330, "macs": 1000, "test_accuracy": 0.8123,
-        "test_loss": 0.5, "quadratic_share": {"a": 0.1, "b": 0.3}, "settings": {"epochs": 6},
-        "versions": {"torch": "2"}, "machine": {"cpu": "x"}, "command": "quadric train quick",
-    }  # fmt: skip
-    text = tool.card("cifar10-quick", result, "Short training.")
-    for words in (
-        'create("resnet20", neuron="eigen", rank=9, pretrained="cifar10-quick")',
-        "6 epochs, seed 0, 2.0 minutes", "accuracy 81.23 %", "270,330 parameters",
-        "0.200 (mean of 2 layers)", "Limits: Short training.",
-    ):  # fmt: skip
-        assert words in text
-
-
 def test_weights_are_published_with_their_card(
     tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -95,25 +95,3 @@ def test_it_tunes_tests_and_draws_curves(
     assert all(path.read_bytes() == text for path, text in first.items() if path != lost)
     again = json.loads(lost.read_bytes())
     assert [r["error"] for r in again["runs"]] == [r["error"] for r in plain["runs"]]
-
-
-def test_an_interrupt_leaves_no_half_file(
-    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["evidence_runs"], "train_tasks", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(tool, monkeypatch, tmp_path)
-    assert list(tmp_path.rglob("*.json")) == []
-
-
-def test_a_network_that_diverges_is_counted_and_has_no_error(
-    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tool.Arm, "trials", lambda self, *_: [(1e-2, 1.0), (1e30, 1.0)])
-    tool.measure(tmp_path, "test", tool.Arm("shared", 4), ["torque"], [0], tool.WIDTH, 30)
-    data = json.loads((tmp_path / "tuning" / "shared-k4.json").read_text())
-    assert [r["error"] is None for r in data["runs"]] == [False, True]
-    assert data["chosen"] == {"lr": 1e-2, "factor": 1.0}

@@ -107,13 +107,3 @@ def test_tuning_sees_no_test_row(tool: Any, folder: Path) -> None:
                 seen += [task.job.validation.inputs, task.job.validation.targets]
             assert any(part.abs().max() > 1e3 for part in seen) is not tuning
             assert task.job.train.inputs.abs().max() < 10
-
-
-def test_the_published_columns_are_in_the_order_of_the_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    load_tool("evidence_runs", monkeypatch)
-    module = load_tool("evidence_tables", monkeypatch)
-    assert sorted(module.TABLES) == sorted(uci.names())
-    place = module.TABLES.index("concrete")
-    assert [column[place] for column in module.PUBLISHED.values()] == [5.67, 5.23, 6.03, 4.82]

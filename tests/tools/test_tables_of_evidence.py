@@ -40,11 +40,6 @@ def test_what_is_clear_is_bold(tool: Any, change: dict[str, Any], text: str) -> 
     assert tool.changed(row | change) == text
 
 
-def test_no_deviation_is_invented(tool: Any) -> None:
-    assert tool.spread({"mean": 0.5, "std": None}, 100, ".1f") == "50.0"
-    assert tool.spread({"mean": None, "std": None}) == "diverged"
-
-
 def test_a_part_without_runs_says_so(tool: Any, tmp_path: Path) -> None:
     assert tool.runs_table("images", 100, ".2f")(tmp_path).startswith("No run is published yet")
 

@@ -135,13 +135,13 @@ class TokenBatches:
 
 def cuts(sizes: Tensor, tokens: int) -> list[int]:
     """How many pairs each batch has."""
-    counts, begin = [], 0
+    lengths, begin = [], 0
     counts = torch.arange(1, max(tokens, 1) + 1)
     while begin < len(sizes):
         most = max(1, tokens // int(sizes[begin]))
         some = sizes[begin : begin + most]
         # Sizes ascend, so the last of a batch is its longest.
         fits = int((some * counts[: len(some)] <= tokens).sum())
-        counts.append(max(1, fits))
-        begin += counts[-1]
-    return counts
+        lengths.append(max(1, fits))
+        begin += lengths[-1]
+    return lengths
