@@ -25,272 +25,67 @@ PACKAGE = ROOT / "quadric"
 # One ordered list for each folder; a new file or folder takes its place here. A folder's __init__
 # may import its own files. It stands last in its folder unless it is named.
 ORDER: dict[str, list[str]] = {
-    "": [
-        "errors",
-        "support",
-        "user_code",
-        "decomposition",
-        "ops",
-        "functional",
-        "layers",
-        "counting",
-        "conversion",
-        "named_adapters",
-        "saving",
-        "optim",
-        "share",
-        "watchdog",
-        "exporting",
-        "models",
-        "solve",
-        "data",
-        "runs",
-        "train",
-        "tables",
-        "sklearn",
-        "encrypted",
-        "analysis",
-        "bench",
-        "demo",
-        "cli",
-    ],
-    "support": [
-        "assignments",
-        "checks",
-        "extras",
-        "process",
-        "progress",
-        "texttable",
-        "writing",
-        "tensor_files",
-        "provenance",
-        "modules",
-    ],
-    "ops": [
-        "torch_probes",
-        "blocks",
-        "linear_ops",
-        "reference",
-        "torch_views",
-        "cpu_matmul",
-        "cache",
-        "native",
-        "backends",
-        "autograd",
-        "compiled",
-    ],
-    "layers": [
-        "tracing",
-        "dense",
-        "parameters",
-        "scale",
-        "neuron",
-        "layer",
-        "fused",
-        "squares",
-        "eigen",
-        "shared",
-        "products",
-        "gates",
-        "full",
-        "kervolution",
-        "eigen_layer",
-        "linear",
-        "conv",
-        "make",
-        "table",
-        "attention_products",
-        "attention",
-    ],
-    "counting": ["operators", "cost_report", "cost"],
-    "conversion": [
-        "targets",
-        "swapping",
-        "description",
-        "conversion_report",
-        "selection",
-        "planning",
-        "transformers_loading",
-        "pretrained",
-        "convert",
-        "calibration",
-        "sensitivity",
-        "revert",
-    ],
-    "exporting": [
-        "examples",
-        "checking",
-        "batchnorm_pairs",
-        "folding",
-        "export_report",
-        "onnx_forms",
-        "pipeline",
-        "program",
-        "onnx_file",
-        "step_files",
-        "int8",
-        "timing",
-        "deploying",
-    ],
-    "solve": [
-        "unknowns",
-        "jacobian",
-        "problems",
-        "systems",
-        "levenberg",
-        "choice",
-        "starts",
-        "terms",
-        "rows",
-        "fit",
-        "door",
-    ],
-    "models": [
-        "activations",
-        "widths",
-        "mlp",
-        "digits_cnn",
-        "resnet",
-        "transformer",
-        "beam_search",
-        "registry",
-        "trained",
-        "building",
-        "size_to_budget",
-        "__init__",
-        "named",
-        "weight_files",
-    ],
-    "data": [
-        "columns",
-        "user_table",
-        "table_files",
-        "batches",
-        "images",
-        "digits",
-        "tables",
-        "preparation",
-        "laws",
-        "files",
-        "cifar",
-        "folders",
-        "uci",
-        "user_dataset",
-        "csv_tables",
-        "intervals",
-        "text",
-    ],
-    "data/text": [
-        "lines",
-        "tokenizer",
-        "sentences",
-        "token_batches",
-        "corpus",
-        "wmt14",
-        "scores",
-    ],
-    "runs": ["metrics", "reading", "groups", "tables"],
-    "train": [
-        "recipe",
-        "catalog",
-        "tasks",
-        "translation",
-        "schedule",
-        "monitors",
-        "run_code",
-        "run_data",
-        "text_run_data",
-        "data",
-        "directory",
-        "checkpoints",
-        "network",
-        "evaluation",
-        "translating",
-        "exported_run",
-        "processes",
-        "step",
-        "loggers",
-        "callbacks",
-        "checkpoint_plugin",
-        "profiling",
-        "loop",
-        "runner",
-        "worker",
-        "grid",
-        "api",
-    ],
-    "tables": [
-        "checks",
-        "adam",
-        "losses",
-        "jobs",
-        "stacks",
-        "modules",
-        "training",
-        "second_order",
-        "parameters",
-        "scoring",
-        "target_transforms",
-        "inputs",
-        "fitted",
-        "estimators",
-        "regressor",
-        "classifier",
-        "many",
-        "comparison",
-    ],
-    "tables/comparison": [
-        "measures",
-        "splitting",
-        "baselines",
-        "plan",
-        "fits",
-        "report",
-        "picture",
-        "saving",
-        "sources",
-        "compare",
-    ],
-    "encrypted": [
-        "polynomial",
-        "parameters",
-        "diagonals",
-        "messages",
-        "seal",
-        "arithmetic",
-        "checking",
-        "pair",
-    ],
-    "analysis": [
-        "forms",
-        "distributions",
-        "frequencies",
-        "samples",
-        "couplings",
-        "formula",
-        "measuring",
-        "analyzing",
-        "style",
-        "analysis_figures",
-        "figures",
-        "drawing",
-        "page",
-    ],
-    "bench": ["cases", "memory", "comparison"],
-    "demo": ["scenes", "table", "pictures"],
-    "cli": [
-        "options",
-        "demo",
-        "neurons",
-        "train",
-        "translate",
-        "tables",
-        "export",
-        "encrypted",
-        "analysis",
-        "bench",
-        "app",
-    ],
+    folder: names.split()
+    for folder, names in {
+        "": """
+            errors support user_code decomposition ops functional layers counting conversion
+            named_adapters saving optim share watchdog exporting models solve data runs train
+            tables sklearn encrypted analysis bench demo cli
+        """,
+        "support": """
+            assignments checks extras process progress texttable writing tensor_files provenance
+            modules
+        """,
+        "ops": """
+            torch_probes blocks linear_ops reference torch_views cpu_matmul cache native
+            backends autograd compiled
+        """,
+        "layers": """
+            tracing dense parameters scale neuron layer fused squares eigen shared products
+            gates full kervolution eigen_layer linear conv make table attention_products
+            attention
+        """,
+        "counting": "operators cost_report cost",
+        "conversion": """
+            targets swapping description conversion_report selection planning
+            transformers_loading pretrained convert calibration sensitivity revert
+        """,
+        "exporting": """
+            examples checking batchnorm_pairs folding export_report onnx_forms pipeline program
+            onnx_file step_files int8 timing deploying
+        """,
+        "solve": "unknowns jacobian problems systems levenberg choice starts terms rows fit door",
+        "models": """
+            activations widths mlp digits_cnn resnet transformer beam_search registry trained
+            building size_to_budget __init__ named weight_files
+        """,
+        "data": """
+            columns user_table table_files batches images digits tables preparation laws files
+            cifar folders uci user_dataset csv_tables intervals text
+        """,
+        "data/text": "lines tokenizer sentences token_batches corpus wmt14 scores",
+        "runs": "metrics reading groups tables",
+        "train": """
+            recipe catalog tasks translation schedule monitors run_code run_data text_run_data
+            data directory checkpoints network evaluation translating exported_run processes
+            step loggers callbacks checkpoint_plugin profiling loop runner worker grid api
+        """,
+        "tables": """
+            checks adam losses jobs stacks modules training second_order parameters scoring
+            target_transforms inputs fitted estimators regressor classifier many comparison
+        """,
+        "tables/comparison": """
+            measures splitting baselines plan fits report picture saving sources compare
+        """,
+        "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
+        "analysis": """
+            forms distributions frequencies samples couplings formula measuring analyzing style
+            analysis_figures figures drawing page
+        """,
+        "bench": "cases memory comparison",
+        "demo": "scenes table pictures",
+        "cli": "options demo neurons train translate tables export encrypted analysis bench app",
+    }.items()
 }
 
 # What comes from outside, and who alone imports it.
@@ -443,34 +238,11 @@ def test_names_for_type_checkers_are_those_that_users_get() -> None:
 
 # numpy is torch's own guest: torch imports it if it is there, Quadric never does (see above).
 # safetensors, which comes with every install, is small and a part of saving.
-HEAVY = (
-    "lightning",
-    "pytorch_lightning",
-    "torchmetrics",
-    "tensorboard",
-    "yaml",
-    "pydantic",
-    "pooch",
-    "PIL",
-    "sklearn",
-    "scipy",
-    "pandas",
-    "pyarrow",
-    "matplotlib",
-    "plotly",
-    "torch._dynamo",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "transformers",
-    "accelerate",
-    "typer",
-    "rich",
-    "fvcore",
-    "sentencepiece",
-    "sacrebleu",
-    "tenseal",
-)
+HEAVY = """
+    lightning pytorch_lightning torchmetrics tensorboard yaml pydantic pooch PIL sklearn scipy
+    pandas pyarrow matplotlib plotly torch._dynamo onnx onnxscript onnxruntime transformers
+    accelerate typer rich fvcore sentencepiece sacrebleu tenseal
+""".split()
 
 
 def loaded_after(*statements: str) -> list[list[str]]:
