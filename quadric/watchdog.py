@@ -72,11 +72,10 @@ class Watch:
             seen = f"its outputs grew {grown:.0f}-fold (limit {self._growth:g})"
         else:
             return
-        self.warning = (
-            f"layer {name!r}: {seen} after {steps} steps of training: lower quadratic_lr (of "
-            "quadric.param_groups or of the recipe), or call quadric.calibrate_(model, batch) "
-            "before training"
-        )
+        remedy = "lower quadratic_lr (of quadric.param_groups or of the recipe)"
+        if layer.blocks is not None and layer.eigenvalue_scale is None:
+            remedy += ", or call quadric.calibrate_(model, batch) before training"
+        self.warning = f"layer {name!r}: {seen} after {steps} steps of training: {remedy}"
         self.remove()
         warnings.warn(self.warning, CurvatureWarning, stacklevel=2)
 

@@ -7,7 +7,6 @@ the first step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,8 +78,9 @@ class Squares(Neuron):
 
         An optimizer such as Adam moves every number by about its rate. An eigenvalue counts times
         the square of a feature, so the scale is the spread of the outputs over the mean square of
-        the features, and a third of that for safety; k squares add up like the root of k. 0 where
-        the batch says nothing.
+        the features, and a third of that for safety. Squares are all positive, and an optimizer
+        first moves the k eigenvalues of an output alike: they add up to k. 0 where the batch says
+        nothing.
         """
         blocks = layer.blocks
         assert blocks is not None
@@ -90,7 +90,7 @@ class Squares(Neuron):
         squares = (z.square().mean(1)[features] / self.unit_lengths(layer)).mean()
         spread: Tensor = z.var(1, correction=0).mean().sqrt()
         most = max(blocks.sizes, default=1) - (blocks.shape == "star")
-        scale: Tensor = spread / (3 * math.sqrt(max(most, 1)) * squares)
+        scale: Tensor = spread / (3 * max(most, 1) * squares)
         return scale.nan_to_num(0, 0, 0)
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:

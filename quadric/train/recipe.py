@@ -35,9 +35,8 @@ Selection: TypeAlias = str | list[str] | None
 DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
-# The scale of eigenvalues has a margin for trained networks. One that starts from random weights
-# needs none with Adam: with this factor the errors on laws are lower than with any smaller one. SGD
-# meets the scale twice, in the gradient and in the step, and takes the rate of the weights.
+# The scale of eigenvalues has a margin for trained networks, which one that starts from random
+# weights does not need: this factor was chosen on laws and judged on others (tools/evidence_fresh.py).
 FRESH = 9
 # What may stand before the colon of a data set's name; all other names are functions of a user's.
 KINDS = ("law", "uci", "csv", "given")
@@ -275,8 +274,7 @@ class Recipe(BaseModel):
         has_scale = neuron.with_options().blocks(1, 1) is not None
         changes["quadratic_scale"] = scale is not False if has_scale else None
         if rate is None:
-            fresh = changes["quadratic_scale"] and self.optimizer != "sgd"
-            rate = self.lr * (FRESH if fresh else 1)
+            rate = self.lr * (FRESH if changes["quadratic_scale"] else 1)
         changes["quadratic_lr"] = float(rate)
         if not neuron.quadratic:
             changes |= {"quadratic_lr": None, "quadratic_weight_decay": 0.0}

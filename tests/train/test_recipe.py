@@ -70,9 +70,7 @@ def test_what_depends_on_the_neuron_is_put_in() -> None:
     # The paper's rule is for eigenvalues as they are; with a scale the rate needs no margin.
     assert (eigen.rank, eigen.quadratic_lr, eigen.quadratic_scale) == (9, 1e-4, False)
     shared, fan, quadralib = (resolved(neuron=name) for name in ("shared", "fan", "quadralib"))
-    assert (shared.quadratic_lr, shared.quadratic_scale) == (0.1, True)
-    adam = resolved(neuron="shared", optimizer="adam")
-    assert adam.quadratic_lr == pytest.approx(9 * adam.lr)
+    assert (shared.quadratic_lr, shared.quadratic_scale) == (0.9, True)
     assert (fan.quadratic_lr, fan.quadratic_scale) == (1e-4, None)
     assert (quadralib.quadratic_lr, quadralib.quadratic_scale) == (0.1, None)
     given = resolved(neuron="eigen", quadratic_lr=0.5, quadratic_scale=True)
