@@ -36,7 +36,7 @@ DESCRIPTION = ("title", "reproduces")
 # What the name of a run directory spells out; everything else that differs goes into its hash.
 SPELLED = ("name", "neuron", "rank", "seed")
 # The scale of eigenvalues has a margin for trained networks, which one that starts from random
-# weights does not need: this factor was chosen on laws and judged on others (tools/evidence_fresh.py).
+# weights does not need: this factor was chosen on laws, judged on others (tools/evidence_fresh.py).
 FRESH = 9
 # What may stand before the colon of a data set's name; all other names are functions of a user's.
 KINDS = ("law", "uci", "csv", "given")
