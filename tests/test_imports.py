@@ -67,7 +67,7 @@ ORDER: dict[str, list[str]] = {
         "runs": "metrics reading groups tables",
         "train": """
             recipe catalog tasks translation schedule monitors run_code run_data text_run_data
-            data directory checkpoints network evaluation translating exported_run processes
+            data directory checkpoints network evaluation second_order translating exported_run processes
             step loggers callbacks checkpoint_plugin profiling loop runner worker grid api
         """,
         "tables": """

@@ -210,6 +210,9 @@ def facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         if result.get("stopped_early"):
             count += f", stopped: none was better for {result['settings']['patience']}"
         rows.append(("epochs", count))
+    if result.get("second_order"):
+        more = result["second_order"]
+        rows.append(("second order", f"{more['steps']} steps in {more['seconds']:.1f} s"))
     if result.get("best_epoch"):
         rows.append(("best epoch", f"{result['best_epoch']}, chosen on the validation part"))
     return rows

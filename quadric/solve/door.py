@@ -169,7 +169,7 @@ def _fit_rows(
         if choice.solver != "products"
         else None
     )
-    fit._bars = bars
+    fit._bars, fit.validation = bars, None if held is None else path.best
     if fit.effective_parameters is None and bars is not None:
         fit.effective_parameters = bars.effective
     if sample_weight is None:

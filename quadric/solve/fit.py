@@ -33,6 +33,7 @@ class LeastSquaresFit:
             in units of the targets' spread.
         solver: "normal", "residual" or "products".
         why: why that solver.
+        validation: the validation loss of what is kept; None without validation rows.
         term_losses: the mean squared residual of each term; empty for data.
         notes: remarks, such as that a linear fit is as good.
         history: each step: `.seconds`, `.loss`, `.validation`, `.damping`.
@@ -46,6 +47,7 @@ class LeastSquaresFit:
     decay: float
     solver: str
     why: str
+    validation: float | None = None
     term_losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     history: list[Progress] = field(default_factory=list, repr=False)

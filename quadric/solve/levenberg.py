@@ -63,7 +63,7 @@ class LevenbergSettings:
     max_steps: int
     max_seconds: float
     tolerance: float
-    patience: int = 30
+    patience: int = 60
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Path:
         system: the problem made linear there.
         decay: the weight decay of each unknown there.
         effective: how many unknowns the data determine there.
-        best: what `u` reached: the loss, or the validation loss.
+        best: what `u` reached: the loss, or the validation loss. The start counts for the latter.
         reason: why it stopped.
         history: each step.
     """
@@ -103,6 +103,8 @@ def minimize(
     decay = torch.full_like(start, settings.decay)
     path = Path(start, make(problem, start), decay)
     run = _Run(problem, make, settings, path)
+    if validate is not None:
+        path.best = validate(start)
     try:
         while not path.reason:
             run.step()
@@ -143,6 +145,7 @@ class _Run:
         self.effective: float | None = None
         if settings.evidence:
             self.decay = self.decay + FIRST_DECAY * min(self.system.loss, problem.count)
+            path.decay = self.decay
         self.accepted, self.waited = 0, 0
         self.here: Tensor | None = None
         self.losses: list[float] = []

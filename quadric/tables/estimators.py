@@ -295,6 +295,7 @@ class QuadraticNetwork(FittedNetwork):
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),
             seed=seed,
+            fresh=first,
         )
         if held is not None and self.scoring is not None:
             job.judge = self._judge(held, job, module)

@@ -98,6 +98,8 @@ class Job:
             the loss, a positive number, and the score that is noted; None: the loss.
         solver: "adam" or "lm".
         reason: why that one.
+        max_steps: steps to second order at most, of all starts together.
+        fresh: whether the network starts from random weights, not where an earlier fit ended.
     """
 
     network: nn.Sequential
@@ -112,6 +114,8 @@ class Job:
     judge: Callable[[Tensor], tuple[float, float]] | None = None
     solver: str = "adam"
     reason: str = ""
+    max_steps: int = 0
+    fresh: bool = True
 
     def steps(self) -> int:
         """Minibatches of an epoch."""

@@ -77,9 +77,10 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
             press inputs together that lie far from the median (`modules.Scaled`). False: neither.
-        solver: "adam"; "lm" goes on with Levenberg-Marquardt where Adam stops: a lower error on
-            smooth functions and error bars, for seconds up to some thousand parameters; "auto" does
-            so where that is cheap (squared loss, small table and network).
+        solver: "adam"; "lm" goes on with Levenberg-Marquardt after Adam, from there and from other
+            starts: a lower error on smooth functions and error bars, for seconds up to some
+            thousand parameters; "auto" does so where about 10 seconds are enough (squared loss,
+            small table and network).
         random_state: the seed of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.
@@ -174,7 +175,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
 
     def _choose_solver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.solver, job.reason = choose(job, self.solver)
+            job.solver, job.reason, job.max_steps = choose(job, self.solver)
         self._error_bars = MemberBars(jobs) if jobs[0].solver == "lm" else None
 
     def _truth(self, targets: np.ndarray) -> np.ndarray:

@@ -1,23 +1,39 @@
-"""Second-order training of small regressions: Levenberg-Marquardt goes on where Adam stopped.
+"""Second-order training of small regressions: Levenberg-Marquardt from Adam's end, and anew.
 
-Adam is soon near a minimum, and shrinkage has put useless columns out by then. From there
 `quadric.solve` takes Gauss-Newton steps under a weight decay that it finds itself (the evidence).
-Where rows are held out, the step with the lowest loss on them is kept, but only if it beats Adam's
-network by a standard error of that difference (the rule of Breiman et al. 1984): few rows would
-choose by chance. Networks are refined one after another, in float64.
+Where such a fit ends depends on its start, by a factor of two to four on smooth functions. So a few
+starts run side by side for some steps: the network that Adam found (shrinkage has put useless
+columns out there), the one that Adam started from, and others; the best goes on. Starts are judged
+by the held-out rows; where there are none, by generalized cross-validation.
+
+Adam's network stays unless the best one is clearly better on the held-out rows: by a standard error
+of the difference (the rule of Breiman et al. 1984), for few rows would choose by chance; or by less
+where the rows that were learned agree. Networks are refined one after another, in float64.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.solve import ErrorBars, Progress, choose_solver, error_bars, least_squares
+from quadric.layers import QuadraticLayer
+from quadric.solve import (
+    ErrorBars,
+    LeastSquaresFit,
+    Progress,
+    choose_solver,
+    error_bars,
+    least_squares,
+)
+from quadric.solve.choice import STEPS
+from quadric.support.modules import random_state_kept
 from quadric.support.process import one_thread
 from quadric.tables.jobs import FitRecord, Job, Rows
 from quadric.tables.losses import SQUARED
@@ -28,22 +44,34 @@ SOLVERS = ("auto", "lm", "adam")
 DUST = 1e-6
 
 SMALL_SECONDS = 10.0
-"""About how long, on one core, 100 steps may take for `solver="auto"` to choose them."""
+"""Seconds that second order may take on one core with `solver="auto"`; 100 steps must fit in."""
+
+# A start for each so many steps, tried for fewer; at most some.
+STEPS_A_START, TRIAL_STEPS, STARTS = 120, 80, 4
+
+CONFIRMED = 0.8
+"""The share of Adam's held-out loss that the learned rows promise, where they confirm a gain."""
 
 
-def choose(job: Job, wanted: str) -> tuple[str, str]:
-    """The solver of a job, "lm" or "adam", and the reason."""
+def choose(job: Job, wanted: str) -> tuple[str, str, int]:
+    """The solver of a job, "lm" or "adam", the reason, and the steps to second order at most."""
+    most = job.settings.max_iter
     if wanted == "adam":
-        return "adam", "asked for"
+        return "adam", "asked for", most
     obstacle = _obstacle(job)
     if not obstacle and wanted == "auto" and job.validation is None:
         obstacle = "is chosen by rows that are held out, got none"
     if obstacle and wanted == "lm":
         raise InputError(f"solver='lm' {obstacle}: use solver='adam', or 'auto'")
     if obstacle:
-        return "adam", f"Levenberg-Marquardt {obstacle}"
+        return "adam", f"Levenberg-Marquardt {obstacle}", most
+    targets = job.train.targets.numel()
     parameters = sum(p.numel() for p in job.network.parameters())
-    return choose_by_size(wanted, job.train.targets.numel(), parameters)
+    if wanted == "auto":
+        # A number of steps: a clock would end the same fit elsewhere on a busy machine.
+        seconds = max(choose_solver(targets, parameters).seconds, 1e-9)
+        most = min(most, max(1, int(STEPS * SMALL_SECONDS / seconds)))
+    return *choose_by_size(wanted, targets, parameters), most
 
 
 def choose_by_size(wanted: str, targets: int, parameters: int) -> tuple[str, str]:
@@ -95,70 +123,148 @@ def fit_jobs(
         if on_finish is not None and position not in later:
             on_finish(position, record)
 
+    fresh = {p: _fresh_starts(jobs[p]) for p in later}
     records = train(jobs, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     interrupted = False
     for done, position in enumerate(sorted(later)):
         record = records[position]
         if record.usable and not interrupted:
-            interrupted = _refine(jobs[position], record, begin, on_epoch, len(later) - done)
+            search = _Search(jobs[position], begin, len(later) - done, on_epoch)
+            interrupted = search.refine(fresh[position], record)
         record.interrupted = interrupted
         if on_finish is not None:
             on_finish(position, record)
     return records
 
 
-def _refine(
-    job: Job, record: FitRecord, begin: float, on_epoch: EpochDone | None, left: int
-) -> bool:
-    """Takes one network from where Adam left it to a minimum; whether it was interrupted."""
-    settings, network, (inputs, targets, weights) = job.settings, job.network, _clean(job.train)
-    limit = None
-    if settings.max_time is not None:
-        limit = settings.max_time - (time.perf_counter() - begin)
-        if limit <= 0:
+def _fresh_starts(job: Job) -> list[nn.Sequential]:
+    """The network before Adam, and others with weights of their own."""
+    count = min(STARTS, job.max_steps // STEPS_A_START) - 1 if job.fresh else 0
+    found = [copy.deepcopy(job.network) for _ in range(count)]
+    with random_state_kept(job.network):
+        torch.manual_seed(job.seed)
+        for network in found[1:]:
+            for layer in network:
+                if isinstance(layer, (nn.Linear, QuadraticLayer)):
+                    layer.reset_parameters()
+    return found
+
+
+@dataclass
+class _Attempt:
+    """A network, its fits one after another, and what loss it promises."""
+
+    network: nn.Sequential
+    fits: list[LeastSquaresFit] = field(default_factory=list)
+    promise: float = math.inf
+
+
+class _Search:
+    """Second-order fits of one network from several starts."""
+
+    def __init__(self, job: Job, begin: float, left: int, on_epoch: EpochDone | None) -> None:
+        self.job, self.left, self.on_epoch = job, left, on_epoch
+        self.train, self.held = _clean(job.train), job.validation
+        self.steps, self.start, self.starts = 0, 0, 1
+        limit = job.settings.max_time
+        self.end = math.inf if limit is None else begin + limit
+
+    def refine(self, fresh: list[nn.Sequential], record: FitRecord) -> bool:
+        """Takes one network from where Adam left it to a minimum; whether it was interrupted."""
+        if time.perf_counter() >= self.end:
             record.solver, record.reason = "adam", f"{record.reason}; max_time was over before"
             return False
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    held, first = job.validation, _squares(network, job.validation)
+        networks = [copy.deepcopy(self.job.network), *fresh]
+        self.starts = len(networks)
+        try:
+            with one_thread(self.job.is_small()):
+                best, attempts = self._race(networks)
+        except InputError as error:  # columns of any size, without standardization
+            record.solver, record.reason = "adam", f"{record.reason}; but {error}"
+            return False
+        seconds = sum(fit.seconds for attempt in attempts for fit in attempt.fits)
+        record.seconds += seconds
+        record.reason += f"; {self.steps} steps in {_seconds(seconds)}: {best.fits[-1].reason}"
+        self._note(best, record)
+        return best.fits[-1].reason.startswith("interrupted")
 
-    def report(step: Progress) -> None:
-        if settings.verbose:
+    def _race(self, networks: list[nn.Sequential]) -> tuple[_Attempt, list[_Attempt]]:
+        """The best of some starts after its last step, and all."""
+        attempts, most = [], self.job.max_steps
+        for network in networks:
+            attempt = _Attempt(network)
+            attempts.append(attempt)
+            self.start += 1
+            over = self._fit(attempt, most if len(networks) == 1 else min(TRIAL_STEPS, most))
+            if over:
+                break
+        best = min(attempts, key=lambda attempt: attempt.promise)
+        if over:
+            best.fits[-1].reason = attempts[-1].fits[-1].reason
+        elif best.fits[-1].reason.startswith("max_steps") and self.steps < most:
+            self.start = attempts.index(best) + 1
+            self._fit(best, most - self.steps)
+        return best, attempts
+
+    def _fit(self, attempt: _Attempt, steps: int) -> bool:
+        """Goes on with a start; whether there is no time left."""
+        held, done = self.held, self.steps
+
+        def report(step: Progress) -> None:
+            self._report(step, done + step.step)
+
+        fit = least_squares(
+            attempt.network,
+            self.train.inputs,
+            self.train.targets,
+            sample_weight=self.train.weights,
+            validation=None if held is None else (held.inputs, held.targets),
+            max_steps=steps,
+            max_seconds=max(0.0, self.end - time.perf_counter()) if self.end < math.inf else None,
+            callback=report,
+        )
+        self.steps += fit.steps
+        attempt.fits.append(fit)
+        attempt.promise = self._expected(fit) if fit.validation is None else fit.validation
+        return fit.reason.startswith(("interrupted", "max_seconds"))
+
+    def _expected(self, fit: LeastSquaresFit) -> float:
+        """What the loss on new rows should be, judged by the learned ones (Golub et al. 1979)."""
+        free = 1 - (fit.effective_parameters or 0.0) / self.train.targets.numel()
+        return fit.loss / max(free, 0.02) ** 2
+
+    def _report(self, step: Progress, number: int) -> None:
+        if self.job.settings.verbose:
             said = "" if step.validation is None else f", validation loss = {step.validation:.8f}"
-            print(f"Levenberg-Marquardt step {step.step}, loss = {step.loss / 2:.8f}{said}")
-        if on_epoch is not None:
-            on_epoch(step.step, left)
-
-    try:
-        with one_thread(job.is_small()):
-            fit = least_squares(
-                network,
-                inputs,
-                targets,
-                sample_weight=weights,
-                validation=None if held is None else (held.inputs, held.targets),
-                max_steps=settings.max_iter,
-                max_seconds=limit,
-                callback=report,
+            start = f" (start {self.start} of {self.starts})" if self.starts > 1 else ""
+            print(
+                f"Levenberg-Marquardt step {number}{start}, loss = {step.loss / 2:.8f}{said}",
             )
-    except InputError as error:  # columns of any size, without standardization
-        record.solver, record.reason = "adam", f"{record.reason}; but {error}"
-        return False
-    record.seconds += fit.seconds
-    record.losses += [step.loss / 2 for step in fit.history]
-    record.best_loss = min(record.best_loss, *record.losses)
-    record.stopped = not fit.reason.startswith("max_")
-    record.reason += f"; {fit.steps} steps in {_seconds(fit.seconds)}: {fit.reason}"
-    if first is None or held is None:  # the evidence has weighed fit against size
-        return fit.reason.startswith("interrupted")
-    last = _squares(network, held)
-    assert last is not None
-    if not _is_lower(last, first):
-        network.load_state_dict(before)
-        record.reason += "; not clearly better than Adam on the held-out rows: Adam's is kept"
-        last = first
-    record.scores += [_r2(step.validation or math.nan, held) for step in fit.history]
-    record.best_score = _r2(float(last.mean()), held)
-    return fit.reason.startswith("interrupted")
+        if self.on_epoch is not None:
+            self.on_epoch(number, self.left)
+
+    def _note(self, best: _Attempt, record: FitRecord) -> None:
+        """Keeps the best network, or Adam's, and writes down how it went."""
+        held, network, fit = self.held, self.job.network, best.fits[-1]
+        history = [step for each in best.fits for step in each.history]
+        record.losses += [step.loss / 2 for step in history]
+        record.best_loss = min(record.best_loss, *record.losses)
+        record.stopped = not fit.reason.startswith("max_")
+        if self.starts > 1:
+            record.reason += f", the best of {self.starts} starts after {len(history)} steps"
+        state = best.network.state_dict()
+        if held is not None:
+            first, last = _squares(network, held), _squares(best.network, held)
+            agreed = self._expected(fit) < CONFIRMED * float(first.mean())
+            if not _is_lower(last, first, agreed):
+                state, last = {}, first
+                record.reason += (
+                    "; not clearly better than Adam on the held-out rows: Adam's is kept"
+                )
+            record.scores += [_r2(step.validation or math.nan, held) for step in history]
+            record.best_score = _r2(float(last.mean()), held)
+        if state:
+            network.load_state_dict(state)
 
 
 def _clean(rows: Rows) -> Rows:
@@ -167,19 +273,18 @@ def _clean(rows: Rows) -> Rows:
 
 
 @torch.no_grad()
-def _squares(network: nn.Module, held: Rows | None) -> Tensor | None:
+def _squares(network: nn.Module, held: Rows) -> Tensor:
     """The squared error on each held-out row."""
-    if held is None:
-        return None
     return (network(held.inputs) - held.targets).double().square().mean(1)
 
 
-def _is_lower(squares: Tensor, than: Tensor) -> bool:
-    """Whether the mean is lower by more than the standard error of the difference."""
+def _is_lower(squares: Tensor, than: Tensor, agreed: bool = False) -> bool:
+    """Whether the mean is lower by a standard error of the difference; by less, if `agreed`."""
     gained = than - squares
     error = float(gained.std()) / math.sqrt(len(gained)) if len(gained) > 1 else 0.0
     # Lower on every row is always enough, but for rounding.
-    return float(gained.mean()) > 0 and float(gained.mean()) >= (1 - 1e-9) * error
+    mean = float(gained.mean())
+    return mean > 0 and (agreed or mean >= (1 - 1e-9) * error)
 
 
 def _r2(loss: float, held: Rows) -> float:

@@ -33,6 +33,7 @@ from quadric.train.network import build_network, calibrate_first_
 from quadric.train.processes import InterruptedTraining
 from quadric.train.profiling import Profile
 from quadric.train.recipe import Recipe
+from quadric.train.second_order import refine_
 from quadric.train.step import DivergedError, TrainingModule
 
 # A step of fewer multiply-accumulates is done before threads have shared it out: one thread is as
@@ -89,6 +90,9 @@ def fit(
         if recipe.average is not None and diverged is None:
             network.load_state_dict(records.mean)
         result = _result(recipe, directory, trainer, data, network, records, diverged, counts)
+        if recipe.solver is not None and diverged is None:
+            result |= refine_(network, data, recipe, screen)
+            result["seconds"] += result["second_order"]["seconds"]
         save(network, directory.weights_file)
         if curvature.warning is not None:
             result["curvature_warning"] = curvature.warning

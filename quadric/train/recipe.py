@@ -110,6 +110,9 @@ class Recipe(BaseModel):
     )
     pass_tokens: Positive = 4096
     epoch_steps: Positive | None = None
+    solver: Literal["lm"] | None = Field(
+        None, description="lm: go on with Levenberg-Marquardt after the last epoch."
+    )
     drop_last: bool = False
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: NotNegative = Field(description="Learning rate.")
@@ -221,6 +224,12 @@ class Recipe(BaseModel):
             self.loss is not None and bool(self.label_smoothing),
             f"label_smoothing belongs to cross-entropy, got {self.label_smoothing} with loss "
             f"{self.loss!r}: leave one of them out",
+        )
+        processes, exact = self.devices * self.nodes, self.precision in ("32-true", "64-true")
+        yield (
+            self.solver is not None and (processes > 1 or not exact or self.strategy == "fsdp"),
+            "solver 'lm' needs one process and precision '32-true' or '64-true', got "
+            f"{processes} and {self.precision!r}: leave it out, or them",
         )
         for what, is_given in {
             f"precision {self.precision!r}": self.precision in ("16-mixed", "64-true"),

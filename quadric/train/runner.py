@@ -24,6 +24,7 @@ from quadric.train.network import build_network
 from quadric.train.processes import InterruptedTraining, is_first_process, launch, launched
 from quadric.train.recipe import FIELDS, OF_NEURON, Recipe, option_words
 from quadric.train.run_code import code_words, load_code, modules_of, unnamed
+from quadric.train.second_order import check
 from quadric.user_code import listed, name_of
 
 # Besides tensors a run writes its recipe, names of parameters, and a record of each epoch, which
@@ -193,6 +194,7 @@ def _train_here(
         require(recipe.logger, f"logger {recipe.logger!r}")
     loaded = load_data(recipe, data)
     network = build_network(recipe, loaded)
+    check(recipe, loaded, network)
     with directory.lock():
         if directory.is_finished and not overwrite:
             return  # another process has just finished it

@@ -289,3 +289,14 @@ def test_a_fit_prints_in_one_line() -> None:
     fit: LeastSquaresFit = least_squares(network(), X, Y, max_steps=2)
     assert "history" not in repr(fit)
     assert "\n" not in repr(fit)
+
+
+def test_a_start_that_validates_best_is_kept() -> None:
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    before = [p.clone() for p in model.parameters()]
+    held = model(x).detach()
+    fit = least_squares(model, x, (3 * x).sin() + 1, validation=(x, held))
+    assert fit.validation == 0
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))

@@ -105,6 +105,32 @@ def test_a_step_must_beat_adam_by_a_standard_error(
     assert _is_lower(torch.tensor(squares), torch.tensor(than)) == lower
 
 
+@pytest.mark.parametrize(("squares", "lower"), [([3.0, 0.4, 0.0], True), ([3.0, 0.6, 0.0], False)])
+def test_less_is_enough_where_the_learned_rows_agree(squares: list[float], lower: bool) -> None:
+    than = torch.tensor([2.5, 0.5, 0.5])
+    assert not _is_lower(torch.tensor(squares), than)
+    assert _is_lower(torch.tensor(squares), than, agreed=True) == lower
+
+
+def test_the_best_of_some_starts_goes_on() -> None:
+    model = small(solver="lm", hidden_layer_sizes=(4,), warm_start=True).fit(*table())
+    assert "the best of 4 starts after" in model.solver_reason_
+    again = small(solver="lm", hidden_layer_sizes=(4,)).fit(*table())
+    np.testing.assert_array_equal(model.predict(table()[0]), again.predict(table()[0]))
+    # A network that goes on learning has no other start.
+    assert "starts" not in model.fit(*table()).solver_reason_
+
+
+def test_auto_has_a_bound_in_steps() -> None:
+    X, y = table(700)
+    steps = {
+        solver: small(solver=solver, hidden_layer_sizes=(40, 20))._make_jobs(X, y)[0].max_steps
+        for solver in ("auto", "lm")
+    }
+    assert steps["lm"] == 500
+    assert 100 <= steps["auto"] < 300
+
+
 def test_weights_of_rows_count() -> None:
     X, y = table(90)
     wrong = np.where(np.arange(90) < 30, 5.0, 0.0)

@@ -133,7 +133,7 @@ def test_arms_that_differ_in_any_field_have_different_directories() -> None:
         "model_options": {"a": 1}, "loss": "a:b", "ema": 0.9, "patience": 2, "code": ["a.py"],
         "checksums": {"a": "0"}, "keep_every": 2, "logger": "csv", "source": "fr", "target": "fr",
         "pass_tokens": 5, "epoch_steps": 5, "average": 2, "betas": [0.8, 0.9], "eps": 0.1,
-        "warmup_steps": 5,
+        "warmup_steps": 5, "solver": "lm",
     }  # fmt: skip
     assert set(values) == set(FIELDS) - {"name", "title", "reproduces"}
     # Fields that matter only beside another one.
