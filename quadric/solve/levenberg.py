@@ -63,7 +63,7 @@ class LevenbergSettings:
     max_steps: int
     max_seconds: float
     tolerance: float
-    patience: int = 60
+    patience: int = 50
 
 
 @dataclass
