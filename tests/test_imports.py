@@ -67,8 +67,8 @@ ORDER: dict[str, list[str]] = {
         "runs": "metrics reading groups tables",
         "train": """
             recipe catalog tasks translation schedule monitors run_code run_data text_run_data
-            data directory checkpoints network evaluation second_order translating exported_run processes
-            step loggers callbacks checkpoint_plugin profiling loop runner worker grid api
+            data directory checkpoints network evaluation second_order translating exported_run
+            processes step loggers callbacks checkpoint_plugin profiling loop runner worker grid api
         """,
         "tables": """
             checks adam losses jobs stacks modules training second_order parameters scoring
