@@ -204,6 +204,8 @@ def _fit_terms(
     unknowns = Unknowns(model)
     problem = TermProblem(unknowns, terms)
     choice = _chosen(solver, problem)
+    if choice.solver in ("normal", "residual"):
+        problem.hasten()
     path, start = _minimized(problem, unknowns.start(), choice, settings, None, callback, 1.0)
     fit = _written(unknowns, problem, path, choice, start, 1.0)
     fit.term_losses = problem.means(unknowns.start())

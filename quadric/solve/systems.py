@@ -82,8 +82,9 @@ class NormalSystem(System):
 
     def bend(self, second: Tensor) -> Tensor | None:
         assert self.factor is not None
-        pair: Any = vjp(self.problem.residuals, self.u)
-        back = pair[1](second)[0]
+        with torch.enable_grad():
+            u = self.u.detach().requires_grad_()
+            (back,) = torch.autograd.grad(self.problem.residuals(u), u, second)
         return -torch.cholesky_solve(back.unsqueeze(1), self.factor).squeeze(1) / 2
 
     def determined(self, decay: Tensor) -> Tensor:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from quadric.errors import InputError, InputTypeError, in_one_line
+from quadric.solve.jets import JetNetwork, Orders
 from quadric.solve.problems import Problem
 from quadric.solve.unknowns import Tensors, Unknowns
 
 POINTS = 2**12
 """Points of a term that are differentiated at once."""
-
-_WITHOUT_CURVATURE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Threshold)
 
 
 class Field:
@@ -40,9 +40,23 @@ class Field:
                 f"u takes one point of shape (d,), got shape {tuple(x.shape)}: the function of a "
                 "term is called for each point on its own"
             )
-        out: Tensor = functional_call(self._module, self.parameters, (x.unsqueeze(0),))
-        out = out.reshape(-1)
+        out = self._values(x)
         return out[0] if len(out) == 1 else out
+
+    def _values(self, x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self._module, self.parameters, (x.unsqueeze(0),))
+        return out.reshape(-1)
+
+
+class _Near(Field):
+    """The network around one point: its Taylor polynomial, known from the jet there."""
+
+    def __init__(self, parameters: Tensors, center: Tensor, jet: Tensor, orders: Orders) -> None:
+        self.parameters = parameters
+        self._center, self._jet, self._orders = center, jet, orders
+
+    def _values(self, x: Tensor) -> Tensor:
+        return self._orders.taylor(self._jet, x - self._center)
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ class Term:
             output. `torch.func` works inside: `hessian(u)(x).diagonal().sum()` is the Laplacian.
         points: where it should be zero, (N, d).
         weight: the factor of the mean of the squared residuals.
+        draw: a function that gives other points, (M, d) with M >= N. Between steps N of them become
+            the points; those with a large residual more often.
 
     Examples:
         >>> from torch.func import hessian
@@ -65,6 +81,153 @@ class Term:
     function: Callable[[Any, Tensor], Tensor]
     points: Tensor
     weight: float = 1.0
+    draw: Callable[[], Tensor] | None = None
+
+
+class _Reads(dict[str, Tensor]):
+    """Parameters that notes which are read."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        super().__init__(parameters)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+class Way:
+    """How the residuals of a term are had: for each point by torch.func, the reference."""
+
+    def __init__(self, unknowns: Unknowns, term: Term) -> None:
+        self.unknowns, self.term = unknowns, term
+
+    def residuals(self, parameters: Tensors, x: Tensor) -> Tensor:
+        """(N, k)."""
+        with torch.enable_grad():  # without, SiLU has no second derivative forward over reverse
+            return vmap(lambda x: self._one(parameters, x))(x)
+
+    def _one(self, parameters: Tensors, x: Tensor) -> Tensor:
+        field = Field(self.unknowns.copy, parameters)
+        return torch.as_tensor(self.term.function(field, x)).reshape(-1)
+
+    def rows(self, parameters: Tensors, x: Tensor, into: Tensor) -> Tensor:
+        """Fills J (N, k, unknowns); returns the residuals (N, k)."""
+        trained = {name: parameters[name] for name in self.unknowns.parts}
+        seeds = torch.eye(into.shape[1], dtype=x.dtype, device=x.device)
+
+        def one(x: Tensor) -> Any:
+            pair: Any = vjp(lambda own: self._one({**parameters, **own}, x), trained)
+            return pair[0], vmap(pair[1])(seeds)[0]
+
+        with torch.enable_grad():
+            r, found = vmap(one)(x)
+        for name, (a, b, _) in self.unknowns.parts.items():
+            into[:, :, a:b] = found[name].reshape(*into.shape[:2], b - a)
+        return r  # type: ignore[no-any-return]
+
+
+class NearWay(Way):
+    """Residuals of what the network does near each point: its jets, for all points at once."""
+
+    def __init__(
+        self, network: JetNetwork, term: Term, orders: Orders, reads: Sequence[str] = ()
+    ) -> None:
+        super().__init__(network.unknowns, term)
+        self.network, self.orders, self.reads = network, orders, reads
+        self._traced: dict[tuple[str, int], Callable[..., Any]] = {}
+
+    def _near(self, parameters: Tensors, x: Tensor, jet: Tensor) -> Tensor:
+        field = _Near(parameters, x, jet, self.orders)
+        return torch.as_tensor(self.term.function(field, x)).reshape(-1)
+
+    def residuals(self, parameters: Tensors, x: Tensor) -> Tensor:
+        jet = self.network(parameters, x, self.orders).stack
+
+        def all_of(x: Tensor, jet: Tensor, read: Tensors) -> Any:
+            own = {**parameters, **read}
+            return vmap(lambda x, jet: self._near(own, x, jet), (0, 1))(x, jet)
+
+        return self._run("residuals", all_of, x, jet, parameters)  # type: ignore[no-any-return]
+
+    def seeds(self, parameters: Tensors, x: Tensor, jet: Tensor, k: int) -> Any:
+        """Residuals, their derivatives by the jets, (N, k, components, outputs), and by `reads`."""
+        eye = torch.eye(k, dtype=x.dtype, device=x.device)
+
+        def all_of(x: Tensor, jet: Tensor, read: Tensors) -> Any:
+            def one(x: Tensor, jet: Tensor) -> Any:
+                pair: Any = vjp(lambda j, own: self._near({**parameters, **own}, x, j), jet, read)
+                return pair[0], *vmap(pair[1])(eye)
+
+            return vmap(one, (0, 1))(x, jet)
+
+        return self._run("seeds", all_of, x, jet, parameters)
+
+    def _run(self, kind: str, function: Any, x: Tensor, jet: Tensor, parameters: Tensors) -> Any:
+        """Calls a function, traced once for so many points: torch.func costs more than the work."""
+        read = {name: parameters[name] for name in self.reads}
+        key = kind, len(x)
+        if key not in self._traced:
+            with torch.enable_grad():
+                traced = make_fx(function)(
+                    x, jet.detach(), {n: t.detach() for n, t in read.items()}
+                )
+            traced.graph.eliminate_dead_code()
+            traced.recompile()
+            self._traced[key] = traced
+        return self._traced[key](x, jet, read)
+
+    def rows(self, parameters: Tensors, x: Tensor, into: Tensor) -> Tensor:
+        with torch.enable_grad():
+            out = self.network(parameters, x, self.orders, keep=True)
+        r, by_jet, by_read = self.seeds(parameters, x, out.stack.detach(), into.shape[1])
+        self.network.rows(out, by_jet.permute(1, 2, 0, 3), into)
+        for name, found in by_read.items():
+            a, b, _ = self.unknowns.parts[name]
+            into[:, :, a:b] += found.reshape(*into.shape[:2], b - a)
+        return r  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def way_of(unknowns: Unknowns, term: Term, k: int) -> tuple[Way, str]:
+    """The fastest way to the same residuals; and an activation without curvature, if it matters.
+
+    Both ways are compared at all points, with parameters a little beside the start, where nothing
+    is zero by chance: an equation of third order, or one that looks at another point, stays with
+    torch.func.
+    """
+    plain = Way(unknowns, term)
+    x = term.points
+    generator = torch.Generator().manual_seed(0)
+    start = unknowns.start().cpu()
+    noise = 0.01 * torch.randn(start.shape, generator=generator, dtype=start.dtype)
+    vector = torch.where(start == 0, noise, start * (1 + noise)).to(x.device)
+    parameters = unknowns.split(vector)
+    try:
+        network = JetNetwork(unknowns)
+        orders = Orders.all(x.shape[1])
+        jet = network(parameters, x, orders)
+        reads = _Reads(parameters)
+        term.function(_Near(reads, x[0], jet.stack[:, 0], orders), x[0])
+        near = NearWay(network, term, orders, sorted(reads.names & set(unknowns.parts)))
+        other = torch.randn(jet.stack.shape, generator=generator, dtype=x.dtype).to(x.device)
+        found = [near.seeds(parameters, x, each, k)[1] for each in (jet.stack, other)]
+        used = torch.stack([(each != 0).flatten(0, 1).any(-1).any(0) for each in found]).any(0)
+        near = NearWay(network, term, near.orders.needed(used), near.reads)
+        if _close(near.residuals(parameters, x), plain.residuals(parameters, x)):
+            few = x[:: max(1, len(x) // 16)]
+            rows = [x.new_empty(len(few), k, unknowns.count) for _ in range(2)]
+            for way, into in zip((near, plain), rows, strict=True):
+                way.rows(parameters, few, into)
+            if _close(*rows):
+                return near, jet.tape.flat if near.orders.pairs else ""
+    except Exception:  # whatever a network or an equation does that jets cannot
+        pass
+    return plain, ""
+
+
+def _close(found: Tensor, wanted: Tensor) -> bool:
+    return float((found - wanted).abs().max()) <= 1e-9 * float(wanted.abs().max())
 
 
 class TermProblem(Problem):
@@ -74,40 +237,45 @@ class TermProblem(Problem):
         super().__init__(unknowns)
         self.terms = [_checked(i, term, unknowns.device) for i, term in enumerate(terms)]
         self.sizes = [self._probe(i) for i in range(len(terms))]
+        self.ways: list[Way] = [Way(unknowns, term) for term in self.terms]
         rows = [len(t.points) * k for t, k in zip(self.terms, self.sizes, strict=True)]
         self.count = sum(rows)
         # The mean factor is 1 for one term of weight 1, as for rows of data.
         self.factors = [(t.weight * self.count / len(t.points)) ** 0.5 for t in self.terms]
 
-    def _one(self, i: int, u: Tensor, x: Tensor) -> Tensor:
-        field = Field(self.unknowns.copy, self.unknowns.split(u * self.units))
-        residual: Tensor = torch.as_tensor(self.terms[i].function(field, x)).reshape(-1)
-        weighted: Tensor = residual * self.factors[i]
-        return weighted
+    def hasten(self) -> None:
+        """Takes the fastest way to the residuals of each term; torch.func cannot go through it."""
+        for i, (term, k) in enumerate(zip(self.terms, self.sizes, strict=True)):
+            self.ways[i], flat = way_of(self.unknowns, term, k)
+            if flat:
+                warnings.warn(
+                    f"term {i} takes second derivatives of a network with {flat}, "
+                    "whose second derivative is 0: use SiLU or Tanh",
+                    UserWarning,
+                    stacklevel=4,
+                )
 
     def _pieces(self, i: int) -> Iterator[Tensor]:
         rows = min(POINTS, self.rows_at_once(self.sizes[i]))
         yield from self.terms[i].points.split(rows)
 
     def residuals(self, u: Tensor) -> Tensor:
+        parameters = self.unknowns.split(u * self.units)
         parts = []
-        for i in range(len(self.terms)):
+        for i, way in enumerate(self.ways):
             for x in self._pieces(i):
-                parts.append(vmap(lambda x, i=i: self._one(i, u, x))(x).flatten())
+                parts.append(way.residuals(parameters, x).flatten() * self.factors[i])
         return torch.cat(parts)
 
     @torch.no_grad()
     def blocks(self, u: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for i, size in enumerate(self.sizes):
-            seeds = torch.eye(size, dtype=u.dtype, device=u.device)
-
-            def rows(x: Tensor, i: int = i, seeds: Tensor = seeds) -> tuple[Tensor, Tensor]:
-                pair: Any = vjp(lambda u: self._one(i, u, x), u)
-                return pair[0], vmap(pair[1])(seeds)[0]
-
+        parameters = self.unknowns.split(u * self.units)
+        for i, (way, size) in enumerate(zip(self.ways, self.sizes, strict=True)):
             for x in self._pieces(i):
-                r, found = vmap(rows)(x)
-                yield r.flatten(), found.flatten(0, 1)
+                into = self._room(len(x) * size)
+                r = way.rows(parameters, x, into.view(len(x), size, -1)).flatten()
+                into.mul_(self.factors[i])
+                yield r * self.factors[i], self._in_units(into)
 
     def means(self, u: Tensor) -> list[float]:
         """The mean squared residual of each term, without its weight."""
@@ -139,35 +307,7 @@ class TermProblem(Problem):
                 f"{tuple(value.shape)} from term {i}, which has {len(term.points)} points: compute "
                 "what belongs to a point from x, instead of taking in a table (N, 1) or (N,)"
             )
-        self._warn_of_flat_pieces(i, value)
         return value.numel()
-
-    def _warn_of_flat_pieces(self, i: int, value: Tensor) -> None:
-        """Warns where second derivatives of a piecewise linear activation are taken."""
-        flat = [m for m in self.unknowns.copy.modules() if isinstance(m, _WITHOUT_CURVATURE)]
-        if not flat:
-            return
-        x = self.terms[i].points[0]
-        parameters = self.unknowns.split(self.unknowns.start())
-        # A field with the same value and slopes at x but another curvature.
-        bent = _Bent(self.unknowns.copy, parameters, x)
-        if not torch.equal(torch.as_tensor(self.terms[i].function(bent, x)), value):
-            warnings.warn(
-                f"term {i} takes second derivatives of a network with {type(flat[0]).__name__}, "
-                "whose second derivative is 0: use SiLU or Tanh",
-                UserWarning,
-                stacklevel=5,
-            )
-
-
-class _Bent(Field):
-    def __init__(self, module: nn.Module, parameters: Tensors, center: Tensor) -> None:
-        super().__init__(module, parameters)
-        self._center = center
-
-    def __call__(self, x: Tensor) -> Tensor:
-        away = x - self._center
-        return super().__call__(x) + (away @ away + away.sum() ** 2)
 
 
 def _checked(i: int, term: Term, device: torch.device) -> Term:
@@ -188,4 +328,5 @@ def _checked(i: int, term: Term, device: torch.device) -> Term:
     weight = float(term.weight)
     if not 0 < weight < float("inf"):
         raise InputError(f"the weight of term {i} must be positive, got {weight}: leave it out")
-    return Term(term.function, points.detach().to(device, torch.float64), weight)
+    points = points.detach().to(device, torch.float64)
+    return replace(term, points=points, weight=weight)

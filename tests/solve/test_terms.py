@@ -136,7 +136,7 @@ def test_points_in_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_piecewise_linear_activations_have_no_laplacian() -> None:
     model = network(act=nn.ReLU)
     terms = [Term(poisson, INNER)]
-    with pytest.warns(UserWarning, match="second derivatives of a network with ReLU"):
+    with pytest.warns(UserWarning, match="second derivatives of a network with relu"):
         least_squares(model, terms=terms, max_steps=1)
     slopes = [Term(lambda u, x: grad(u)(x).sum(), INNER)]
     least_squares(model, terms=slopes, max_steps=1)  # first derivatives: no warning
