@@ -31,6 +31,10 @@ class FileError(QuadricError, OSError):
     """A file or folder cannot be read or written."""
 
 
+class DroppedColumnWarning(UserWarning):
+    """A column of a frame from which nothing can be learned."""
+
+
 def in_one_line(error: BaseException) -> str:
     """The class and message of an error that is not ours, shortened."""
     text = " ".join(str(error).split())

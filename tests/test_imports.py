@@ -60,7 +60,7 @@ ORDER: dict[str, list[str]] = {
             building size_to_budget __init__ named weight_files
         """,
         "data": """
-            columns user_table table_files batches images digits tables preparation laws files
+            cells columns user_table table_files batches images digits tables preparation laws files
             cifar folders uci user_dataset csv_tables intervals text
         """,
         "data/text": "lines tokenizer sentences token_batches corpus wmt14 scores",

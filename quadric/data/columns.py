@@ -7,12 +7,23 @@ fitted later, on the training part of each fold.
 from __future__ import annotations
 
 import re
-import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quadric.data.cells import (
+    AMOUNT,
+    ANSWER,
+    DATE_TEXT,
+    MARKS,
+    PLAIN,
+    SPAN,
+    Form,
+    mixed_units,
+    possible_forms,
+)
 from quadric.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,19 +31,13 @@ if TYPE_CHECKING:
 
 NUMBER, CATEGORY, DATE = "number", "category", "date"
 
-# A text column is meant as numbers, or as numbers with one unit, if this share of its cells are.
+# A text column is meant to have a form, such as that of numbers, if this share of its cells have.
 _MOSTLY = 0.8
 # A text column names rows instead of describing them if at least this share of its cells differ.
 _MOSTLY_DISTINCT = 0.9
 _FEW_ROWS = 20
 _IDENTIFIER = re.compile(
     r"(?i:(^|[ _.-])(id|index|key|uuid|row)$|^unnamed(: ?\d+)?$)|[a-z](Id|ID)$"
-)
-_DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
-_NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+"
-_WITH_UNIT = re.compile(
-    rf"(?P<sign>[-+]?)\s*(?P<before>[$€£¥]?)\s*(?P<minus>[-+]?)(?P<number>{_NUMBER})"
-    r"\s*(?P<after>%|‰|°?[A-Za-zµΩ€£¥$][A-Za-z/²³]*|°)?"
 )
 
 
@@ -43,62 +48,158 @@ class Column:
     Attributes:
         name: its name.
         kind: "number", "category" or "date".
-        unit: a cell with the unit that is taken off its numbers, such as "54.3 kg".
-        day_first: whether its dates have the day before the month.
+        form: how its text becomes numbers or dates; None where it was none.
+        sample: a cell as it was, where the form takes a unit off.
+        levels: the labels of an ordered category, from the lowest.
+        na_values: what stands for a hole besides the usual words.
+        text: whether it held text.
     """
 
     name: str
     kind: str
-    unit: str | None = None
-    day_first: bool = False
+    form: Form | None = None
+    sample: str | None = None
+    levels: tuple[str, ...] = ()
+    na_values: tuple[str, ...] = ()
+    text: bool = False
 
     def read(self, values: pd.Series) -> pd.Series:
         """A column of a later table, in the type that it had when it was learned."""
-        values = values.reset_index(drop=True)
+        values = without_blanks(values.reset_index(drop=True), self.na_values)
         if self.kind == CATEGORY:
             return as_labels(values)
-        values = without_blanks(values)
-        if self.kind == DATE and is_text(values):
-            dates = _as_dates(_stripped(values.dropna()), self.day_first)
-            if dates is not None:
-                return dates.reindex(values.index)
+        if self.levels:
+            ranks = {label: float(rank) for rank, label in enumerate(self.levels)}
+            return as_labels(values).map(ranks).astype(np.float64)
         if values.dtype == "category":
             values = values.astype(object).infer_objects()
-        if self.unit is not None and is_text(values):
-            values = values.astype(object).map(_number_or_cell)
-        kind, series, _ = _classify(values, self.name, "leave the row out")
+        if is_text(values) and not _all_booleans(values):
+            form = self.form or Form(PLAIN if self.kind == NUMBER else DATE_TEXT)
+            if form.kind == PLAIN and is_boolean_text(values):
+                form = Form(ANSWER)
+            text = stripped(values)
+            text = text[~text.str.lower().isin(MARKS)]
+            series = form.read(text)
+            if series.isna().any():
+                place = series.index[series.isna()][0]
+                raise self._misfit(int(place), text.loc[place])
+            kind = DATE if form.kind == DATE_TEXT else NUMBER
+            series = series.reindex(values.index)
+        else:
+            kind, series = _native(values, self.name) or (CATEGORY, values)
         if series.isna().all():
             return series.astype("datetime64[ns]" if self.kind == DATE else np.float64)
         if kind != self.kind:
             present = values.dropna()
-            row, cell = present.index[0] + 1, present.iloc[0]
-            if self.kind == NUMBER:
-                row, cell = first_text(values)
-            raise InputError(
-                f"column {self.name!r} must hold {self.kind}s as in fit, but row {row} is "
-                f"{str(cell)!r}: correct it, or leave the cell empty"
-            )
-        return series
+            raise self._misfit(int(present.index[0]), present.iloc[0])
+        return _finite(series, self.name) if kind == NUMBER else series
+
+    def _misfit(self, place: int, cell: Any) -> InputError:
+        like = "" if self.sample is None else f", such as {self.sample!r}"
+        return InputError(
+            f"column {self.name!r} must hold {self.kind}s as in fit{like}, but row {place + 1} is "
+            f"{str(cell)!r}: correct it, or leave the cell empty"
+        )
+
+    @property
+    def said(self) -> str:
+        """How it is read where that is not plain; empty where it is."""
+        if self.levels:
+            return "ordered: " + " < ".join(self.levels)
+        kind = "" if self.form is None else self.form.kind
+        return {
+            AMOUNT: f"amounts such as {self.sample!r}",
+            SPAN: f"spans of time such as {self.sample!r}, in days",
+            ANSWER: f"yes or no: {self.sample!r} is {1 if self._is_yes() else 0}",
+            DATE_TEXT: f"dates such as {self.sample!r}",
+        }.get(kind, "")
+
+    def _is_yes(self) -> bool:
+        return str(self.sample).lower() in ("yes", "true", "y")
 
 
 def learn_column(
-    values: pd.Series, name: str, *, as_category: bool = False, remedy: str
+    values: pd.Series,
+    name: str,
+    *,
+    as_category: bool = False,
+    remedy: str,
+    na_values: Sequence[str] = (),
 ) -> tuple[Column, pd.Series]:
     """What a column is, and the column in the type of its kind; rows are counted by its index."""
-    values = without_blanks(values)
-    if as_category:
-        return Column(name, CATEGORY), as_labels(values)
-    unit = None
-    if is_text(values):
-        stripped = strip_unit(values)
-        if stripped is not None:
-            values, unit = stripped
-    kind, series, day_first = _classify(values, name, remedy)
-    return Column(name, kind, unit, day_first), series
+    import pandas as pd
+
+    marks = tuple(str(mark).strip().lower() for mark in na_values)
+    values = without_blanks(values, marks)
+    text = is_text(values)
+    ordered = isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered
+    if ordered and not as_category:
+        levels = tuple(as_labels(pd.Series(values.cat.categories, dtype=object)))
+        column = Column(name, NUMBER, levels=levels, na_values=marks)
+        codes = values.cat.codes.astype(np.float64)
+        return column, pd.Series(codes, index=values.index).where(values.notna())
+    if as_category or isinstance(values.dtype, pd.CategoricalDtype):
+        return Column(name, CATEGORY, na_values=marks, text=text), as_labels(values)
+    native = _native(values, name)
+    if native is not None:
+        return Column(name, native[0], na_values=marks), native[1]
+    if not values.map(lambda cell: isinstance(cell, str)).where(values.notna(), True).all():
+        found = _read_text(values, name, remedy, plain=True)
+    else:
+        found = _read_text(values, name, remedy)
+    if found is None:
+        return Column(name, CATEGORY, na_values=marks, text=True), as_labels(values)
+    form, series, sample = found
+    kind = DATE if form.kind == DATE_TEXT else NUMBER
+    if kind == NUMBER:
+        series = _finite(series, name)
+    return Column(name, kind, form, sample, na_values=marks, text=True), series
 
 
-def _classify(values: pd.Series, name: str, remedy: str) -> tuple[str, pd.Series, bool]:
-    """Kind, converted values, and whether dates have the day first."""
+def _read_text(
+    values: pd.Series, name: str, remedy: str, plain: bool = False
+) -> tuple[Form, pd.Series, str] | None:
+    """The form that all cells have but the holes, what they are, and the first one as it is."""
+    every = stripped(values)
+    text = every[~every.str.lower().isin(MARKS)]
+    if not len(text):
+        return None
+    best: tuple[float, Form, pd.Series] | None = None
+    for form in [Form(PLAIN)] if plain and _is_numeric(text) else possible_forms(text):
+        series = form.read(text)
+        share = float(series.notna().mean())
+        if share == 1:
+            return form, series.reindex(values.index), str(text.iloc[0])
+        if best is None or share > best[0]:
+            best = share, form, series
+    _refuse_mixed(text, name, remedy)
+    if best is None or best[0] < _MOSTLY:
+        return None
+    series = best[2]
+    wrong = series.index[series.isna()]
+    kind = "dates" if best[1].kind == DATE_TEXT else "numbers"
+    raise InputError(
+        f"column {name!r} must hold {kind}, but row {int(wrong[0]) + 1} is "
+        f"{text.loc[wrong[0]]!r}{_more(len(wrong))}: correct it, leave the cell empty, name it "
+        f"with na_values (--na-values) if it stands for a hole, or {remedy}"
+    )
+
+
+def _is_numeric(text: pd.Series) -> bool:
+    return bool(Form(PLAIN).read(text).notna().mean() >= _MOSTLY)
+
+
+def _refuse_mixed(text: pd.Series, name: str, remedy: str) -> None:
+    places = mixed_units(text)
+    if places is not None:
+        cells = " and ".join(f"row {int(p) + 1} is {text.loc[p]!r}" for p in places)
+        raise InputError(
+            f"column {name!r} must have one unit, but {cells}: convert them to one, or {remedy}"
+        )
+
+
+def _native(values: pd.Series, name: str) -> tuple[str, pd.Series] | None:
+    """Kind and values of a column that is no text; None for text."""
     import pandas as pd
     from pandas.api import types
 
@@ -107,47 +208,44 @@ def _classify(values: pd.Series, name: str, remedy: str) -> tuple[str, pd.Series
             f"column {name!r} must hold real numbers, got complex ones: split them into two columns"
         )
     if types.is_timedelta64_dtype(values):
-        values = values / pd.Timedelta(days=1)
+        return NUMBER, values / pd.Timedelta(days=1)
     if types.is_datetime64_any_dtype(values):
-        return DATE, values.dt.tz_convert(None) if values.dt.tz is not None else values, False
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return CATEGORY, as_labels(values), False
+        return DATE, values.dt.tz_convert(None) if values.dt.tz is not None else values
     if not is_text(values) and types.is_numeric_dtype(values):  # booleans too
-        return NUMBER, _finite(values.astype(np.float64), name), False
-    present = values.dropna()
-    if not len(present):
-        return NUMBER, pd.Series(np.full(len(values), np.nan), index=values.index), False
-    if all(isinstance(cell, bool) for cell in present.head(1000)):  # booleans with holes
-        return NUMBER, values.map({True: 1.0, False: 0.0}).astype(np.float64), False
-    text = _stripped(present)
-    parsed = pd.to_numeric(text, errors="coerce")
-    share = float(parsed.notna().mean())
-    if share == 1:
-        return NUMBER, _finite(parsed.reindex(values.index).astype(np.float64), name), False
-    if share >= _MOSTLY:
-        places = parsed.index[parsed.isna()]
-        raise InputError(
-            f"column {name!r} must hold numbers, but row {int(places[0]) + 1} is "
-            f"{text.loc[places[0]]!r}{_more(len(places))}: correct it, leave the cell empty, or "
-            f"{remedy}"
-        )
-    day_first = _is_day_first(text)
-    dates = _as_dates(text, day_first)
-    if dates is not None:
-        return DATE, dates.reindex(values.index), day_first
-    return CATEGORY, as_labels(values), False
+        return NUMBER, _finite(values.astype(np.float64), name)
+    if not values.notna().any():
+        return NUMBER, pd.Series(np.full(len(values), np.nan), index=values.index)
+    if _all_booleans(values):  # with holes
+        return NUMBER, values.map({True: 1.0, False: 0.0}).astype(np.float64)
+    if not is_text(values):  # of a type that has no numbers, such as periods
+        return CATEGORY, as_labels(values)
+    return None
 
 
-def without_blanks(values: pd.Series) -> pd.Series:
-    """A column in pandas' own memory; text of nothing but blanks is a hole."""
+def _all_booleans(values: pd.Series) -> bool:
+    return all(isinstance(cell, bool | np.bool_) for cell in values.dropna().head(1000))
+
+
+def is_boolean_text(values: pd.Series) -> bool:
+    """Whether a column holds nothing but the words true and false."""
+    return set(stripped(values).str.lower()) <= {"true", "false"}
+
+
+def without_blanks(values: pd.Series, na_values: Sequence[str] = ()) -> pd.Series:
+    """A column in pandas' own memory; text of nothing but blanks, and `na_values`, are holes."""
     import pandas as pd
 
     if isinstance(values.dtype, pd.ArrowDtype):
         values = values.astype(object).where(values.notna(), None).infer_objects()
     if not is_text(values):
+        if na_values:
+            marks = pd.to_numeric(pd.Series(list(na_values)), errors="coerce").dropna()
+            words = values.astype(str).str.lower().isin(na_values)
+            values = values.mask(words | values.isin(marks.tolist()))
         return values
-    blank = np.array([isinstance(cell, str) and not cell.strip() for cell in values], dtype=bool)
-    return values.mask(blank)
+    holes = {"", *na_values}
+    blank = [isinstance(cell, str) and cell.strip().lower() in holes for cell in values]
+    return values.mask(np.array(blank, dtype=bool))
 
 
 def is_text(values: pd.Series) -> bool:
@@ -157,8 +255,9 @@ def is_text(values: pd.Series) -> bool:
     return bool(types.is_object_dtype(values) or types.is_string_dtype(values))
 
 
-def _stripped(present: pd.Series) -> pd.Series:
-    return present.astype(str).str.strip()
+def stripped(values: pd.Series) -> pd.Series:
+    """The cells that are no holes, as text without blanks around it."""
+    return values.dropna().astype(str).str.strip()
 
 
 def as_labels(values: pd.Series) -> pd.Series:
@@ -181,27 +280,6 @@ def _label(cell: Any) -> str:
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
     return str(cell).strip()
-
-
-def _is_day_first(text: pd.Series) -> bool:
-    """Whether dates are written with the day before the month, as far as the text tells."""
-    return any(
-        int(re.split(r"[-/.]", cell)[0]) > 12
-        for cell in text.head(1000)
-        if _DATE.fullmatch(cell) and not re.match(r"\d{4}", cell)
-    )
-
-
-def _as_dates(text: pd.Series, day_first: bool) -> pd.Series | None:
-    """Text as dates by universal time; None if it holds something else."""
-    import pandas as pd
-
-    if not all(_DATE.fullmatch(cell) for cell in text.head(100)):
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dates = pd.to_datetime(text, errors="coerce", format="mixed", dayfirst=day_first, utc=True)
-    return dates.dt.tz_localize(None) if float(dates.notna().mean()) >= 0.99 else None
 
 
 def _finite(numbers: pd.Series, name: str) -> pd.Series:
@@ -240,44 +318,21 @@ def why_useless(series: pd.Series, column: Column, keep_numbers: bool = False) -
     return None
 
 
+def column_facts(
+    name: str, column: Column | None, series: pd.Series, dropped: str | None
+) -> dict[str, Any]:
+    """What people are told of a column: how it is read, its holes, why it is dropped."""
+    return {
+        "column": name,
+        "read as": "" if column is None else column.kind,
+        "how": "" if column is None else column.said,
+        "holes": int(series.isna().sum()),
+        "dropped": dropped or "",
+    }
+
+
 def first_text(values: pd.Series) -> tuple[int, str]:
     """Row and content of the first cell that is no number."""
-    import pandas as pd
-
-    text = _stripped(values)
-    place = int(np.flatnonzero(pd.to_numeric(text, errors="coerce").isna().to_numpy())[0])
-    return int(values.index[place]) + 1, str(values.iloc[place])
-
-
-def strip_unit(values: pd.Series) -> tuple[pd.Series, str] | None:
-    """Takes the unit off a column of text, if it has one; also gives a cell as it was.
-
-    Only one unit is taken off: in a column of grams and kilograms the numbers alone would be wrong.
-    """
-    cells = values.dropna().map(lambda cell: cell.strip() if isinstance(cell, str) else "")
-    if not any(_WITH_UNIT.fullmatch(cell) for cell in cells.head(100)):
-        return None
-    matches = cells.map(_WITH_UNIT.fullmatch)
-    units = matches.map(lambda m: (m["before"], m["after"] or "") if m else None)
-    counts = units.value_counts()
-    with_unit = units == counts.index[0]
-    # Without a unit only the commas between thousands are left to take off.
-    plain = counts.index[0] == ("", "") and not cells[with_unit].str.contains(",").any()
-    if plain or counts.iloc[0] < _MOSTLY * len(cells):
-        return None
-    numbers = matches[with_unit].map(_number)
-    if numbers.nunique() < 2:
-        return None
-    stripped = values.astype(object)
-    stripped[numbers.index] = numbers.astype(object)
-    return stripped, str(cells[with_unit].iloc[0])
-
-
-def _number(match: re.Match[str]) -> float:
-    sign = -1 if "-" in (match["sign"], match["minus"]) else 1
-    return sign * float(match["number"].replace(",", ""))
-
-
-def _number_or_cell(cell: Any) -> Any:
-    match = _WITH_UNIT.fullmatch(cell.strip()) if isinstance(cell, str) else None
-    return cell if match is None else _number(match)
+    text = stripped(values)
+    place = int(Form(PLAIN).read(text).isna().argmax())
+    return int(text.index[place]) + 1, str(text.iloc[place])

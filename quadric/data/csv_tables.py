@@ -50,7 +50,8 @@ def load(
     strata = targets if names else torch.zeros(len(targets), dtype=torch.int64)
     held, kept = stratified_split(strata, test, seed)
     preparation = TablePreparation()
-    train_inputs = torch.tensor(preparation.fit_transform(table.inputs.iloc[kept.numpy()]))
+    inputs, learned = table.inputs.iloc[kept.numpy()], targets[kept].numpy()
+    train_inputs = torch.tensor(preparation.fit_transform(inputs, learned))
     test_inputs = torch.tensor(preparation.transform(table.inputs.iloc[held.numpy()]))
     columns = tuple(preparation.names_)
     if not names:

@@ -132,27 +132,36 @@ def mean_and_deviation(
 
 
 class NumberColumns(nn.Module):
-    """Columns of numbers, without those that are dropped; holes are filled and marked."""
+    """Columns of numbers, without those that are dropped; holes are filled and marked.
+
+    Numbers of which there are few get a column of 0 and 1 each: `levels`, of the kept columns
+    `leveled`.
+    """
 
     kept: Tensor
     medians: Tensor
     marked: Tensor
+    leveled: Tensor
+    levels: Tensor
 
-    def __init__(self, kept: Tensor, medians: Tensor, marked: Tensor) -> None:
+    def __init__(
+        self, kept: Tensor, medians: Tensor, marked: Tensor, leveled: Tensor, levels: Tensor
+    ) -> None:
         super().__init__()
         self.register_buffer("kept", kept)
         self.register_buffer("medians", medians)
         self.register_buffer("marked", marked)
+        self.register_buffer("leveled", leveled)
+        self.register_buffer("levels", levels)
 
     def forward(self, input: Tensor) -> Tensor:
         """From all columns of a table, (rows, columns), to the prepared ones."""
-        return self.fill(input.index_select(-1, self.kept))
-
-    def fill(self, numbers: Tensor) -> Tensor:
-        """The prepared columns of those that are kept."""
+        numbers = input.index_select(-1, self.kept)
         holes = numbers.isnan()
-        filled = torch.where(holes, self.medians, numbers)
-        if not len(self.marked):
-            return filled
-        marks = holes.index_select(-1, self.marked).to(filled.dtype)
-        return torch.cat([filled, marks], -1)
+        parts = [torch.where(holes, self.medians, numbers)]
+        if len(self.marked):
+            parts.append(holes.index_select(-1, self.marked).to(numbers.dtype))
+        if len(self.leveled):
+            equal = numbers.index_select(-1, self.leveled) == self.levels
+            parts.append(equal.to(numbers.dtype))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]

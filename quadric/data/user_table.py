@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,11 +12,13 @@ from quadric.data.columns import (
     CATEGORY,
     DATE,
     NUMBER,
+    Column,
     as_labels,
+    column_facts,
     first_text,
     is_text,
     learn_column,
-    strip_unit,
+    stripped,
     why_useless,
     without_blanks,
 )
@@ -47,6 +49,8 @@ class UserTable:
         task: "regression" or "classification".
         notes: what was dropped, counted or assumed, a line each.
         groups: the group of each row, where rows are to be split by groups; not learned from.
+        readers: how each column of `inputs` is read.
+        facts: what was read, dropped and filled, a row for each column.
     """
 
     name: str
@@ -56,6 +60,8 @@ class UserTable:
     task: str
     notes: list[str] = field(default_factory=list)
     groups: pd.Series | None = None
+    readers: dict[str, Column] = field(default_factory=dict)
+    facts: list[dict[str, Any]] = field(default_factory=list)
 
 
 def make_table(
@@ -67,6 +73,7 @@ def make_table(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     group: str | None = None,
+    na_values: Sequence[str] = (),
 ) -> UserTable:
     """Decides what the columns of a frame are."""
     import pandas as pd
@@ -80,49 +87,37 @@ def make_table(
     notes: list[str] = []
     # From here on the index is the row of the file, which messages name.
     frame = frame.reset_index(drop=True)
-    values = frame[target]
+    values = without_blanks(frame[target], [str(mark).strip().lower() for mark in na_values])
     missing = int(values.isna().sum())
     if missing:
         notes.append(f"{missing:,} rows without {target!r} are left out")
-        frame = frame[values.notna()]
-    labels, task, said, unit = _target(frame[target], target, task)
+        frame, values = frame[values.notna()], values[values.notna()]
+    labels, task, said, read = _target(values, target, task)
     notes += said
-    units = [] if unit is None else [f"{target!r} (such as {unit!r})"]
+    if read.said and task == "regression":
+        notes.append(f"the target {target!r} is read as {read.said}")
     inputs: dict[str, pd.Series] = {}
-    kinds: dict[str, str] = {}
-    dropped: list[str] = []
-    holes: list[str] = []
+    readers: dict[str, Column] = {}
+    facts: list[dict[str, Any]] = []
     for name_ in frame.columns:
         if name_ == target:
             continue
         if name_ in drop or name_ == group:
-            dropped.append(f"{name_!r} ({'the groups' if name_ == group else 'as asked'})")
+            why = "the groups" if name_ == group else "as asked"
+            facts.append(column_facts(name_, None, frame[name_], why))
             continue
         column, series = learn_column(
             frame[name_],
             name_,
             as_category=name_ in categories,
             remedy=f"add --categories {name_!r} or --drop {name_!r}",
+            na_values=na_values,
         )
-        if column.unit is not None:
-            units.append(f"{name_!r} (such as {column.unit!r})")
         reason = why_useless(series, column)
-        if reason is not None:
-            dropped.append(f"{name_!r} ({reason})")
-            continue
-        kinds[name_] = column.kind
-        inputs[name_] = series.astype("category") if column.kind == CATEGORY else series
-        if series.hasnans:
-            holes.append(f"{name_!r} {int(series.isna().sum()):,}")
-    if units:
-        notes.append("read as numbers, without their unit: " + ", ".join(units))
-    if dropped:
-        notes.append("dropped: " + ", ".join(dropped))
-    if holes:
-        notes.append(
-            f"missing values: {', '.join(holes)} (numbers get the median of the training part and "
-            "a column that marks the hole, categories one of their own)"
-        )
+        facts.append(column_facts(name_, column, series, reason))
+        if reason is None:
+            readers[name_] = column
+            inputs[name_] = series.astype("category") if column.kind == CATEGORY else series
     if not inputs:
         raise InputError(
             f"{name} has no column to learn from besides {target!r}: every other one is constant, "
@@ -130,7 +125,9 @@ def make_table(
         )
     learned = pd.DataFrame(inputs).reset_index(drop=True)
     groups = None if group is None else frame[group].reset_index(drop=True)
-    return UserTable(name, learned, labels.reset_index(drop=True), kinds, task, notes, groups)
+    kinds = {name: column.kind for name, column in readers.items()}
+    labels = labels.reset_index(drop=True)
+    return UserTable(name, learned, labels, kinds, task, notes, groups, readers, facts)
 
 
 def _check_names(
@@ -165,14 +162,11 @@ def list_columns(frame: pd.DataFrame) -> str:
 
 def _target(
     values: pd.Series, target: str, task: str | None
-) -> tuple[pd.Series, str, list[str], str | None]:
-    """The target of its final type, the task, what is to be said about it, and its unit."""
+) -> tuple[pd.Series, str, list[str], Column]:
+    """The target of its final type, the task, what is to be said about it, and how it is read."""
     import pandas as pd
 
-    values, unit = without_blanks(values), None
     if is_text(values):
-        stripped = strip_unit(values)
-        values, unit = (values, None) if stripped is None else stripped
         values = values.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
     try:
         distinct = values.nunique()
@@ -193,7 +187,7 @@ def _target(
     # Names of classes may well be numbers but for a few.
     mixed = (task == "classification" or (task is None and few)) and is_text(values)
     if mixed:
-        mixed = bool(pd.to_numeric(values.astype(str), errors="coerce").isna().any())
+        mixed = bool(pd.to_numeric(stripped(values), errors="coerce").isna().any())
     column, numbers = learn_column(
         values, target, as_category=mixed, remedy="add --task classification"
     )
@@ -222,7 +216,7 @@ def _target(
             )
         if whole and values.dtype not in (np.dtype(bool), pd.BooleanDtype()):
             values = as_labels(numbers)
-        return values.astype(str), task, notes, unit
+        return values.astype(str), task, notes, column
     if kind == DATE:
         raise InputError(
             f"the target {target!r} holds dates, got {str(values.iloc[0])!r}: turn them into "
@@ -234,4 +228,4 @@ def _target(
             f"the target {target!r} must hold numbers for a regression, but row {row} is "
             f"{cell!r}: use --task classification, or name another column"
         )
-    return numbers, task, notes, unit
+    return numbers, task, notes, column

@@ -164,6 +164,19 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(1)])
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of the predictions.
+
+        Args:
+            X: (rows, columns).
+            y: the targets, written as in `fit`.
+            sample_weight: a weight for each row.
+
+        Returns:
+            The score.
+        """
+        return float(super().score(X, self._read_target(y), sample_weight))
+
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> QuadraticClassifier:

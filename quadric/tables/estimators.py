@@ -30,11 +30,13 @@ from quadric.models import create
 from quadric.tables.fitted import FittedNetwork
 from quadric.tables.inputs import (
     Arrays,
+    as_pandas,
     pair,
     plain_booleans,
+    read_numbers,
     read_weights,
     refuse_large,
-    refuse_text,
+    usable_targets,
     weighted,
     without_masked,
     without_zeros,
@@ -87,6 +89,7 @@ class QuadraticNetwork(FittedNetwork):
     warm_start: bool = False
     verbose: bool = False
     device: str = "cpu"
+    na_values: Sequence[Any] = ()
 
     # What the two classes add.
 
@@ -331,12 +334,11 @@ class QuadraticNetwork(FittedNetwork):
             "multi_output": True,
             "y_numeric": is_regressor(self),
         }
-        X, y, sample_weight = without_masked(X, y, sample_weight)
-        if is_regressor(self):
-            refuse_text(y)
-        else:
-            y = plain_booleans(y)
-        X, prepared = self._read_inputs(X, first)
+        X, y, sample_weight = without_masked(as_pandas(X), y, sample_weight)
+        if first:
+            self._target_reader = None
+        y = self._read_target(y)
+        X, prepared = self._read_inputs(X, first, usable_targets(y, is_regressor(self)))
         if prepared:
             X, y = check_X_y(X, y, estimator=self, **options)
         else:
@@ -347,6 +349,13 @@ class QuadraticNetwork(FittedNetwork):
         if dtype is not None:
             X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
         return X, self._encode(y, X.dtype, first=first), weights
+
+    def _read_target(self, y: Any) -> Any:
+        """Targets as scikit-learn takes them: amounts in text as numbers, booleans as numpy's."""
+        if not is_regressor(self):
+            return plain_booleans(y)
+        y, self._target_reader = read_numbers(y, self._target_reader)
+        return y
 
     def _rows(self, rows: Arrays, module: Scaled) -> Rows:
         X, targets, weights = rows

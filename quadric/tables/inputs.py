@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from quadric.errors import InputError
+from quadric.errors import DroppedColumnWarning, InputError
+from quadric.support.extras import load_extra
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from quadric.data.columns import Column
     from quadric.data.preparation import TablePreparation
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -22,15 +27,20 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 LARGEST = 1e150
 """Larger numbers have no standard deviation in float64."""
 
+_LISTED = 10
+
 
 class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """Abstract: an estimator that takes frames by the preparation that its first fit learned."""
 
     n_features_in_: int
+    na_values: Sequence[Any] = ()
     _preparation: TablePreparation | None = None
+    _target_reader: Column | None = None
 
-    def _read_inputs(self, X: Any, first: bool) -> tuple[Any, bool]:
+    def _read_inputs(self, X: Any, first: bool, y: Any = None) -> tuple[Any, bool]:
         """Inputs as numbers, and whether they were prepared from a frame."""
+        X = as_pandas(X)
         frame = is_frame(X)
         if first:
             if not frame:
@@ -40,9 +50,10 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
 
             check_frame(X)
             validate_data(self, X, skip_check_array=True)  # notes the names
-            preparation = TablePreparation()
-            numbers = preparation.fit_transform(X)
+            preparation = TablePreparation(na_values=self.na_values)
+            numbers = preparation.fit_transform(X, y)
             self._preparation = preparation
+            self._warn_of_dropped()
             return numbers, True
         if self._preparation is None:
             return X, False
@@ -51,6 +62,19 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         else:
             X = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=False)
         return self._preparation.transform(X), True
+
+    def _warn_of_dropped(self) -> None:
+        assert self._preparation is not None
+        dropped = list(self._preparation.dropped_.items())
+        if dropped:
+            listed = ", ".join(f"{name!r} ({why})" for name, why in dropped[:_LISTED])
+            more = f" and {len(dropped) - _LISTED} more" if len(dropped) > _LISTED else ""
+            warnings.warn(
+                f"nothing is learned from the columns {listed}{more}: drop them, or give them in "
+                "another form; columns_ says how each column is read",
+                DroppedColumnWarning,
+                stacklevel=7,
+            )
 
     def prepare(self, X: Any) -> np.ndarray:
         """The rows as the network takes them, in their own units.
@@ -87,6 +111,28 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         """The columns of a frame that nothing can be learned from, with the reason."""
         check_is_fitted(self)
         return {} if self._preparation is None else dict(self._preparation.dropped_)
+
+    @property
+    def columns_(self) -> pd.DataFrame:
+        """How each column of X is read, its holes, what it becomes, and why it is dropped."""
+        check_is_fitted(self)
+        pandas = load_extra("pandas", "columns_", "tables")
+        if self._preparation is None:
+            names = getattr(self, "feature_names_in_", self._prepared_names())
+            plain = {"read as": "number", "how": "", "holes": 0, "becomes": 1, "dropped": ""}
+            return pandas.DataFrame([plain] * len(names), index=pandas.Index(names, name="column"))
+        made = [row["column"] for row in self._preparation.describe()]
+        frame = pandas.DataFrame(self._preparation.facts_).set_index("column")
+        frame.insert(3, "becomes", [made.count(name) for name in frame.index])
+        return frame
+
+
+def as_pandas(X: Any) -> Any:
+    """A frame of polars, or a table of pyarrow, as one of pandas; anything else as it is."""
+    if is_frame(X) or isinstance(X, np.ndarray) or not hasattr(X, "to_pandas"):
+        return X
+    load_extra("pyarrow", f"a {type(X).__module__.partition('.')[0]} frame", "tables")
+    return X.to_pandas()
 
 
 def is_frame(X: Any) -> bool:
@@ -135,20 +181,46 @@ def weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
     return X, targets, (weights * class_weights[targets]).astype(weights.dtype)
 
 
-def refuse_text(y: Any) -> None:
-    """Refuses targets that are text and no numbers, by the first one."""
+def read_numbers(y: Any, reader: Column | None) -> tuple[Any, Column | None]:
+    """Targets that are amounts written as text, as numbers, and how they are read."""
     values = np.asarray(y)
     if values.dtype.kind not in "OUT":
-        return
-    for value in (value for value in values.ravel() if isinstance(value, str)):
-        try:
-            float(value)
-        except ValueError:
-            raise InputError(
-                f"y must hold numbers, got the text {str(value)!r}: turn it into numbers, as by "
-                r"y.str.replace('[^0-9.-]', '', regex=True).astype(float), or use "
-                "QuadraticClassifier if it is a label"
-            ) from None
+        return y, reader
+    text = next((value for value in values.ravel() if isinstance(value, str)), None)
+    if text is None:
+        return y, reader
+    if values.size == len(values):
+        pandas = load_extra("pandas", "a target of text", "tables")
+        from quadric.data.cells import ANSWER
+        from quadric.data.columns import NUMBER, learn_column
+
+        series = pandas.Series(values.ravel(), name="y")
+        if reader is not None:
+            return reader.read(series).to_numpy(), reader
+        remedy = "use QuadraticClassifier if it is a label"
+        reader, numbers = learn_column(series, "y", remedy=remedy)
+        if reader.kind == NUMBER and (reader.form is None or reader.form.kind != ANSWER):
+            return numbers.to_numpy(), reader
+    raise InputError(
+        f"y must hold numbers, got the text {str(text)!r}: turn it into numbers, or use "
+        "QuadraticClassifier if it is a label"
+    )
+
+
+def usable_targets(y: Any, numbers: bool) -> np.ndarray | None:
+    """Targets by which categories become means; None if they cannot be used so."""
+    values = np.asarray(y)
+    if not numbers:
+        return values if values.ndim == 1 and not _has_holes(values) else None
+    try:
+        values = values.astype(np.float64)
+    except (ValueError, TypeError):
+        return None  # they are refused when they are read
+    return values if np.isfinite(values).all() else None
+
+
+def _has_holes(values: np.ndarray) -> bool:
+    return values.dtype.kind in "fO" and any(value != value for value in values.tolist())
 
 
 def plain_booleans(y: Any) -> Any:

@@ -215,7 +215,8 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
     module.others.extend(networks[1:])
     whole: nn.Module = module
     if "0.kept" in shapes:
-        front = NumberColumns(*(shapes[f"0.{name}"] for name in ("kept", "medians", "marked")))
+        parts = ("kept", "medians", "marked", "leveled", "levels")
+        front = NumberColumns(*(shapes[f"0.{name}"] for name in parts))
         whole = nn.Sequential(front, module)
     load_(whole, path)
     return whole.eval()

@@ -85,6 +85,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.
         device: the device on which the network learns and predicts.
+        na_values: cells of a frame that stand for a hole, besides empty ones and, among numbers and
+            dates, words such as "n.a.", "-" and "?".
 
     Attributes:
         module_: the fitted network with its scaling; `to_torch()` gives a copy.
@@ -100,6 +102,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         n_features_in_: the number of columns.
         feature_names_in_: the names of the columns, where X had any.
         prepared_names_: the columns that the network takes, made of those by `prepare`.
+        columns_: a frame: how each column is read, its holes, how many prepared columns it
+            becomes, and why it is dropped.
         dropped_columns_: columns of a frame that nothing can be learned from, with the reason.
         n_outputs_: the number of targets.
         n_layers_: the number of layers, input and output included.
@@ -219,6 +223,19 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             std = self._error_bars.std(module.networks, module.standardized(rows))
         std = (std * module.target_scale).to(module.target_scale.dtype).cpu()
         return (std.squeeze(-1) if module.flat else std).numpy()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the predictions.
+
+        Args:
+            X: (rows, columns).
+            y: the targets, written as in `fit`.
+            sample_weight: a weight for each row.
+
+        Returns:
+            The score.
+        """
+        return float(super().score(X, self._read_target(y), sample_weight))
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
         """Learns these rows for one epoch, without early stopping.

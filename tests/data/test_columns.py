@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow
 import pytest
 
-from quadric.data.columns import strip_unit
+from quadric.data.columns import learn_column
 from quadric.data.user_table import make_table
 
 
@@ -101,13 +101,13 @@ def test_what_cannot_be_learned_from_is_dropped_with_a_line() -> None:
         drop=["kind"],
     )
     assert list(table.inputs) == ["size", "grid", "sizes"]
-    (note,) = table.notes
-    assert note == (
-        "dropped: 'kind' (as asked), 'row' (an identifier: a number for each row), 'user_id' (an "
-        "identifier: a number for each row), 'CustomerId' (an identifier: a number for each row), "
-        "'code' (an identifier: nearly every value differs), "
-        "'same' (constant), 'nothing' (empty)"
-    )
+    dropped = {fact["column"]: fact["dropped"] for fact in table.facts if fact["dropped"]}
+    numbered = "an identifier: a number for each row"
+    assert dropped == {
+        "kind": "as asked", "row": numbered, "user_id": numbered, "CustomerId": numbered,
+        "code": "an identifier: nearly every value differs", "same": "constant",
+        "nothing": "empty",
+    }  # fmt: skip
 
 
 def test_holes_are_counted() -> None:
@@ -123,7 +123,9 @@ def test_holes_are_counted() -> None:
     )
     assert len(table.target) == len(table.inputs) == 39
     assert "1 rows without 'price' are left out" in table.notes
-    assert any("'part' 19, 'word' 10, 'seen' 20" in note for note in table.notes)
+    assert {fact["column"]: fact["holes"] for fact in table.facts if fact["holes"]} == {
+        "part": 19, "word": 10, "seen": 20,
+    }  # fmt: skip
     assert table.kinds["part"] == "number"  # one value, but its holes may tell something
     assert table.kinds["seen"] == "number"
 
@@ -225,7 +227,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"price": [[1], [2]] * 20}, {}, "must hold numbers or labels, got a list"),
     ({"price": [f"name {i}" for i in range(40)]}, {}, "has 40 different values in 40 rows, too m"),
     ({"price": spoiled(NUMBERS, _11=np.inf)}, {}, r"column 'price' .* infinite"),
-    ({"width": spoiled(TEXTS, _4="n.k.", _9="12 m")}, {}, r"row 5 is 'n\.k\.' \(and 1 more\)"),
+    ({"width": spoiled(TEXTS, _4="n.k.", _9="x")}, {}, r"row 5 is 'n\.k\.' \(and 1 more\)"),
     ({"width": spoiled(NUMBERS, _11=np.inf)}, {}, "column 'width' .* row 12 is infinite: correct"),
     ({"width": ["inf", *map(str, range(39))]}, {}, "infinite"),
     ({"width": np.arange(40) * 1j}, {}, "column 'width' must hold real numbers"),
@@ -242,44 +244,107 @@ def test_what_is_not_clear_is_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("cells", "numbers"),
-    [
-        (["87%", "9.5 %", "-3%"], [87, 9.5, -3]),
-        (["$1,234", "$ 56.50", "-$7", "$-8"], [1234, 56.5, -7, -8]),
-        (["54.3 kg", "60kg", " 1,200.5 kg "], [54.3, 60, 1200.5]),
-        (["1,234", "12,345,678", "99"], [1234, 12345678, 99]),
-        (["120 m²", "85 m²"], [120, 85]),
-        (["5 €", "1,000 €"], [5, 1000]),
-    ],
-)
-def test_one_unit_is_taken_off(cells: list[str], numbers: list[float]) -> None:
-    found = strip_unit(pd.Series([*cells, None]))
-    assert found is not None
-    assert found[0].tolist()[:-1] == numbers
-    assert found[0].isna().tolist()[-1]
-    assert found[1] == cells[0].strip()
+DAY = pd.Timestamp
+READ: list[tuple[list[Any], list[Any]]] = [
+    (["87%", "9.5 %", "-3%", "−4 %"], [87, 9.5, -3, -4]),
+    (["$1,234", "$ 56.50", "-$7", "$-8", "($1,340)"], [1234, 56.5, -7, -8, -1340]),
+    (["54.3 kg", "60kg", " 1,200.5 kg "], [54.3, 60, 1200.5]),
+    (["1,234", "12,345,678", "99"], [1234, 12345678, 99]),
+    (["120 m²", "85 m²"], [120, 85]),
+    (["USD 1,660", "USD 20"], [1660, 20]),
+    (["€1.659,62", "€20,10", "€1.000"], [1659.62, 20.1, 1000]),
+    (["€110.5M", "€560K", "€0"], [110.5e6, 560e3, 0]),
+    (["1.2K", "3M", "5"], [1200, 3e6, 5]),
+    (["1 659,6", "20,5"], [1659.6, 20.5]),
+    (["1'659.60", "20.5"], [1659.6, 20.5]),
+    (["12,34", "5,678"], [12.34, 5.678]),
+    (["5 years", "1 year", "< 1 year", "10+ years"], [5, 1, 1, 10]),
+    (["Yes", "no", "YES"], [1, 0, 1]),
+    ([True, False, None], [1, 0, None]),
+    ([1, "2", 3.5], [1, 2, 3.5]),
+    (["1:23:45", "0:30", "2 days, 1:00:00"], [5025 / 86400, 1 / 48, 49 / 24]),
+    (["5", "n.a.", "-", "?", "unknown", "7"], [5, None, None, None, None, 7]),
+    (["29-Aug-2019", "3-Sep-2020"], [DAY(2019, 8, 29), DAY(2020, 9, 3)]),
+    (["29 August 2019", "n.a."], [DAY(2019, 8, 29), None]),
+    (["August 29, 2019", "Apr 05, 2013"], [DAY(2019, 8, 29), DAY(2013, 4, 5)]),
+    (["2019-08", "2020-11"], [DAY(2019, 8, 1), DAY(2020, 11, 1)]),
+    (["Aug 2019", "May 2020"], [DAY(2019, 8, 1), DAY(2020, 5, 1)]),
+    (["Thu, 29 Aug 2019 10:30", "1 Sep 2019"], [DAY(2019, 8, 29, 10, 30), DAY(2019, 9, 1)]),
+    (["01.02.2020", "29.08.2019"], [DAY(2020, 2, 1), DAY(2019, 8, 29)]),
+]
+
+
+@pytest.mark.parametrize(("cells", "values"), READ, ids=lambda value: str(value[0]))
+def test_text_is_read_as_people_write_it(cells: list[Any], values: list[Any]) -> None:
+    column, series = learn_column(pd.Series([*cells, None]), "c", remedy="drop it")
+    dates = any(isinstance(value, pd.Timestamp) for value in values)
+    assert column.kind == ("date" if dates else "number")
+    wanted = pd.Series([*values, None], dtype=series.dtype)
+    pd.testing.assert_series_equal(series, wanted, check_names=False)
+    # One later cell is read as the whole column was.
+    for cell, value in zip(cells, values, strict=True):
+        (read,) = column.read(pd.Series([cell]))
+        if dates or value is None:
+            assert read == value or (pd.isna(read) and value is None)
+        else:
+            assert read == pytest.approx(value, rel=1e-14)
 
 
 @pytest.mark.parametrize(
     "cells",
     [
-        ["5 kg", "700 g", "6 kg", "80 g"],  # two units: the numbers alone would be wrong
-        ["1", "2"],  # plain numbers
         ["1st", "2nd", "3rd"],
         ["A1", "B2"],
-        ["2020-01-01", "2020-01-02"],
-        ["12,34", "5,678"],  # no thousands
         ["5 kg", "5 kg"],  # one value: a label
-        [True, False],
-        [],
+        ["unknown", "-"],
+        ["2011/12", "2012/13"],
+        ["May", "June"],
+        ["PG-13", "R"],
     ],
 )
-def test_other_columns_stay(cells: list[object]) -> None:
-    assert strip_unit(pd.Series(cells, dtype=object)) is None
+def test_other_text_is_a_category(cells: list[str]) -> None:
+    assert learn_column(pd.Series(cells), "c", remedy="drop it")[0].kind == "category"
 
 
-def test_a_line_says_so() -> None:
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["5 kg", "700 g", "6 kg"], "one unit, but row 1 is '5 kg' and row 2 is '700 g': convert"),
+        (["$5", "$6", "$7", "$8", "€9"], r"one unit, but row 1 is '\$5' and row 5 is '€9'"),
+        ([*"1234", "x5"], "must hold numbers, but row 5 is 'x5': .*na_values"),
+        (["1 May 2020", *["2 May 2020"] * 4, "later"], "must hold dates, but row 6 is 'later'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_cells(cells: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        learn_column(pd.Series(cells), "c", remedy="drop it")
+
+
+def test_later_cells_in_another_unit_are_refused() -> None:
+    column, _ = learn_column(pd.Series(["5 kg", "6 kg"]), "c", remedy="drop it")
+    with pytest.raises(ValueError, match="as in fit, such as '5 kg', but row 2 is '700 g'"):
+        column.read(pd.Series(["7 kg", "700 g"]))
+
+
+def test_own_words_for_holes() -> None:
+    cells = pd.Series(["1", "gone", "3", "Gone "])
+    _, series = learn_column(cells, "c", remedy="drop it", na_values=["gone"])
+    assert series.isna().tolist() == [False, True, False, True]
+    _, series = learn_column(pd.Series([1.0, -999.0, 3.0]), "c", remedy="", na_values=[-999])
+    assert series.isna().tolist() == [False, True, False]
+    _, series = learn_column(pd.Series(["a", "gone", "b"]), "c", remedy="", na_values=["gone"])
+    assert series.isna().tolist() == [False, True, False]
+
+
+def test_ordered_categories_keep_their_order() -> None:
+    sizes = pd.Categorical(["S", "L", None, "M"], categories=["S", "M", "L"], ordered=True)
+    column, series = learn_column(pd.Series(sizes), "c", remedy="drop it")
+    assert (column.kind, column.said) == ("number", "ordered: S < M < L")
+    assert series.tolist()[:2] == [0.0, 2.0]
+    assert column.read(pd.Series(["M", "huge", "L"])).fillna(-1).tolist() == [1.0, -1.0, 2.0]
+
+
+def test_how_columns_are_read_is_said() -> None:
     frame = pd.DataFrame(
         {
             "share": [f"{i % 9}%" for i in range(40)],
@@ -291,9 +356,8 @@ def test_a_line_says_so() -> None:
     assert table.kinds == {"share": "number", "code": "category"}
     assert table.target.tolist()[:2] == [1000.0, 1007.0]
     assert table.task == "regression"
-    assert table.notes == [
-        "read as numbers, without their unit: 'price' (such as '$1,000'), 'share' (such as '0%')"
-    ]
+    assert table.notes == ["the target 'price' is read as amounts such as '$1,000'"]
+    assert [fact["how"] for fact in table.facts] == ["amounts such as '0%'", ""]
     frame.loc[3, "share"] = "many"
     with pytest.raises(ValueError, match="column 'share' must hold numbers, but row 4 is 'many'"):
         make_table("t", frame, "price")

@@ -23,10 +23,14 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 import quadric
-from quadric.errors import InputError
+from quadric.data.preparation import TablePreparation
+from quadric.errors import DroppedColumnWarning, InputError
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::quadric.errors.DroppedColumnWarning"),
+]
 
 
 def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
@@ -355,12 +359,83 @@ def test_booleans_as_labels_come_back_as_given(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["object", "U9", "category"])
-def test_a_target_of_text_is_refused(kind: str) -> None:
+def test_a_target_of_amounts_is_read(kind: str) -> None:
     X = pd.DataFrame({"a": np.arange(40.0)})
     text = [f"${1000 + i:,}" for i in range(40)]
     y = np.array(text) if kind == "U9" else pd.Series(text, dtype=kind)
-    with pytest.raises(InputError, match=r"y must hold numbers, got the text '\$1,000': turn it"):
-        QuadraticRegressor((4,)).fit(X, y)
-    remedied = pd.Series(text).str.replace("[^0-9.-]", "", regex=True)  # as the message says
-    QuadraticRegressor((4,), max_iter=2).fit(X, remedied.astype(float))
-    QuadraticRegressor((4,), max_iter=2).fit(X, remedied)  # numbers written as text
+    model = QuadraticRegressor((4,), max_iter=2, random_state=0).fit(X, y, eval_set=(X, y))
+    numbers = np.arange(1000.0, 1040)
+    other = QuadraticRegressor((4,), max_iter=2, random_state=0).fit(X, numbers, None, (X, numbers))
+    np.testing.assert_array_equal(model.predict(X), other.predict(X))
+    assert model.score(X, y) == other.score(X, numbers)
+    assert np.isfinite(model.score(X[:2], ["$1,000.50", "$ 7"]))
+    with pytest.raises(InputError, match=r"y must hold numbers, got the text 'dear': turn it"):
+        QuadraticRegressor((4,)).fit(X, ["dear", "cheap"] * 20)
+    with pytest.raises(InputError, match=r"y must hold numbers, got the text 'yes': turn it"):
+        QuadraticRegressor((4,)).fit(X, ["yes", "no"] * 20)
+    with pytest.raises(InputError, match=r"one unit, but row 1 is '\$5'"):
+        QuadraticRegressor((4,)).fit(X, ["$5", "€5"] * 20)
+
+
+def test_scores_take_booleans_of_any_type() -> None:
+    X = pd.DataFrame({"a": np.linspace(-1, 1, 60)})
+    y = X["a"] > 0
+    model = QuadraticClassifier((4,), max_iter=3, random_state=0).fit(X, y)
+    assert model.score(X, y.astype(object)) == model.score(X, y.to_numpy())
+
+
+def test_one_table_says_how_every_column_is_read() -> None:
+    X, y = houses()
+    X["paid"] = [f"${i + 1},{i:03}" for i in range(200)]
+    said = r"from the columns 'country' \(constant\), 'note' \(an identifier: n"
+    with pytest.warns(DroppedColumnWarning, match=said) as caught:
+        model = small().fit(X, y)
+    assert caught[0].filename == __file__
+    columns = model.columns_
+    assert list(columns.index) == list(X.columns)
+    assert columns.loc["town"].to_dict() == {
+        "read as": "category", "how": "", "holes": 23, "becomes": 4, "dropped": "",
+    }  # fmt: skip
+    assert columns.loc["paid", "how"] == "amounts such as '$1,000'"
+    assert columns.loc["country", "becomes"] == 0
+    assert columns.loc["country", "dropped"] == "constant"
+    assert columns["becomes"].sum() == len(model.prepared_names_)
+    assert small().fit(np.ones((5, 2)), np.arange(5)).columns_.shape == (2, 5)
+
+
+@pytest.mark.parametrize("package", ["polars", "pyarrow"])
+def test_other_frames_are_those_of_pandas(package: str) -> None:
+    module = pytest.importorskip(package)
+    X, y = houses(60)
+    X = X.drop(columns=["kind"]).reset_index(drop=True)
+    other = module.from_pandas(X) if package == "polars" else module.Table.from_pandas(X)
+    wanted = small().fit(X, y.to_numpy()).predict(X)
+    np.testing.assert_array_equal(small().fit(other, y.to_numpy()).predict(other), wanted)
+
+
+def test_a_number_of_few_values_is_a_category_too() -> None:
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame({"hour": draw.integers(0, 24, 1500), "size": draw.normal(size=1500)})
+    model = small().fit(X, X["size"])
+    assert model.prepared_names_ == ["hour", "size", *(f"hour_{hour}" for hour in range(24))]
+    new = pd.DataFrame({"hour": [5.0, np.nan, 99], "size": 0.0})
+    prepared = model.prepare(new)
+    assert prepared[0, 2:].argmax() == 5
+    assert prepared[:, 2:].sum(1).tolist() == [1, 0, 0]
+    with torch.no_grad():
+        exported = model.to_torch()(torch.tensor(new.to_numpy()))
+    np.testing.assert_allclose(exported, model.predict(new), rtol=1e-12)
+
+
+def test_means_of_the_target_do_not_tell_a_row_its_own() -> None:
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame({"who": [f"w{i % 300}" for i in range(900)], "size": draw.normal(size=900)})
+    noise = draw.normal(size=900)
+    model = small().fit(X, noise)
+    place = model.prepared_names_.index("who_mean")
+    learned = TablePreparation().fit_transform(X, noise)[:, place]
+    assert abs(np.corrcoef(learned, noise)[0, 1]) < 0.1
+    seen = model.prepare(X)[:, place]  # of all rows: of use for new ones alone
+    assert np.corrcoef(seen, noise)[0, 1] > 0.3
+    new = model.prepare(pd.DataFrame({"who": ["nobody"], "size": [0.0]}))
+    assert new[0, place] == pytest.approx(noise.mean())

@@ -13,12 +13,13 @@ from quadric.data.preparation import TablePreparation
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
 from quadric.tables.comparison.baselines import choose_others
-from quadric.tables.comparison.fits import FitLog, Progress, count_outputs, run_fits
+from quadric.tables.comparison.fits import FitLog, Progress, count_outputs, run_fits, target_values
 from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import check_table, load_source
 from quadric.tables.comparison.splitting import parse_split
+from quadric.tables.inputs import as_pandas
 from quadric.tables.second_order import SOLVERS
 
 Place = str | os.PathLike[str] | None
@@ -42,6 +43,7 @@ def compare(
     delimiter: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    na_values: Sequence[str] = (),
     data_dir: Place = None,
     run_dir: Place = None,
     baselines: bool = True,
@@ -76,6 +78,7 @@ def compare(
         delimiter: the sign between the columns of a file; None finds it.
         drop: columns of a frame or file to leave out.
         categories: columns of a frame or file to take as categories.
+        na_values: cells that stand for a hole, besides the usual words.
         data_dir: the folder of the UCI tables.
         run_dir: the folder that keeps the fits; None for a directory under runs/compare.
         baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
@@ -103,6 +106,7 @@ def compare(
     networks, widths = parse_neurons(neurons), tuple(hidden)
     _check(widths, activation, solver, save)
     others, way = choose_others(opponents, usual=baselines), parse_split(split)
+    source = as_pandas(source)
     table = load_source(
         source if isinstance(source, pd.DataFrame) else os.fspath(source),
         target=target,
@@ -112,6 +116,7 @@ def compare(
         delimiter=delimiter,
         drop=drop,
         categories=categories,
+        na_values=na_values,
         split=way,
         seed=seed,
     )
@@ -131,7 +136,7 @@ def compare(
         split=way,
         large=large,
     )
-    columns = len(TablePreparation().fit(table.inputs).names_)
+    columns = len(TablePreparation().fit(table.inputs, target_values(table)).names_)
     plan = plan.with_solver(solver, len(table.target), columns, count_outputs(table))
 
     def on_model(log: FitLog, label: str) -> None:

@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 from quadric.counting.cost import cost
 from quadric.data.preparation import TablePreparation
 from quadric.data.user_table import UserTable
-from quadric.errors import InputError
+from quadric.errors import DroppedColumnWarning, InputError
 from quadric.layers import QuadraticLayer
 from quadric.share import quadratic_share
 from quadric.support import provenance
@@ -194,7 +194,7 @@ def _part(table: UserTable, train: np.ndarray, test: np.ndarray) -> Part:
         codes = {label: code for code, label in enumerate(learned)}
         y_test = np.asarray([codes.get(label, len(learned)) for label in y_test])
     X_train = table.inputs.iloc[train]
-    columns = len(TablePreparation().fit(X_train).names_)
+    columns = len(TablePreparation().fit(X_train, y_train).names_)
     return Part(X_train, y_train, table.inputs.iloc[test], y_test, columns)
 
 
@@ -293,6 +293,7 @@ class _Runner:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", DroppedColumnWarning)  # the report says it
             fit_many(
                 estimators,
                 [(group[fold].X_train, group[fold].y_train) for fold, _ in keys],

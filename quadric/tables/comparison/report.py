@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from quadric.tables.comparison.plan import LINEAR, Network, Plan
 UNSURE = 25.0
 """With a wider interval there may well be a difference, which these folds do not show."""
 
+_LISTED = 40
 _PACKAGES = ("scikit-learn", "pandas", "numpy")
 _MEANS = ("score", "balanced", "auc", "loss", "params", "macs", "seconds", "predict_seconds")
 
@@ -213,6 +215,8 @@ class TableComparison:
             f"start{'s' if plan.seeds > 1 else ''} per network"
         )
         notes = [f"  {note}" for note in self.notes()]
+        columns = _columns_text(table.facts)
+        notes += ["", *columns] if columns else []
         closing = (
             "± is the standard deviation over folds; differences to linear are paired, with their "
             f"95 % interval.\n{self.verdict()}"
@@ -255,6 +259,7 @@ class TableComparison:
             "target": str(self.table.target.name),
             "rows": len(self.table.target),
             "columns": dict(self.table.kinds),
+            "read": self.table.facts,
             "notes": self.notes(),
             "judged_by": self.measure.name,
             "split": str(self.plan.split),
@@ -340,6 +345,28 @@ class TableComparison:
             + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
             f"n_iter_no_change={self.plan.patience(rows)})"
         )
+
+
+def _columns_text(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of which there is something to say: read in a special way, filled or dropped."""
+    cells = []
+    for fact in facts:
+        holes = f"{fact['holes']:,}" if fact["holes"] else ""
+        dropped = fact["dropped"] and f"dropped: {fact['dropped']}"
+        if holes or fact["how"] or dropped:
+            cells.append([fact["column"], fact["read as"], holes, dropped or fact["how"]])
+    if not cells:
+        return []
+    more = len(cells) - _LISTED
+    text = text_table(["column", "read as", "holes", ""], cells[:_LISTED], "llrl")
+    lines = [line.rstrip() for line in text.splitlines()]
+    lines += [f"and {more:,} more columns: see compare.json"] if more > 0 else []
+    if any(fact["holes"] for fact in facts):
+        lines.append(
+            "holes: numbers get the median of the training part and a column that marks the hole, "
+            "categories one of their own"
+        )
+    return lines
 
 
 def _format(value: float, form: str) -> str:

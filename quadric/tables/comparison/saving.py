@@ -50,7 +50,7 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
     if best is None:
         raise InputError("no quadratic network was trained without diverging: nothing to save")
     table, plan = comparison.table, comparison.plan
-    preparation = TablePreparation().fit(table.inputs)
+    preparation = TablePreparation().fit(table.inputs, target_values(table))
     model = plan.estimator(
         best, len(preparation.names_), count_outputs(table), len(table.inputs), plan.seed
     )
@@ -59,7 +59,7 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
         model.fit(table.inputs, target_values(table))
     module = model.to_torch()
     # The columns of the table where all are numbers, else prepared ones: see `to_torch`.
-    plain = preparation.numbers_ is not None
+    plain = preparation.exported() is not None
     columns = preparation.inputs_ if plain else preparation.names_
     if path.suffix == ".onnx":
         # Rows of the table as examples: the file is compared with the network on them.

@@ -48,6 +48,7 @@ def load_source(
     delimiter: str | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
+    na_values: Sequence[str] = (),
     split: Split | None = None,
     seed: int = 0,
 ) -> UserTable:
@@ -71,7 +72,14 @@ def load_source(
     if frame is not None:
         group = split.column if split.kind == GROUP else None
         table = make_table(
-            title, frame, target, task=task, drop=drop, categories=categories, group=group
+            title,
+            frame,
+            target,
+            task=task,
+            drop=drop,
+            categories=categories,
+            group=group,
+            na_values=na_values,
         )
         warning = order_note(table) if split.kind == RANDOM else None
         return table if warning is None else replace(table, notes=[*table.notes, warning])
