@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quadric.tables.checks import expected_failed_checks as expected_failed_checks
 from quadric.tables.classifier import QuadraticClassifier as QuadraticClassifier
+from quadric.tables.loading import load as load
 from quadric.tables.many import fit_many as fit_many
 from quadric.tables.modules import load_network as load_network
 from quadric.tables.regressor import QuadraticRegressor as QuadraticRegressor

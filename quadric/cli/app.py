@@ -31,7 +31,7 @@ from quadric.cli.demo import demo
 from quadric.cli.encrypted import encrypted
 from quadric.cli.export import export
 from quadric.cli.neurons import convert, cost, neurons
-from quadric.cli.tables import compare
+from quadric.cli.tables import compare, predict
 from quadric.cli.train import evaluate, recipe_fields, recipes, results, sweep, train, with_fields
 from quadric.cli.translate import translate
 from quadric.errors import QuadricError
@@ -53,6 +53,7 @@ COMMANDS = (
     report,
     bench,
     compare,
+    predict,
     export,
     encrypted,
 )

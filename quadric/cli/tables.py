@@ -115,3 +115,36 @@ def compare(
         finite(comparison.to_dict()),
         json_file,
     )
+
+
+def predict(
+    model: Path = Argument(help="What estimator.save, or quadric compare --save, wrote."),
+    source: Path = Argument(metavar="FILE", help="CSV or Parquet, of any size."),
+    out: Path = Option(..., "--out", "-o", help="CSV, or Parquet by its name."),
+    coverage: float | None = Option(
+        None, help="Share of new targets that intervals hold; else 0.9 where there are some."
+    ),
+    delimiter: str | None = Option(None, help="Of a CSV file; else found."),
+    json_file: options.JsonFile = None,
+) -> None:
+    """Predict for every row of a file, with a saved estimator.
+
+    The output has the columns of the file, the predictions, and intervals or the probabilities of
+    classes. Rows are read and written in parts, so that a file may be larger than memory.
+
+    Example: quadric predict model.quadric houses.csv -o predicted.csv
+    """
+    require("tables", "quadric predict")
+    from quadric.sklearn import load
+    from quadric.tables.predicting import predict_file
+
+    with options.progress_bar(None, "predicting") as advance:
+        rows = predict_file(
+            load(model),
+            source,
+            out,
+            coverage=coverage,
+            delimiter={"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter),
+            progress=lambda count: advance(count, "rows"),
+        )
+    options.show(f"{out}: {rows:,} rows", {"file": str(out), "rows": rows}, json_file)

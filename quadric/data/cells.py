@@ -152,10 +152,10 @@ def mixed_units(text: pd.Series) -> tuple[Any, Any] | None:
     counts = text.value_counts()
     seen: dict[str, str] = {}
     matched = 0
-    for cell, count in counts.items():
+    for cell, count in zip(map(str, counts.index), counts, strict=True):
         match = _AMOUNT.fullmatch(cell)
         if match is not None:
-            matched += count
+            matched += int(count)
             seen.setdefault(_unit(match, bool(match["before"]))[0], cell)
     for family in _FAMILIES:
         both = [cell for unit, cell in seen.items() if unit in family]

@@ -63,9 +63,10 @@ class Column:
     na_values: tuple[str, ...] = ()
     text: bool = False
 
-    def read(self, values: pd.Series) -> pd.Series:
+    def read(self, values: pd.Series, first_row: int = 0) -> pd.Series:
         """A column of a later table, in the type that it had when it was learned."""
-        values = without_blanks(values.reset_index(drop=True), self.na_values)
+        values = values.set_axis(range(first_row, first_row + len(values)))
+        values = without_blanks(values, self.na_values)
         if self.kind == CATEGORY:
             return as_labels(values)
         if self.levels:

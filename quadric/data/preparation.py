@@ -266,9 +266,10 @@ class TablePreparation(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
                 f"X must have the columns of fit in their order, {self.inputs_[:_LISTED]}, got "
                 f"{names[:_LISTED]}: put them into that order"
             )
+        first = int(frame.attrs.get("first_row", 0))  # of a part of a file
         return self._encode(
             {
-                name: encoding.column.read(frame.iloc[:, self.inputs_.index(name)])
+                name: encoding.column.read(frame.iloc[:, self.inputs_.index(name)], first)
                 for name, encoding in self.encodings_.items()
             }
         )

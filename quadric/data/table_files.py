@@ -7,15 +7,18 @@ fit into memory is refused by its size before it is read; a number of rows reads
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
 import gzip
 import lzma
+import os
 import re
 import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quadric.errors import InputError, in_one_line
+from quadric.errors import InputError, QuadricError, in_one_line
 from quadric.support.checks import check_size
 from quadric.support.extras import load_extra
 
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**30
 """Larger files are refused unless a number of rows is given."""
+
+CHUNK = 2**16
+"""Rows read at once of a table that may be larger than memory."""
 
 _HEAD = 2**16
 _PACKERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -52,17 +58,8 @@ def read_table(
             "delimiter must be what separates the cells of a line, such as ';', got "
             f"{delimiter!r}: leave it out to have it found"
         )
-    pandas = load_extra("pandas", "reading a table", "tables")
-    try:
-        with path.open("rb") as file:
-            parquet = file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
+    with _explained(path) as parquet:
         frame = _read_parquet(path, rows) if parquet else _read_text(path, delimiter, rows)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise InputError(
-            f"cannot read {path} ({in_one_line(error)}): name a table, {_KINDS}"
-        ) from None
-    except (pandas.errors.ParserError, pandas.errors.ParserWarning, UnicodeError) as error:
-        raise InputError(f"{path} is not a table: {_reason(error)}") from None
     if not len(frame):
         raise InputError(f"{path} has column names but no rows")
     if frame.shape[1] < 2:
@@ -73,6 +70,24 @@ def read_table(
     frame.columns = [str(name).strip() for name in frame.columns]
     _refuse_twice(path, list(frame.columns))
     return frame
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[bool]:
+    """Whether a file is Parquet; within it, what cannot be read is one clear error."""
+    pandas = load_extra("pandas", "reading a table", "tables")
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
+        yield parquet
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        if isinstance(error, QuadricError):
+            raise
+        raise InputError(
+            f"cannot read {path} ({in_one_line(error)}): name a table, {_KINDS}"
+        ) from None
+    except (pandas.errors.ParserError, pandas.errors.ParserWarning, UnicodeError) as error:
+        raise InputError(f"{path} is not a table: {_reason(error)}") from None
 
 
 def _reason(error: BaseException) -> str:
@@ -123,11 +138,8 @@ def _read_parquet(path: Path, rows: int | None) -> pd.DataFrame:
     return frame
 
 
-def _read_text(path: Path, delimiter: str | None, rows: int | None) -> pd.DataFrame:
-    import pandas as pd
-
-    if rows is None:
-        _refuse_size(path, path.stat().st_size * (_PACKED if path.suffix in _PACKERS else 1))
+def _text_options(path: Path, delimiter: str | None) -> dict[str, Any]:
+    """What pandas is to be told of a text file."""
     lines, encoding = _head(path)
     delimiter = delimiter or _find_delimiter(lines)
     if delimiter is None:
@@ -145,21 +157,80 @@ def _read_text(path: Path, delimiter: str | None, rows: int | None) -> pd.DataFr
         options = {"sep": re.escape(delimiter), "engine": "python"}
     if delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells)):
         options["decimal"] = ","
+    return options | {
+        "header": 0 if named else None,
+        "index_col": False,  # else pandas takes the first cells of rows that are too long for it
+        "encoding": encoding,
+        "skipinitialspace": True,
+    }
+
+
+def _named(frame: pd.DataFrame, options: dict[str, Any]) -> pd.DataFrame:
+    if options["header"] is None:
+        frame.columns = [f"column {i}" for i in range(frame.shape[1])]
+    frame.columns = [str(name).strip() for name in frame.columns]
+    return frame
+
+
+def _read_text(path: Path, delimiter: str | None, rows: int | None) -> pd.DataFrame:
+    import pandas as pd
+
+    if rows is None:
+        _refuse_size(path, path.stat().st_size * (_PACKED if path.suffix in _PACKERS else 1))
+    options = _text_options(path, delimiter)
     with warnings.catch_warnings():
         # Rows that are all too long: pandas would cut them off.
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame: pd.DataFrame = pd.read_csv(
-            path,
-            header=0 if named else None,
-            index_col=False,  # else pandas takes the first cells of rows that are too long for it
-            nrows=rows,
-            encoding=encoding,
-            skipinitialspace=True,
-            **options,
-        )
-    if not named:
-        frame.columns = [f"column {i}" for i in range(frame.shape[1])]
-    return frame
+        return _named(pd.read_csv(path, nrows=rows, **options), options)
+
+
+def read_chunks(
+    path: str | os.PathLike[str],
+    text: Collection[str],
+    *,
+    delimiter: str | None = None,
+    rows: int = CHUNK,
+) -> Iterator[pd.DataFrame]:
+    """Reads a table of any size, some rows at a time; the columns named by `text` stay text.
+
+    Each part notes its first row in `attrs`, for messages.
+    """
+    path = Path(path).expanduser()
+    start = 0
+    with _explained(path) as parquet:
+        parts = _parquet_parts(path, rows) if parquet else _text_parts(path, text, delimiter, rows)
+        for part in parts:
+            part.attrs["first_row"] = start
+            start += len(part)
+            yield part
+    if not start:
+        raise InputError(f"{path} has column names but no rows")
+
+
+def _parquet_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
+    parquet = load_extra("pyarrow.parquet", "reading a Parquet file", "tables")
+    arrow = load_extra("pyarrow", "reading a Parquet file", "tables")
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=rows):
+            yield batch.to_pandas()
+    except arrow.ArrowException as error:
+        raise InputError(f"{path} is not a Parquet file: {in_one_line(error)}") from None
+
+
+def _text_parts(
+    path: Path, text: Collection[str], delimiter: str | None, rows: int
+) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    options = _text_options(path, delimiter)
+    if options["header"] is None:
+        types: dict[Any, Any] = {i: str for i in range(10**4) if f"column {i}" in text}
+    else:
+        names = pd.read_csv(path, nrows=0, **options).columns
+        types = {name: str for name in names if str(name).strip() in text}
+    with pd.read_csv(path, chunksize=rows, dtype=types, **options) as parts:
+        for part in parts:
+            yield _named(part, options)
 
 
 def _head(path: Path) -> tuple[list[str], str]:

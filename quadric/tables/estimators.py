@@ -43,7 +43,7 @@ from quadric.tables.inputs import (
 )
 from quadric.tables.jobs import FitRecord, Job, Rows, Settings, merge
 from quadric.tables.losses import Loss
-from quadric.tables.modules import Scaled
+from quadric.tables.modules import Scaled, in_words
 from quadric.tables.parameters import (
     ParameterCheck,
     check_device,
@@ -53,6 +53,8 @@ from quadric.tables.parameters import (
 from quadric.tables.scoring import Judge
 from quadric.tables.second_order import fit_jobs
 from quadric.tables.training import FORWARD_ROWS, train
+
+HeldOut = Sequence[tuple[nn.Sequential, Rows]]
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
 
@@ -123,6 +125,10 @@ class QuadraticNetwork(FittedNetwork):
         """What must have the same shares in the rows that are held out."""
         return None
 
+    def _measure_gaps(self, held: HeldOut) -> np.ndarray | None:
+        """How far predictions lie from the targets that were held out, in their unit."""
+        return None
+
     def _choose_solver(self, jobs: Sequence[Job]) -> None:
         """Says how the jobs are solved: Adam, if nothing is said."""
 
@@ -164,14 +170,19 @@ class QuadraticNetwork(FittedNetwork):
                 f"{given} needs early stopping, got early_stopping=False: leave it 'auto'"
             )
         continued = bool(self.warm_start) and hasattr(self, "module_")
-        return self._prepare(
+        jobs = self._prepare(
             X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
         )
+        self.target_name_ = getattr(y, "name", None)
+        self._held = [(job.network, job.validation) for job in jobs if job.validation is not None]
+        return jobs
 
     def _take_records(self, records: Sequence[FitRecord]) -> None:
         """The last part of `fit`: notes how the training of the members went."""
         settings_max, record = int(self.max_iter), merge(records)
         self._note(record, [])
+        self._gaps = self._measure_gaps(self._held)
+        del self._held
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
         if record.interrupted:
@@ -401,8 +412,8 @@ class QuadraticNetwork(FittedNetwork):
         have = self.module_.networks
         if len(have) != len(wanted) or repr(have[0]) != repr(wanted[0]):
             raise InputError(
-                f"a network that goes on learning must keep its shape {_form(have)}, got "
-                f"{_form(wanted)}: fit a new estimator, or set warm_start=False"
+                f"a network that goes on learning must keep its shape {in_words(have)}, got "
+                f"{in_words(wanted)}: fit a new estimator, or set warm_start=False"
             )
 
     def _checks(self) -> list[ParameterCheck]:
@@ -413,15 +424,3 @@ class QuadraticNetwork(FittedNetwork):
         get_neuron(self.neuron).with_options(rank=self.rank, **(self.neuron_options or {}))
         check_device(self.device)
         check_parameters(self, self._checks())
-
-
-def _form(networks: Sequence[nn.Sequential]) -> str:
-    """Number, widths, neurons and activations of networks, in words."""
-    layers: list[Any] = [layer for layer in networks[0] if hasattr(layer, "out_features")]
-    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-    text = "-".join(map(str, widths)) + (f" ({len(networks)} members)" if networks[1:] else "")
-    if len(layers) == 1:
-        return text
-    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
-    label = neuron if rank is None else f"{neuron}[{rank}]"
-    return f"{text} of {label} neurons with {type(networks[0][1]).__name__}"

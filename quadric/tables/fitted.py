@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from quadric.tables.estimator_files import save_estimator
 from quadric.tables.inputs import TableInput
 from quadric.tables.jobs import AdamState
 from quadric.tables.modules import Scaled
@@ -27,7 +29,10 @@ class FittedNetwork(TableInput):
     n_iter_: int
     n_outputs_: int
     n_parameters_: int
+    target_name_: Any
     _optimizer: list[AdamState | None] | None
+    _error_bars: Any = None
+    _gaps: np.ndarray | None = None
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
@@ -58,6 +63,21 @@ class FittedNetwork(TableInput):
         module: nn.Module = copy.deepcopy(self.module_).requires_grad_()
         front = None if self._preparation is None else self._preparation.exported()
         return (module if front is None else nn.Sequential(front, module)).eval()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fitted estimator to one file, which takes the frame that `fit` took.
+
+        The file holds the reader of columns, the scaling and the network, with a checksum, and
+        nothing that could run. `quadric.sklearn.load` and `quadric predict` take it.
+
+        Args:
+            path: the file; one that exists is replaced when the new one is complete.
+
+        Raises:
+            InputError: if a parameter or a label is no plain value.
+        """
+        check_is_fitted(self)
+        save_estimator(self, path)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

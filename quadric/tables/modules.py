@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,3 +221,15 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
         whole = nn.Sequential(front, module)
     load_(whole, path)
     return whole.eval()
+
+
+def in_words(networks: Sequence[nn.Sequential]) -> str:
+    """Number, widths, neurons and activations of networks, in words."""
+    layers: list[Any] = [layer for layer in networks[0] if hasattr(layer, "out_features")]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    text = "-".join(map(str, widths)) + (f" ({len(networks)} members)" if networks[1:] else "")
+    if len(layers) == 1:
+        return text
+    neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
+    label = neuron if rank is None else f"{neuron}[{rank}]"
+    return f"{text} of {label} neurons with {type(networks[0][1]).__name__}"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin, clone
+from sklearn.model_selection import KFold
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.tables.estimators import QuadraticNetwork
-from quadric.tables.inputs import Arrays, refuse_large
+from quadric.tables.estimators import HeldOut, QuadraticNetwork
+from quadric.tables.inputs import Arrays, as_pandas, refuse_large
 from quadric.tables.jobs import Job
 from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
@@ -203,6 +206,77 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         """
         return (self._forward(X), self._std(X)) if return_std else self._forward(X)
 
+    def _measure_gaps(self, held: HeldOut) -> np.ndarray | None:
+        module, gaps = self.module_, []
+        with torch.no_grad():
+            for network, rows in held:
+                truth = module.answer(rows.targets)
+                gaps.append((module.answer(network(rows.inputs)) - truth).abs().cpu().numpy())
+        return np.concatenate(gaps) if gaps and self.loss != "quantile" else None
+
+    def calibrate(self, X: Any, y: Any, cv: int = 5) -> QuadraticRegressor:
+        """Measures how far predictions lie from targets that were not learned from, for intervals.
+
+        Copies of the estimator are fitted to all parts but one of the rows. That takes `cv` fits,
+        and makes intervals of few rows, or of several members, as wide as they should be.
+
+        Args:
+            X: (rows, columns), such as those of `fit`.
+            y: their targets.
+            cv: the number of parts.
+
+        Returns:
+            The estimator; the network stays as it is.
+        """
+        check_is_fitted(self)
+        X, y = as_pandas(X), np.asarray(self._read_target(y), dtype=np.float64)
+        gaps = []
+        for rest, part in KFold(cv, shuffle=True, random_state=0).split(y):
+            apart = clone(self)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                apart.fit(_take(X, rest), y[rest])
+            gaps.append(np.abs(apart.predict(_take(X, part)) - y[part]))
+        self._gaps = np.concatenate(gaps)
+        return self
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Predicts an interval for each target: a share `coverage` of new targets lies inside.
+
+        The interval reaches from the prediction as far as the held-out targets lay from theirs
+        (split conformal prediction), so it has one width. The rows are those that early stopping
+        held out, or all rows after `calibrate`. New rows must be like the ones that were learned
+        from; members make the first kind too wide, as each holds out rows of its own.
+
+        Args:
+            X: (rows, columns).
+            coverage: the share, between 0 and 1.
+
+        Returns:
+            (rows, 2): low and high; with several targets (rows, targets, 2).
+
+        Raises:
+            InputError: if no rows, or too few for this coverage, were held out.
+        """
+        check_is_fitted(self)
+        width = self._interval_width(coverage)
+        middle = self._forward(X)
+        return np.stack([middle - width, middle + width], axis=-1)
+
+    def _interval_width(self, coverage: float) -> np.ndarray:
+        """How far an interval reaches to either side."""
+        if not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number > 0 and < 1, got {coverage}: 0.9 is usual")
+        count = 0 if self._gaps is None else len(self._gaps)
+        place = math.ceil((count + 1) * coverage - 1e-9)
+        if self._gaps is None or place > count:
+            raise InputError(
+                f"intervals of coverage {coverage} need at least "
+                f"{math.ceil(coverage / (1 - coverage) - 1e-9)} rows that were held out, got "
+                f"{count}: call calibrate(X, y), or fit with early stopping"
+            )
+        return np.asarray(np.sort(self._gaps, axis=0)[place - 1])
+
     def _std(self, X: Any) -> np.ndarray:
         """The error bars of predictions, in the unit of the target."""
         check_is_fitted(self)
@@ -213,6 +287,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
                 f"error bars need a target as it is, got target_transform={self.target_transform!r}"
                 ": fit without"
             )
+        if self._error_bars is None and self.solver_ == "lm":
+            raise InputError("a loaded estimator has no error bars: use predict_interval")
         if self._error_bars is None or self.solver_ != "lm":
             raise InputError(
                 f"return_std needs a fit by Levenberg-Marquardt, got one by Adam "
@@ -251,3 +327,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             The estimator.
         """
         return self._partial_fit(X, y, sample_weight)
+
+
+def _take(X: Any, rows: np.ndarray) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]

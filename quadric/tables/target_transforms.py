@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -98,6 +101,17 @@ class Quantiles(Transform):
         # Each piece gives its share of its rise: no difference of large numbers, and plain ONNX.
         pieces = (targets.unsqueeze(-1) - self.levels[:-1]) / self.levels.diff()
         return self.values[:, 0] + (pieces.clamp(0, 1) * self.values.diff(dim=-1)).sum(-1)
+
+
+def empty_transform(name: str, shapes: Mapping[str, Tensor]) -> Transform:
+    """A transformation of a saved network, to be filled; it can only be undone."""
+    kinds: dict[str, Any] = {"Log": Log, "Quantiles": Quantiles}
+    kind = kinds[name]
+    transform: Transform = kind.__new__(kind)
+    nn.Module.__init__(transform)
+    for key, tensor in shapes.items():
+        transform.register_buffer(key, torch.empty_like(tensor))
+    return transform
 
 
 class TransformedRegressor(TableRegressor):

@@ -14,9 +14,13 @@ import torch
 from sklearn.base import clone
 
 import quadric
-from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
+from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many, load
+from quadric.support.tensor_files import read_tensors
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::quadric.errors.DroppedColumnWarning"),
+]
 ROWS = 130
 
 
@@ -128,6 +132,18 @@ def test_pickles_and_clones(case: Case) -> None:
     assert not hasattr(again, "module_")
     assert again.get_params() == case.model.get_params()
     np.testing.assert_allclose(case.answer(again.fit(case.X, case.y)), case.answer(case.model))
+
+
+def test_a_saved_one_is_the_same(case: Case, tmp_path: Path) -> None:
+    case.model.save(tmp_path / "model.quadric")
+    again = load(tmp_path / "model.quadric")
+    np.testing.assert_array_equal(case.answer(again), case.answer(case.model))
+    assert again.prepared_names_ == case.model.prepared_names_
+    assert again.n_iter_ == case.model.n_iter_
+    again.save(tmp_path / "again.quadric")
+    first, second = (read_tensors(tmp_path / f"{name}.quadric") for name in ("model", "again"))
+    assert first[1] == second[1]
+    torch.testing.assert_close(first[0], second[0], rtol=0, atol=0)
 
 
 def test_fits_in_a_stack_end_where_single_ones_do(case: Case) -> None:

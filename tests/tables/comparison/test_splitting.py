@@ -47,7 +47,7 @@ def test_groups_are_in_one_part(classes: bool) -> None:
     target = {"y": ["p", "q"] * 30} if classes else {}
     made = table(group="town", town=town, **target)
     assert list(made.inputs) == ["x"]
-    assert made.notes == ["dropped: 'town' (the groups)"]
+    assert made.facts[-1]["dropped"] == "the groups"
     parts = splits(made, 3, 0, Split("group", "town"))
     for train, test in parts:
         assert not set(town[train]) & set(town[test])
