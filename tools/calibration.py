@@ -11,6 +11,7 @@ between that probability and the share of right predictions, weighted by the row
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from evidence_runs import run_cells
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -28,7 +30,6 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from quadric.sklearn import QuadraticClassifier
-from quadric.support import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 BINS, FOLDS, SEEDS = 15, 5, 3
@@ -71,12 +72,7 @@ def tables() -> dict[str, Table]:
 
 
 def calibration_error(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """The expected calibration error of the predicted classes.
-
-    Args:
-        truth: the position of each row's class.
-        probabilities: (rows, classes).
-    """
+    """The expected calibration error of the predicted classes, given by their positions."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == truth
     places = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(places, confidence - right, BINS)
@@ -103,28 +99,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "calibration.json")
     options = parser.parse_args(arguments)
-    rows = []
-    for name, (X, y) in tables().items():
-        for kind in (QuadraticClassifier, HistGradientBoostingClassifier):
-            runs = [measure(kind(random_state=seed), X, y, seed) for seed in range(SEEDS)]
-            row = {"table": name, "rows": len(y), "classes": len(np.unique(y))}
-            row["model"] = kind.__name__
-            for key in runs[0]:
-                row[key] = statistics.fmean(run[key] for run in runs)
-                row[f"{key}_std"] = statistics.stdev(run[key] for run in runs)
-            rows.append(row)
-            print(f"{name}, {kind.__name__}: {row['calibration_error']:.4f}")
-    provenance.write_json(
-        options.output,
-        {
-            "command": "python tools/calibration.py",
-            "bins": BINS,
-            "folds": FOLDS,
-            "seeds": SEEDS,
-            "rows": rows,
-            "versions": provenance.versions("scikit-learn"),
-        },
-    )
+    kinds = {k.__name__: k for k in (QuadraticClassifier, HistGradientBoostingClassifier)}
+    known = tables()
+
+    def row(table: str, model: str) -> dict[str, Any]:
+        X, y = known[table]
+        runs = [measure(kinds[model](random_state=seed), X, y, seed) for seed in range(SEEDS)]
+        values: dict[str, Any] = {"rows": len(y), "classes": len(np.unique(y))}
+        for key in runs[0]:
+            values[key] = statistics.fmean(run[key] for run in runs)
+            values[f"{key}_std"] = statistics.stdev(run[key] for run in runs)
+        return values
+
+    facts = {"bins": BINS, "folds": FOLDS, "seeds": SEEDS}
+    cells = itertools.product(known, kinds)
+    run_cells(options.output, "rows", ("table", "model"), cells, row, facts, "scikit-learn")
     return 0
 
 

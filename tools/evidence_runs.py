@@ -1,7 +1,7 @@
 """What the tools that gather evidence have in common: arms, stacks, tuning, files that are whole.
 
-Used by evidence_laws.py, evidence_tables.py and evidence_polynomial.py. A piece of evidence is one
-JSON file; a tool writes the pieces that are not there yet, so it goes on where it was.
+A piece of evidence is one JSON file, or one row of it; a tool makes the pieces that are not there
+yet, so it goes on where it was.
 """
 
 from __future__ import annotations
@@ -261,6 +261,29 @@ def write_piece(path: Path, facts: Mapping[str, Any], *distributions: str) -> No
 def without_paths(command: str) -> str:
     """A command with each absolute path cut down to its last part: paths of one machine."""
     return re.sub(r"(?<![\w./])(?:/[^\s/'\"]+)*/([^\s/'\"]+)", r"\1", command)
+
+
+def run_cells(
+    path: Path,
+    rows: str,
+    names: Sequence[str],
+    cells: Iterable[tuple[Any, ...]],
+    measure: Callable[..., Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    *distributions: str,
+) -> None:
+    """Measures the cells, such as arms and seeds, that are not among the rows of a file yet.
+
+    A row has the cell by its names, and what `measure` gives for it. The file is written after each
+    row, so that the same command goes on where it was.
+    """
+    known = read_piece(path)[rows] if path.exists() else []
+    done = {tuple(row[name] for name in names): row for row in known}
+    for cell in cells:
+        if cell not in done:
+            done[cell] = dict(zip(names, cell, strict=True)) | dict(measure(*cell))
+            print(*cell, flush=True)
+            write_piece(path, {**facts, rows: list(done.values())}, *distributions)
 
 
 def read_piece(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ are paired by it. Seconds are those of the process, on one thread.
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 import statistics
 import time
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evidence_runs import Arm, as_factor, fitted, parser_of, read_piece, write_piece
+from evidence_runs import Arm, as_factor, fitted, parser_of, read_piece, run_cells
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric.data import laws
@@ -34,11 +34,13 @@ from quadric.support.texttable import markdown_table
 ROWS, TEST_ROWS, WIDTH = 500, 2_000, 12
 SOLVERS = ("adam", "lm")
 ARMS = [Arm("linear"), Arm("shared", 4), Arm("eigen", 3), Arm("square"), Arm("glu")]
+CELL = ("arm", "law", "seed", "noise", "solver")
 NOISY_LAWS = ("lorentz", "distance", "barometer", "two-waves", "planck", "anharmonic")
 
 
-def measure(arm: Arm, law: str, seed: int, noise: float, solver: str) -> dict[str, Any]:
+def measure(name: str, law: str, seed: int, noise: float, solver: str) -> dict[str, Any]:
     """One network: its error, the seconds, and how it went."""
+    (arm,) = (arm for arm in ARMS if arm.name == name)
     data = laws.table(law, ROWS, TEST_ROWS, seed=seed, dtype=torch.float64)
     X, y = data.train_inputs.numpy(), data.train_targets.numpy().ravel()
     X_test, y_test = data.test_inputs.numpy(), data.test_targets.numpy().ravel()
@@ -55,27 +57,15 @@ def measure(arm: Arm, law: str, seed: int, noise: float, solver: str) -> dict[st
     seconds = time.process_time() - begin
     error = math.sqrt(((model.predict(X_test) - y_test) ** 2).mean()) / float(y_test.std())
     return {
-        "arm": arm.name, "law": law, "seed": seed, "noise": noise, "solver": solver,
         "error": error, "seconds": seconds, "params": shape.params, "steps": model.n_iter_,
         "how": model.solver_reason_,
     }  # fmt: skip
 
 
-def key_of(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells one run from another."""
-    return tuple(run[name] for name in ("arm", "law", "seed", "noise", "solver"))
-
-
-def _at(every: Any, arm: str, cell: Any, noise: float, solver: str) -> Any:
-    """The fit of an arm on a law and seed."""
-    key = (arm, *cell, noise, solver)
-    return every[key]
-
-
 def solvers_table(results: Path) -> str:
     """Errors and seconds of both solvers, with the quadratic neurons beside linear under each."""
     data = read_piece(results / "solvers.json")
-    every = {key_of(run): run for run in data["fits"]}
+    every = {tuple(run[name] for name in CELL): run for run in data["fits"]}
     rows = []
     for noise in sorted({run["noise"] for run in data["fits"]}):
         cells = {key[1:3] for key in every if key[3] == noise}
@@ -87,7 +77,7 @@ def solvers_table(results: Path) -> str:
         names = sorted({law for law, _ in whole})
         for arm in ARMS:
             by = {
-                s: [_at(every, arm.name, cell, noise, s) for cell in sorted(whole)] for s in SOLVERS
+                s: [every[(arm.name, *cell, noise, s)] for cell in sorted(whole)] for s in SOLVERS
             }
             mean = {s: _mean(run["error"] for run in runs) for s, runs in by.items()}
             took = {s: statistics.median(run["seconds"] for run in by[s]) for s in SOLVERS}
@@ -123,8 +113,8 @@ def _beside_linear(
         return "1"
     logs = [
         statistics.fmean(
-            math.log(_at(every, arm.name, c, noise, solver)["error"])
-            - math.log(_at(every, "linear", c, noise, solver)["error"])
+            math.log(every[(arm.name, *c, noise, solver)]["error"])
+            - math.log(every[("linear", *c, noise, solver)]["error"])
             for c in whole
             if c[0] == law
         )
@@ -144,17 +134,15 @@ def main() -> None:
     if given.summary:
         print(solvers_table(given.out.parent))
         return
-    runs = json.loads(given.out.read_text())["fits"] if given.out.exists() else []
-    done = {key_of(run) for run in runs}
     work = [(seed, 0.0, law) for seed in range(given.seeds) for law in laws.names()]
     noisy = [(seed, given.noise, law) for seed in range(given.seeds) for law in NOISY_LAWS]
-    for seed, noise, law in work[: len(laws.names())] + noisy + work[len(laws.names()) :]:
-        for arm in ARMS:
-            for solver in SOLVERS:
-                if (arm.name, law, seed, noise, solver) not in done:
-                    runs.append(measure(arm, law, seed, noise, solver))
-        print(law, seed, noise, len(runs), flush=True)
-        write_piece(given.out, {"rows": ROWS, "width": WIDTH, "fits": runs}, "scikit-learn")
+    order = work[: len(laws.names())] + noisy + work[len(laws.names()) :]
+    cells = (
+        (arm.name, law, seed, noise, solver)
+        for (seed, noise, law), arm, solver in itertools.product(order, ARMS, SOLVERS)
+    )
+    facts = {"rows": ROWS, "width": WIDTH}
+    run_cells(given.out, "fits", CELL, cells, measure, facts, "scikit-learn")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from evidence_runs import read_piece
+from evidence_runs import run_cells
 from results_summary import ROOT
 from torch import Tensor, nn
 
 import quadric
-from quadric.support import provenance
 
 OUT = ROOT / "results" / "real_networks.json"
 RATES = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -255,18 +254,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(NETWORKS))
     options = parser.parse_args()
     sys.path.insert(0, str(options.packages))
-    rows = read_piece(OUT)["rows"] if OUT.is_file() else []
-    done = {(row["network"], row["rate"], row["neuron"]) for row in rows}
-    for rate, name, neuron in itertools.product(RATES, options.only, ("linear", *NEURONS)):
-        if (name, rate, neuron) in done:
-            continue
+
+    def measure(name: str, rate: float, neuron: str) -> dict[str, Any]:
         build = functools.partial(NETWORKS[name], options.packages)
-        losses = fine_tune(build, neuron, rate, 30 if name in LARGE else max(STEPS))
-        rows.append({"network": name, "rate": rate, "neuron": neuron, "loss": losses})
-        print(name, rate, neuron, {k: round(v, 5) for k, v in losses.items()}, flush=True)
-        facts = {"command": "python tools/real_networks.py DIR", "rows": rows}
-        facts |= {"versions": provenance.versions(*PACKAGES), "machine": provenance.machine()}
-        provenance.write_json(OUT, provenance.finite(facts))
+        return {"loss": fine_tune(build, neuron, rate, 30 if name in LARGE else max(STEPS))}
+
+    cells = (
+        (name, rate, neuron)
+        for rate, name, neuron in itertools.product(RATES, options.only, ("linear", *NEURONS))
+    )
+    run_cells(OUT, "rows", ("network", "rate", "neuron"), cells, measure, {}, *PACKAGES)
 
 
 if __name__ == "__main__":
