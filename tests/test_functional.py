@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import quadric
 from quadric import functional as QF
 from tests import reference
 from tests.conftest import assert_close
+from tests.layers.cases import EIGEN, Geometry, randomize_
 
 F64 = torch.float64
 CONV = {1: QF.quadratic_conv1d, 2: QF.quadratic_conv2d, 3: QF.quadratic_conv3d}
@@ -90,32 +92,25 @@ def test_add_quadratic_derivatives() -> None:
 @pytest.mark.parametrize("rank", [1, 2, 3, 100])
 @pytest.mark.parametrize("outputs", [1, 6, 7, 8])
 def test_quadratic_linear(outputs: int, rank: int, bias: bool) -> None:
-    x, weight, lam = random(2, 3, 4), random(outputs, 4), eigenvalues(outputs, rank)
-    b = random(outputs) if bias else None
-    assert_close(
-        QF.quadratic_linear(x, weight, lam, b, rank=rank),
-        reference.eigen_linear(x, weight, b, lam, rank),
-    )
+    layer: Any = quadric.QuadraticLinear(4, outputs, bias, rank=rank, dtype=F64)
+    randomize_(layer)
+    x = random(2, 3, 4)
+    got = QF.quadratic_linear(x, layer.weight, layer.eigenvalues, layer.bias, rank=rank)
+    assert_close(got, EIGEN.reference(layer, x))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_quadratic_conv_in_torchs_argument_order(dims: int) -> None:
-    x, weight = random(2, 4, *(5, 4, 4)[:dims]), random(8, 2, *(2,) * dims)
-    lam, b = eigenvalues(8, 2, 2), random(8)
-    assert_close(
-        CONV[dims](x, weight, lam, b, 2, 1, 2, 2, rank=2),
-        reference.eigen_conv(x, weight, b, lam, 2, stride=2, padding=1, dilation=2, groups=2),
-    )
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_quadratic_conv_transpose_in_torchs_argument_order(dims: int) -> None:
-    x, weight = random(2, 4, *(3, 2, 2)[:dims]), random(4, 4, *(2,) * dims)
-    lam, b = eigenvalues(8, 2, 2), random(8)
-    assert_close(
-        TRANSPOSED[dims](x, weight, lam, b, 2, 1, 1, 2, 2, rank=2),
-        reference.eigen_conv_transpose(x, weight, b, lam, 2, 2, 1, 1, 2, 2),
-    )
+@pytest.mark.parametrize("back", [False, True])
+def test_convolutions_in_torchs_argument_order(dims: int, back: bool) -> None:
+    options = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}
+    options |= {"output_padding": 1} if back else {}
+    plain = getattr(nn, f"Conv{'Transpose' if back else ''}{dims}d")
+    geometry = Geometry(plain, (4, 8, 2), (2, 4, *(5, 4, 4)[:dims]), options)
+    layer, x = EIGEN.make(geometry), geometry.input()
+    function: Any = (TRANSPOSED if back else CONV)[dims]
+    given = (2, 1, 1, 2, 2) if back else (2, 1, 2, 2)
+    got = function(x, layer.weight, layer.eigenvalues, layer.bias, *given, rank=2)
+    assert_close(got, EIGEN.reference(layer, x))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -128,7 +123,6 @@ def test_vmap_and_grad_over_a_convolution(transposed: bool) -> None:
     x, lam = random(3, 2, 4, 4), random(2, 4)
     function: Any = QF.quadratic_conv_transpose2d if transposed else QF.quadratic_conv2d
     weight = random(2, 6, 3, 3) if transposed else random(6, 2, 3, 3)
-    truth: Any = reference.eigen_conv_transpose if transposed else reference.eigen_conv
 
     def loss(lam: Tensor, weight: Tensor, sample: Tensor) -> Tensor:
         return function(sample, weight, lam, rank=2).pow(2).sum()
@@ -138,11 +132,11 @@ def test_vmap_and_grad_over_a_convolution(transposed: bool) -> None:
     )
     ensembles = torch.func.vmap(loss, in_dims=(0, None, None))(lam, weight, x)
     for i in range(2):
-        assert_close(ensembles[i], truth(x, weight, None, lam[i], 2).pow(2).sum())
+        assert_close(ensembles[i], loss(lam[i], weight, x))
     for i, sample in enumerate(x):
         leaves = [lam[0].clone().requires_grad_(), weight.clone().requires_grad_()]
-        value = truth(sample, leaves[1], None, leaves[0], 2).pow(2).sum()
-        for part, expected in zip(got, torch.autograd.grad(value, leaves), strict=True):
+        slopes = torch.autograd.grad(loss(*leaves, sample), leaves)
+        for part, expected in zip(got, slopes, strict=True):
             assert_close(part[i], expected)
 
 

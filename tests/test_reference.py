@@ -19,6 +19,12 @@ TRANSPOSED: dict[int, Any] = {
 }
 
 
+def linear_neuron(plain: Any, rows: Tensor) -> reference.GroupNeuron:
+    """The outputs of one of two groups of a convolution at one position."""
+    parts = list(zip(rows.chunk(2), plain.bias.chunk(2), strict=True))
+    return lambda group, patch: reference.linear(patch, *parts[group])
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("padding", [1, "same", "valid"])
@@ -26,9 +32,8 @@ def test_patches_are_torchs(dims: int, mode: str, padding: Any) -> None:
     stride = 1 if isinstance(padding, str) else 2
     plain = CONV[dims](4, 6, 3, stride, padding, 1, groups=2, padding_mode=mode, dtype=F64)
     x = torch.randn(2, 4, *(5, 4, 3)[:dims], dtype=F64)
-    got = reference.eigen_conv(
-        x, plain.weight, plain.bias, torch.zeros(4, dtype=F64), 2, stride, padding, 1, 2, mode
-    )
+    neuron = linear_neuron(plain, plain.weight.flatten(1))
+    got = reference.over_patches(neuron, x, plain.kernel_size, stride, padding, 1, 2, mode)
     torch.testing.assert_close(got, plain(x))
 
 
@@ -36,8 +41,8 @@ def test_patches_are_torchs(dims: int, mode: str, padding: Any) -> None:
 def test_transposed_patches_are_torchs(dims: int) -> None:
     plain = TRANSPOSED[dims](4, 6, 2, 2, 1, 1, groups=2, dilation=2, dtype=F64)
     x = torch.randn(2, 4, *(2, 3, 2)[:dims], dtype=F64)
-    lam = torch.zeros(4, dtype=F64)
-    got = reference.eigen_conv_transpose(x, plain.weight, plain.bias, lam, 2, 2, 1, 1, 2, 2)
+    neuron = linear_neuron(plain, reference.transposed_rows(plain.weight, 2))
+    got = reference.over_transposed_patches(neuron, x, plain.kernel_size, 2, 1, 1, 2, 2)
     torch.testing.assert_close(got, plain(x))
 
 

@@ -15,21 +15,6 @@ from quadric import CostReport, cost, models
 X32 = torch.zeros(1, 3, 32, 32)
 
 
-def test_savings_of_the_paper() -> None:
-    """The paper prints 29.3 and 28.3 percent, and about a half for the deeper pair."""
-    with torch.device("meta"):
-        eigen32 = cost(models.create("resnet32", neuron="eigen"), X32)
-        linear44 = cost(models.create("resnet44"), X32)
-        eigen56 = cost(models.create("resnet56", neuron="eigen"), X32)
-        linear110 = cost(models.create("resnet110"), X32)
-    saved = eigen32.compare(linear44)
-    assert round(100 * (1 - saved["params_ratio"]), 1) == 29.4
-    assert round(100 * (1 - saved["macs_ratio"]), 1) == 28.6
-    half = eigen56.compare(linear110)
-    assert half["params_ratio"] == pytest.approx(0.495, abs=5e-4)
-    assert half["macs_ratio"] == pytest.approx(0.500, abs=5e-4)
-
-
 def test_by_layer_at_a_depth() -> None:
     report = cost(models.create("resnet8", neuron="eigen"), X32)
     top = {row.name: row for row in report.by_layer(depth=1)}

@@ -75,14 +75,6 @@ def test_the_file(report: Int8Report) -> None:
         assert run_session(session, [torch.randn(batch, 1, 8, 8)])[0].shape == (batch, 10)
 
 
-def test_the_report(report: Int8Report) -> None:
-    facts = report.to_dict()
-    assert facts["int8_accuracy"] == report.int8_accuracy
-    assert facts["float"]["size"] == report.float_report.size
-    assert f"squares in {report.squares}" in str(report)
-    assert "test accuracy" in str(report)
-
-
 def squares_of(path: Path) -> set[bool]:
     """For each product z * z in a file, whether it reads a dequantized number."""
     graph = onnx.load(str(path)).graph

@@ -85,28 +85,9 @@ def test_few_zeros_are_multiplied() -> None:
     assert weights("eigen", 31, nn.Linear, 130) == [(5, 32, 32)]
 
 
-def test_a_dense_layer_takes_rows() -> None:
-    form: Any = onnx_form(quadric.QuadraticLinear(4, 20))
-    seen: list[torch.Size] = []
-    form.linear.register_forward_hook(lambda _, args, __: seen.append(args[0].shape))
-    for shape in ((4,), (3, 4), (2, 3, 4), (2, 3, 5, 4)):
-        assert form(torch.ones(shape)).shape == (*shape[:-1], 20)
-    assert [tuple(shape) for shape in seen] == [(1, 4), (3, 4), (6, 4), (30, 4)]
-
-
 def test_a_layer_without_features_is_its_linear_layer() -> None:
     layer = quadric.QuadraticConv2d(3, 1, 3)
     assert isinstance(onnx_form(layer), nn.Conv2d)
-
-
-def test_half_precision_sums_in_float32() -> None:
-    layer: Any = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.float16)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[0.0], [300.0]]))
-        layer.eigenvalues.fill_(0.01)
-    out = onnx_form(layer)(torch.ones(1, 1, dtype=torch.float16))
-    assert out.dtype == torch.float16
-    torch.testing.assert_close(out[0, 0].float(), torch.tensor(900.0), rtol=2e-3, atol=0)
 
 
 def test_only_three_neurons_have_a_lean_form() -> None:

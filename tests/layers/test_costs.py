@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quadric
 from quadric.counting.cost import layer_macs, layer_rule
-from quadric.layers import Neuron, QuadraticLayer, neurons
+from quadric.layers import QuadraticLayer, neurons
 from quadric.ops import torch_probes
 
 aten = torch.ops.aten
@@ -180,19 +180,6 @@ def test_the_table_says_what_the_layers_cost(neuron: str, options: dict[str, Any
     # Fan squares its inputs once for the whole layer, which the table leaves to its note.
     squares = n if neuron == "fan" else 0
     assert rule.num_macs(n, outputs) - squares == pytest.approx(outputs * value(row.macs))
-
-
-@pytest.mark.parametrize("neuron", [n for n in neurons() if n != "linear"])
-def test_a_wrong_formula_is_found(neuron: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The meta-test: the comparison above fails for a formula that is off by so little."""
-    right = neurons()[neuron].num_macs
-
-    def off(self: Neuron, *args: Any, **kwargs: Any) -> int:
-        return right(self, *args, **kwargs) + 1
-
-    monkeypatch.setattr(neurons()[neuron], "num_macs", off)
-    with pytest.raises(AssertionError):
-        test_closed_form_is_what_runs(neuron, {}, nn.Linear, ())
 
 
 def test_layer_macs_of_the_paper() -> None:

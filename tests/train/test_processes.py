@@ -183,16 +183,3 @@ def test_two_processes_diverge_together(tmp_path: Path) -> None:
     result = law_result(tmp_path / "run", **options)
     assert result["status"] == "diverged"
     assert "hidden1" in result["diverged"]["layer"]
-
-
-@pytest.mark.slow
-def test_a_mistake_on_two_devices_is_told_as_on_one(tmp_path: Path) -> None:
-    process = start(
-        *"law-lorentz --devices 2 --set model=resnet8 --set hidden=null".split(),
-        *("--run-dir", str(tmp_path / "run")),
-    )
-    out, err = finished(process)
-    assert (process.returncode, out) == (2, "")
-    message = "needs a network for tables, got model 'resnet8': choose mlp"
-    assert err == f"Error: the table 'law:lorentz' {message}\n"
-    assert not (tmp_path / "run").exists()

@@ -22,7 +22,6 @@ from quadric.train.evaluation import evaluate
 from quadric.train.network import build_network, load_run
 from quadric.train.runner import PlannedRun, plan_run, train
 from quadric.train.step import TrainingModule
-from quadric.train.translation import LONGEST
 from tests.data.text.small import corpus, pair, write
 from tests.train.test_states import Killed, KillingScreen
 
@@ -260,16 +259,6 @@ def test_translations_do_not_depend_on_their_neighbors(tmp_path: Path) -> None:
     together = translator.translate(lines)
     assert together == [translator.translate([line])[0] for line in lines]
     assert [x for some in translator.stream(lines, 7) for x in some] == together
-
-
-def test_long_lines_are_told(tmp_path: Path) -> None:
-    trained(tmp_path)
-    said: list[str] = []
-    translator = quadric.train.translator(tmp_path / "run", warn=said.append)
-    translator.translate([pair(1)[0], "one " * 10_000], beams=1)
-    (line,) = said
-    assert line.startswith("line 2 has ")
-    assert f"more than {LONGEST:,}" in line
 
 
 def test_recipes_that_do_not_fit(tmp_path: Path) -> None:

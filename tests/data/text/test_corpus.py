@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -146,32 +144,3 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
         load(folder, vocabulary=70_000)
     with pytest.raises(ValueError, match="needs a data directory"):
         data.load("multi30k")
-
-
-GROWTH = """
-import re, sys
-from pathlib import Path
-from quadric.data.text import corpus
-from quadric.data.text.token_batches import TokenBatches
-corpus.SAMPLE = 2000
-found = corpus.load(Path(sys.argv[1]), vocabulary=400)
-assert sum(len(source) for (source, _), _ in TokenBatches(found.train, 4096, seed=0))
-# The peak that getrusage gives may be that of the process that started this one.
-print(len(found.train), re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_hardly_grows_with_the_text(tmp_path: Path) -> None:
-    peaks = {}
-    for count in (30_000, 230_000):
-        folder = tmp_path / str(count)
-        write(folder, "train", [pair(i) for i in range(count)])
-        run = [sys.executable, "-c", GROWTH, str(folder)]
-        said = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
-        assert int(said[0]) == count - min(1000, count // 20)
-        peaks[count] = 1024 * int(said[1])
-    per_pair = (peaks[230_000] - peaks[30_000]) / 200_000
-    # 4.5 million pairs in 1 GB, with all pages of the mapped files that were read.
-    assert peaks[30_000] + 4.5e6 * per_pair < 1e9
