@@ -39,16 +39,17 @@ def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iter
     if _is_stream(path):
         yield from _into_stream(path)
     else:
-        yield from _beside(Path(os.path.realpath(path)), before)
+        yield from _beside(path, before)
 
 
-def _beside(target: Path, before: Path | None) -> Iterator[Path]:
-    with naming(target):
+def _beside(path: str | os.PathLike[str], before: Path | None) -> Iterator[Path]:
+    target = Path(os.path.realpath(path))
+    with naming(path):
         folder = Path(tempfile.mkdtemp(prefix=MARK, suffix=PARTIAL, dir=target.parent))
     try:
-        with naming(target, DISK):
+        with naming(path, DISK):
             yield folder / target.name
-        with naming(target):
+        with naming(path):
             # The file itself last: who sees it sees all of it.
             files = sorted(folder.iterdir(), key=lambda file: file.name == target.name)
             goals = [target.with_name(file.name) for file in files]
