@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.layers.eigen_layer import EigenLayer
+from quadric.layers.eigen_layer import EigenLayer, arguments_of
 from quadric.layers.layer import QuadraticLayer
 from quadric.layers.squares import EigenvalueInit
 from quadric.layers.tracing import as_node, is_proxy
@@ -230,23 +230,7 @@ class _QuadraticConvNd(EigenLayer, NeuronConv):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size=kernel_size,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-            padding_mode=padding_mode,
-            bias=bias,
-            rank=rank,
-            eigenvalue_init=eigenvalue_init,
-            normalize=normalize,
-            recompute=recompute,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(**arguments_of(locals()))
 
 
 class _QuadraticConvTransposeNd(EigenLayer, NeuronConvTranspose):
@@ -276,24 +260,7 @@ class _QuadraticConvTransposeNd(EigenLayer, NeuronConvTranspose):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size=kernel_size,
-            stride=stride,
-            padding=padding,
-            output_padding=output_padding,
-            groups=groups,
-            dilation=dilation,
-            padding_mode=padding_mode,
-            bias=bias,
-            rank=rank,
-            eigenvalue_init=eigenvalue_init,
-            normalize=normalize,
-            recompute=recompute,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(**arguments_of(locals()))
 
 
 class QuadraticConv1d(_QuadraticConvNd, NeuronConv1d):

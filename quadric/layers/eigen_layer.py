@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torch import nn
@@ -10,6 +11,11 @@ from quadric.layers.layer import QuadraticLayer
 from quadric.support.checks import check_size
 
 Self = TypeVar("Self", bound="EigenLayer")
+
+
+def arguments_of(names: Mapping[str, Any]) -> dict[str, Any]:
+    """What a constructor was given, from its local names before it has others."""
+    return {key: value for key, value in names.items() if key not in ("self", "__class__")}
 
 
 class EigenLayer(QuadraticLayer):

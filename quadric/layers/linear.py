@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from quadric.decomposition import decompose
 from quadric.errors import InputError, InputTypeError
-from quadric.layers.eigen_layer import EigenLayer
+from quadric.layers.eigen_layer import EigenLayer, arguments_of
 from quadric.layers.layer import QuadraticLayer
 from quadric.layers.squares import EigenvalueInit
 from quadric.ops.linear_ops import DenseOp
@@ -95,17 +95,7 @@ class QuadraticLinear(EigenLayer, NeuronLinear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            bias,
-            rank=rank,
-            eigenvalue_init=eigenvalue_init,
-            normalize=normalize,
-            recompute=recompute,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(**arguments_of(locals()))
 
     @classmethod
     def from_dense(

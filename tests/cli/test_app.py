@@ -150,17 +150,6 @@ def test_a_bug_keeps_its_traceback(probe: Any, error: Exception) -> None:
     assert probe(command).exception is error
 
 
-def test_an_operation_that_fails_in_the_library_is_a_bug(probe: Any) -> None:
-    def command() -> None:
-        """Example: quadric probe"""
-        from quadric.support.provenance import finite
-
-        finite({1: object.__new__})
-        finite(type("Odd", (dict,), {"items": None})())
-
-    assert isinstance(probe(command).exception, TypeError)
-
-
 def test_ctrl_c_ends_a_command_without_a_traceback(probe: Any) -> None:
     def command() -> None:
         """Example: quadric probe"""

@@ -133,38 +133,6 @@ def test_quadratic_attention(neuron: str) -> None:
     assert sum(row.macs for row in by_name.values()) == 4 * projection + 2 * 5 * 5 * 20
 
 
-@pytest.mark.parametrize(
-    ("layer", "linear", "quadratic"),
-    [
-        # Groups of 5 outputs. eigen of rank 3: a neuron of 4 channels and a linear one, 3 squares.
-        # shared of rank 4: 4 * 4 + 1 eigenvalues and 5 squares. 9 positions.
-        (quadric.QuadraticConv2d(4, 10, 3, groups=2, rank=3), 9 * 10 * 18, 9 * 2 * 2 * 3),
-        (
-            quadric.make_layer(nn.Conv2d(4, 10, 3, groups=2), neuron="shared", rank=4),
-            9 * 10 * 18,
-            9 * 2 * (17 + 5),
-        ),
-        # Transposed: 25 input pixels meet each tap once, 11 x 11 output pixels are squared.
-        (
-            quadric.QuadraticConvTranspose2d(4, 10, 3, stride=2, groups=2, rank=3),
-            25 * 10 * 18,
-            121 * 2 * 2 * 3,
-        ),
-    ],
-)
-def test_squares_in_convolution_groups(layer: nn.Module, linear: int, quadratic: int) -> None:
-    report = cost(layer, torch.zeros(1, 4, 5, 5))
-    assert (report.macs, report.quadratic_macs) == (linear + quadratic, quadratic)
-
-
-@pytest.mark.parametrize("neuron", quadric.neurons())
-def test_the_products_of_every_neuron_are_counted(neuron: str) -> None:
-    layer = quadric.make_layer(nn.Linear, 4, 10, neuron=neuron)
-    expected = quadric.neurons()[neuron].with_options().num_macs(4, 10, positions=3, inputs=12)
-    assert macs(layer, torch.zeros(3, 4)) == macs(layer, input=torch.zeros(3, 4)) == expected
-    assert expected > 3 * 4 * 10 or neuron == "linear"
-
-
 # ------------------------------------------------------------------------------------------------
 # Whole networks
 # ------------------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from quadric import data
-from quadric.errors import MissingExtraError
 from tests.data import test_uci
 
 
@@ -50,33 +48,3 @@ def test_the_directory_reaches_the_loader(tmp_path: Path) -> None:
         data.load("cifar100", tmp_path)
     with pytest.raises(ValueError, match=r"train must be a directory, but there is none"):
         data.load("folders", tmp_path)
-
-
-class Without:
-    """An import system in which one package is not installed."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-
-    def find_spec(self, name: str, path=None, target=None) -> None:
-        if name.partition(".")[0] == self.package:
-            raise ModuleNotFoundError(f"No module named {self.package!r}", name=self.package)
-
-
-@pytest.mark.parametrize(
-    ("package", "name", "match"),
-    [
-        ("sklearn", "digits", "the digits data set needs the extra 'train'"),
-        ("pooch", "cifar10", "the download of CIFAR-10 needs the extra 'train'"),
-        ("PIL", "folders", "a data set of pictures in folders needs the extra 'train'"),
-    ],
-)
-def test_missing_extra_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, package: str, name: str, match: str
-) -> None:
-    for module in list(sys.modules):
-        if module.partition(".")[0] == package:
-            monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(sys, "meta_path", [Without(package), *sys.meta_path])
-    with pytest.raises(MissingExtraError, match=rf"^{match}: pip install 'quadric\[train\]'$"):
-        data.load(name, "." if name == "folders" else None)

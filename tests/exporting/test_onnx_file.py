@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -311,23 +309,6 @@ def test_examples_stay_where_the_model_is_defined(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must give numbers on the example inputs"):
         export_onnx(model, tmp_path / "none.onnx", -torch.rand(1, 3))
     assert not (tmp_path / "none.onnx").exists()
-
-
-def test_a_missing_extra_is_named_in_one_line() -> None:
-    """In a process where onnx cannot be found."""
-    script = """
-import importlib.util, torch, quadric
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "onnx" else find(name, *rest)
-try:
-    quadric.export_onnx(torch.nn.Linear(2, 2), "model.onnx", torch.zeros(1, 2))
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == (
-        "quadric.export_onnx needs the extra 'onnx': pip install 'quadric[onnx]'\n"
-    ), done.stderr
 
 
 def test_weights_beside_a_very_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
