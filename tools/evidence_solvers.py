@@ -62,6 +62,12 @@ def measure(name: str, law: str, seed: int, noise: float, solver: str) -> dict[s
     }  # fmt: skip
 
 
+def _at(every: Any, arm: str, cell: Any, noise: float, solver: str) -> Any:
+    """The fit of an arm on a law and seed."""
+    key = (arm, *cell, noise, solver)
+    return every[key]
+
+
 def solvers_table(results: Path) -> str:
     """Errors and seconds of both solvers, with the quadratic neurons beside linear under each."""
     data = read_piece(results / "solvers.json")
@@ -113,8 +119,8 @@ def _beside_linear(
         return "1"
     logs = [
         statistics.fmean(
-            math.log(every[(arm.name, *c, noise, solver)]["error"])
-            - math.log(every[("linear", *c, noise, solver)]["error"])
+            math.log(_at(every, arm.name, c, noise, solver)["error"])
+            - math.log(_at(every, "linear", c, noise, solver)["error"])
             for c in whole
             if c[0] == law
         )
