@@ -82,9 +82,7 @@ def solvers_table(results: Path) -> str:
         }
         names = sorted({law for law, _ in whole})
         for arm in ARMS:
-            by = {
-                s: [every[(arm.name, *cell, noise, s)] for cell in sorted(whole)] for s in SOLVERS
-            }
+            by = {s: [_at(every, arm.name, c, noise, s) for c in sorted(whole)] for s in SOLVERS}
             mean = {s: _mean(run["error"] for run in runs) for s, runs in by.items()}
             took = {s: statistics.median(run["seconds"] for run in by[s]) for s in SOLVERS}
             ratios = [_beside_linear(every, arm, names, whole, noise, s) for s in SOLVERS]
