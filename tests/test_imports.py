@@ -33,8 +33,8 @@ ORDER: dict[str, list[str]] = {
             tables sklearn encrypted analysis bench demo cli
         """,
         "support": """
-            assignments checks extras process progress texttable writing tensor_files provenance
-            modules
+            assignments checks extras locks process texttable progress writing tensor_files
+            provenance modules
         """,
         "ops": """
             torch_probes blocks linear_ops reference torch_views cpu_matmul cache native

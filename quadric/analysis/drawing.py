@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,10 @@ from quadric.analysis.style import RC, score_label
 from quadric.errors import InputError
 from quadric.runs.groups import in_lines
 from quadric.runs.reading import RunResult
+from quadric.support.checks import file_name
 from quadric.support.extras import load_extra
 from quadric.support.progress import duration
+from quadric.support.texttable import csv_cell
 from quadric.support.writing import whole_file, write_text
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _file_names(runs: Sequence[RunResult]) -> list[str]:
     """The runs' names, as far as they may stand in the name of a file; a repeat has a number."""
     names: list[str] = []
     for run in runs:
-        name = re.sub(r"[^\w.-]+", "_", run.name)[:120] or "run"
+        name = file_name(run.name)
         more = (f"{name}-{number}" for number in itertools.count(2))
         names.append(next(each for each in itertools.chain([name], more) if each not in names))
     return names
@@ -104,14 +105,15 @@ def save(figure: Any, path: Path) -> list[Path]:
 
 
 def _write(table: pd.DataFrame, path: Path, latex: bool) -> list[Path]:
-    contents = {".csv": table.to_csv(index=False, lineterminator="\n")}
+    plain = table.map(csv_cell).rename(columns=csv_cell)
+    contents = {".csv": plain.to_csv(index=False, lineterminator="\n")}
     if latex:
         # Names come from files: what TeX would read as a command is escaped.
         text = table.to_latex(index=False, escape=True, na_rep="--", float_format="%.4g")
         contents[".tex"] = f"% needs \\usepackage{{booktabs}}\n{text}"
     files = [path.with_name(path.name + suffix) for suffix in contents]
     for file, content in zip(files, contents.values(), strict=True):
-        write_text(file, content.encode(errors="replace").decode())
+        write_text(file, content)
     return files
 
 

@@ -35,6 +35,7 @@ from quadric.cli.tables import compare, predict
 from quadric.cli.train import evaluate, recipe_fields, recipes, results, sweep, train, with_fields
 from quadric.cli.translate import translate
 from quadric.errors import QuadricError
+from quadric.support.texttable import printable
 from quadric.support.writing import DISK
 
 COMMANDS = (
@@ -58,6 +59,8 @@ COMMANDS = (
     encrypted,
 )
 SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+LONGEST = 2000
+"""Letters of an error that are printed."""
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells count."""
 
@@ -74,7 +77,8 @@ def _mistake(error: Exception) -> str | None:
         message = f"the disk refused ({error.strerror}): make room, or choose another place"
     else:
         return None
-    return " ".join(message.split())
+    message = printable(" ".join(message.split()))
+    return message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
 
 
 def _close_output() -> None:
@@ -131,9 +135,24 @@ class Commands(TyperGroup):
             command = typer.main.get_command(alone)
         return name, command, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; the parser would make a failure of an output that is no longer read."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _close_output()
+            return 0
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command, and exits with its code unless `standalone_mode` is False."""
         standalone = kwargs.get("standalone_mode", True)
+        if sys.stderr is None:  # closed: what we tell must not go into a file that is opened next
+            sys.stderr = open(os.devnull, "w")
+        if sys.stdout is None:
+            print(
+                "Error: the standard output is closed: open it, or use >/dev/null", file=sys.stderr
+            )
+            sys.exit(2)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a result is never lost to that
@@ -142,6 +161,9 @@ class Commands(TyperGroup):
             sys.stdout.flush()  # an output that cannot be written is a mistake like others
         except typer.Abort:
             code = INTERRUPTED
+        except BrokenPipeError:  # who reads has had enough, as in `| head -1`
+            _close_output()
+            code = 0
         except Exception as error:
             message = _mistake(error)
             if message is None:

@@ -11,6 +11,7 @@ from typer import Option
 
 from quadric.errors import InputError
 from quadric.support.progress import progress_bar as progress_bar
+from quadric.support.texttable import printable
 from quadric.support.writing import check_writable, write_text
 
 
@@ -86,9 +87,9 @@ def numbers(what: str, text: str, separator: str = ",", count: int | None = None
 def show(text: object, data: Any, json_file: str | None) -> None:
     """Prints a result, and writes it as strict JSON where that is asked for."""
     if data is None:
-        print(text, file=sys.stderr if json_file == "-" else sys.stdout)
+        print(printable(text), file=sys.stderr if json_file == "-" else sys.stdout)
         return
     content = json.dumps(data, indent=2, allow_nan=False) if json_file is not None else ""
     if json_file not in (None, "-"):
         write_text(str(json_file), content + "\n")
-    print(content if json_file == "-" else text)
+    print(content if json_file == "-" else printable(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.support.extras import require
+from quadric.support.progress import say
 
 FAILED = 1
 """The exit code of a run that diverged, and of a sweep in which runs failed."""
@@ -79,6 +81,8 @@ def train(
                 f"{name} is given twice, as an option and with --set: leave one of them out"
             )
         changes[name] = value
+    if resume and os.sep in recipe and not Path(recipe).exists():
+        raise InputError(f"there is no run directory {recipe}: name one of quadric train")
     planned = plan_run(recipe, changes, quick=quick, run_dir=run_dir, code=code or [])
     path, is_known = planned.directory.path, planned.directory.is_finished and not overwrite
     keep_freed_memory()
@@ -198,13 +202,14 @@ def results(
 
 
 def _tabulate(runs: list[Path], json_file: str | None, markdown: bool = False) -> None:
-    from quadric.runs.groups import group
+    from quadric.runs.groups import group, without_twins
     from quadric.runs.reading import read_runs
     from quadric.runs.tables import bleu_table, group_table, to_json
 
     finished, notes = read_runs(runs)
-    for note in notes:
-        print(note, file=sys.stderr)
+    finished, twins = without_twins(finished)
+    for note in (*notes, *twins):
+        say(note)
     groups = group(finished)
     tables = [bleu_table(groups, markdown), group_table(groups, markdown)]
     options.show("\n\n".join(filter(None, tables)), to_json(groups), json_file)

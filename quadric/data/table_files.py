@@ -33,8 +33,9 @@ CHUNK = 2**16
 
 _HEAD = 2**16
 _PACKERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-# What a text file is packed by, roughly; only for the question whether it fits into memory.
-_PACKED = 8
+# A text file is looked into this far for the question whether it fits into memory. No table is
+# packed more than so many times.
+_LOOK, _PACKED = 2**24, 300
 _BLANKS = r"\s+"
 _DELIMITERS = (",", ";", "\t", "|", _BLANKS)
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -176,7 +177,7 @@ def _read_text(path: Path, delimiter: str | None, rows: int | None) -> pd.DataFr
     import pandas as pd
 
     if rows is None:
-        _refuse_size(path, path.stat().st_size * (_PACKED if path.suffix in _PACKERS else 1))
+        _refuse_size(path, path.stat().st_size * _packed(path))
     options = _text_options(path, delimiter)
     with warnings.catch_warnings():
         # Rows that are all too long: pandas would cut them off.
@@ -222,6 +223,7 @@ def _text_parts(
 ) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
+    _packed(path)  # refuses a bomb
     options = _text_options(path, delimiter)
     if options["header"] is None:
         types: dict[Any, Any] = {i: str for i in range(10**4) if f"column {i}" in text}
@@ -231,6 +233,23 @@ def _text_parts(
     with pd.read_csv(path, chunksize=rows, dtype=types, **options) as parts:
         for part in parts:
             yield _named(part, options)
+
+
+def _packed(path: Path) -> float:
+    """How many times smaller a file is than its text."""
+    if path.suffix not in _PACKERS:
+        return 1
+    with path.open("rb") as packed, _PACKERS[path.suffix](packed) as text:
+        length = 0
+        while length < _LOOK and (block := text.read(2**20)):
+            length += len(block)
+        ratio = length / max(1, packed.tell())
+    if ratio > _PACKED:
+        raise InputError(
+            f"{path} unpacks to more than {_PACKED} times its size, which no table does: unpack it "
+            "yourself if it is one"
+        )
+    return ratio
 
 
 def _head(path: Path) -> tuple[list[str], str]:

@@ -86,6 +86,7 @@ def deploy(
     if what.linear is not None:
         networks["linear"] = what.linear
     reports: dict[str, ExportReport | Int8Report] = {}
+    tell(f"writing {out} and comparing it with the network")
     with tempfile.TemporaryDirectory() as folder:
         # The wanted file comes first; the others are only measured.
         for small, name in itertools.product((True, False) if int8 else (False,), networks):

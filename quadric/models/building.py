@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -95,6 +97,7 @@ def create(
     entry = checked_entry(name, options, neuron)
     own = {key: options.pop(key) for key in list(options) if key in entry.options}
     with contextlib.nullcontext() if seed is None else drawing(seed):
+        _check_memory(name, entry.factory, own)
         model = entry.factory(**own)
         chosen: dict[str, Any] = {"include": include, "exclude": exclude, "first": first}
         chosen |= {"init": init, "head": head or None}
@@ -167,3 +170,20 @@ def _starts_linear(neuron: str, neuron_options: Mapping[str, Any]) -> bool:
         layer: Any = make_layer(nn.Linear, 3, 12, neuron=neuron, **neuron_options)
         x = torch.randn(4, 3)
         return torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+def _check_memory(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
+    """Refuses a network that the machine cannot hold, before it tries."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            sizes = [p.numel() * p.element_size() for p in factory(**options).parameters()]
+    except (RuntimeError, NotImplementedError, OverflowError, MemoryError):
+        sizes = [sys.maxsize]  # larger than a tensor can be
+    size, limit = sum(sizes), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > limit:
+        raise InputError(
+            f"the network {name!r} must fit into memory, got {size / 2**30:,.0f} GB of parameters "
+            f"for {limit / 2**30:,.0f} GB: make it narrower, or take fewer layers"
+        )

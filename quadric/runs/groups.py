@@ -106,6 +106,20 @@ class RunGroup:
         return " ".join([self.first.model, *size])
 
 
+def without_twins(runs: Sequence[RunResult]) -> tuple[list[RunResult], list[str]]:
+    """Runs of which no two are of one seed and one recipe, and notes on those left out."""
+    first: dict[str, RunResult] = {}
+    notes = []
+    for run in runs:
+        twin = first.setdefault(_key(run, set()) + str(run.seed), run)
+        if twin is not run and twin.values != run.values:
+            notes.append(
+                f"{run.path or run.name} was left out, it is the same run as "
+                f"{twin.path or twin.name} with other results"
+            )
+    return list(first.values()), notes
+
+
 def group(runs: Sequence[RunResult]) -> list[RunGroup]:
     """Runs that differ in their seed alone, together; the same run given twice counts once.
 

@@ -6,9 +6,9 @@ What cannot be read is named in a note that says why, and the rest is still ther
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
@@ -89,7 +89,7 @@ class RunResult:
         """The mean over its layers; a result may also hold nothing but that mean."""
         share = self.values.get("quadratic_share")
         by_layer = share.values() if isinstance(share, Mapping) else [share]
-        known = [value for value in by_layer if value is not None]
+        known = [value for value in map(number, by_layer) if value is not None]
         return statistics.fmean(known) if known else None
 
     def curve(self, part: str, what: str) -> list[tuple[float, float | None]]:
@@ -115,9 +115,9 @@ class RunResult:
 
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def read_runs(sources: Any) -> tuple[list[RunResult], list[str]]:
@@ -157,8 +157,13 @@ def read_runs(sources: Any) -> tuple[list[RunResult], list[str]]:
     return runs, notes
 
 
-def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[Path]:
+def _result_files(
+    folder: Path, notes: list[str], above: frozenset[Path] = frozenset()
+) -> Iterator[Path]:
     """The files of a directory and those below it that may hold results."""
+    here = folder.resolve()
+    if here in above:  # a link that leads back
+        return
     if (folder / "result.json").is_file():
         yield folder / "result.json"
     elif (folder / "recipe.yaml").is_file():
@@ -167,8 +172,8 @@ def _result_files(folder: Path, notes: list[str], top: bool = True) -> Iterator[
     else:
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
-                yield from _result_files(entry, notes, top=False)
-            elif top and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
+                yield from _result_files(entry, notes, above | {here})
+            elif not above and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
                 yield entry  # a folder in which results are kept, one file per run
 
 
@@ -251,7 +256,7 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
     for name, is_right, rule in (
         *((name, lambda value: isinstance(value, str), "be text") for name in _TEXTS),
         *((name, _is_number, "be a number or null") for name in (*numbers, *_NUMBERS)),
-        ("seed", lambda value: isinstance(value, int), "be a whole number"),
+        ("seed", lambda value: isinstance(value, int) and _is_number(value), "be a whole number"),
         ("epochs", lambda value: isinstance(value, list | None), "be a list of records"),
     ):
         if name in result and not is_right(result[name]):
@@ -260,4 +265,4 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return value is None or number(value) is not None

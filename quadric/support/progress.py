@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from quadric.support.texttable import printable
+
 FIRST, LATER = 2.0, 20.0
 """Seconds until the first line, and between the later ones."""
 
@@ -46,7 +48,7 @@ class Lines:
     ) -> None:
         """Counts steps, and prints a line if it is time for one."""
         if line is not None:
-            print(line, file=self.screen or sys.stderr, flush=True)
+            print(printable(line), file=self.screen or sys.stderr, flush=True)
         self.done += done
         self.total = total or self.total
         time_now = time.monotonic()
@@ -78,11 +80,11 @@ def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
             bar.update(task, advance=done, description=now or what, total=total)
             if line is not None:
                 # As it is: no markup, no colors, no breaks of its own.
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
         yield advance
 
 
 def say(text: str) -> None:
     """Tells the person who waits something that is no result, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)

@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+# What a terminal obeys: control characters, and those that turn the direction of text.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: object) -> str:
+    r"""A text for a terminal: what would move its cursor, or do worse, is shown as it is written.
+
+    Examples:
+        >>> print(printable("a\x1b[31mb"))
+        a\x1b[31mb
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text))
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of a CSV file: a text that a spreadsheet would compute gets an apostrophe.
+
+    Examples:
+        >>> csv_cell("=1+1"), csv_cell("-"), csv_cell("plain"), csv_cell(-1.5)
+        ("'=1+1", '-', 'plain', -1.5)
+    """
+    computed = isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r"
+    return f"'{value}" if computed else value
 
 
 def _cells(rows: Iterable[Sequence[object]]) -> list[list[str]]:

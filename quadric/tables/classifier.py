@@ -201,17 +201,17 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
                 "class_weight='balanced' needs all rows at once, which partial_fit does not have: "
                 "give the weights as a mapping, or sample_weight"
             )
+        fresh = self._copied()
         if not hasattr(self, "module_"):
             if classes is None:
                 raise InputError("classes must be passed on the first call to partial_fit.")
-            self.classes_ = unique_labels(classes)
-            self._given_classes = True
+            fresh.classes_ = unique_labels(classes)
+            fresh._given_classes = True
         elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
             raise InputError(
                 f"classes must be those of the first call, {self.classes_.tolist()}, got "
                 f"{list(classes)}: fit a new estimator"
             )
-        try:
-            return self._partial_fit(X, y, sample_weight)
-        finally:
-            self._given_classes = False
+        fresh._partial_fit(X, y, sample_weight)
+        fresh._given_classes = False
+        return self._become(fresh)

@@ -8,6 +8,7 @@ estimator takes the records.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +157,22 @@ class QuadraticNetwork(FittedNetwork):
         Raises:
             InputError: if a parameter does not fit, or the training does not stay finite.
         """
-        self._take_records(fit_jobs(self._make_jobs(X, y, sample_weight, eval_set)))
+        fresh = self._copied()
+        fresh._take_records(fit_jobs(fresh._make_jobs(X, y, sample_weight, eval_set)))
+        return self._become(fresh)
+
+    def _copied(self: Self) -> Self:
+        """The estimator that a fit works on: one that fails, or is interrupted, changes no other.
+
+        What it shares with this one is replaced, never changed.
+        """
+        fresh = object.__new__(type(self))
+        fresh.__dict__ = dict(vars(self))
+        return fresh
+
+    def _become(self: Self, fresh: Self) -> Self:
+        """Takes over what a fit has learned, in one step."""
+        self.__dict__ = fresh.__dict__
         return self
 
     def _make_jobs(
@@ -195,24 +211,22 @@ class QuadraticNetwork(FittedNetwork):
                 stacklevel=3,
             )
 
-    def _partial_fit(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._check_parameters()
         continued = hasattr(self, "module_")
         jobs = self._prepare(X, y, sample_weight, continued=continued, stopping=False)
         earlier = getattr(self, "_optimizer", None) if continued else None
         for job, optimizer in zip(jobs, earlier or [None] * len(jobs), strict=True):
-            job.optimizer = optimizer
+            job.optimizer = copy.deepcopy(optimizer)
             job.settings = dataclasses.replace(job.settings, max_iter=1)
         records = train(jobs)
         self._note(merge(records), self.loss_curve_ if continued else [])
         # The optimizers go on where they stopped; `fit` starts new ones.
         self._optimizer = [record.optimizer for record in records]
-        return self
 
     def _note(self, record: FitRecord, earlier: list[float]) -> None:
         """Sets the attributes of a fit that goes on after the earlier losses."""
         if not record.usable:
-            del self.module_
             raise InputError(
                 f"training must stay finite, but the loss of epoch {record.diverged_at} is not: "
                 f"lower learning_rate_init (got {self.learning_rate_init}) or quadratic_lr (got "
@@ -261,7 +275,7 @@ class QuadraticNetwork(FittedNetwork):
         parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
         if continued:
             self._check_network(rows[0].shape[1])
-            module = self.module_
+            module = copy.deepcopy(self.module_)
         else:
             computing = getattr(torch, rows[0].dtype.name)
             networks = [self._build(rows[0].shape[1], seed).to(computing) for _, seed, _ in seeds]

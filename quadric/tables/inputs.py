@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import warnings
 from collections.abc import Sequence
@@ -184,6 +185,12 @@ def weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
 def read_numbers(y: Any, reader: Column | None) -> tuple[Any, Column | None]:
     """Targets that are amounts written as text, as numbers, and how they are read."""
     values = np.asarray(y)
+    dates = [v for v in values.ravel()[:1] if isinstance(v, datetime.date | datetime.timedelta)]
+    if values.dtype.kind in "mM" or dates:
+        raise InputError(
+            f"y must hold numbers, got the date or time {values.ravel()[0]}: give what you want "
+            "to predict as a number, such as days since the first date"
+        )
     if values.dtype.kind not in "OUT":
         return y, reader
     text = next((value for value in values.ravel() if isinstance(value, str)), None)

@@ -32,7 +32,7 @@ def fit_many(
         data: the arguments of `fit` for each of them: (X, y), (X, y, sample_weight) or all four
             with the eval_set.
         on_fit: called with an estimator's position and record as soon as it is fitted; an
-            estimator whose training diverged is then not fitted, and does not stop the others.
+            estimator whose training diverged is then left as it was, and does not stop the others.
         on_epoch: called after each epoch with its number and the networks left in the stack.
         max_stack: networks trained at once at most.
 
@@ -59,7 +59,8 @@ def fit_many(
         )
     if len({id(estimator) for estimator in estimators}) < len(estimators):
         raise InputError("each estimator can be fitted once, got one twice: clone it")
-    made = [e._make_jobs(*table) for e, table in zip(estimators, data, strict=True)]
+    fresh = [estimator._copied() for estimator in estimators]
+    made = [e._make_jobs(*table) for e, table in zip(fresh, data, strict=True)]
     owners = [i for i, jobs in enumerate(made) for _ in jobs]
     ready: list[dict[int, FitRecord]] = [{} for _ in estimators]
 
@@ -72,16 +73,17 @@ def fit_many(
             records = _in_order(ready[i])
             whole = merge(records)
             if whole.usable:
-                estimators[i]._take_records(records)
-            else:
-                del estimators[i].module_
+                fresh[i]._take_records(records)
+                estimators[i]._become(fresh[i])
             on_fit(i, whole)
 
     every = [job for jobs in made for job in jobs]
     fit_jobs(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)
     if on_fit is None:
-        for estimator, records in zip(estimators, ready, strict=True):
-            estimator._take_records(_in_order(records))
+        for each, records in zip(fresh, ready, strict=True):
+            each._take_records(_in_order(records))
+        for estimator, each in zip(estimators, fresh, strict=True):
+            estimator._become(each)
     return list(estimators)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data.tables import NumberColumns, mean_and_deviation
-from quadric.errors import InputError
+from quadric.errors import InputError, in_one_line
 from quadric.models import create
 from quadric.saving import load_
 from quadric.support.tensor_files import read_tensors
@@ -200,12 +200,16 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
     try:
         facts = json.loads(beside.read_text(encoding="utf-8"))
         options, classes = dict(facts["network"]), facts["classes"]
+        _check_sizes(options, classes, shapes)
         members, dtype = options.pop("members"), getattr(torch, options.pop("dtype"))
         networks = [create("mlp", **options).to(dtype) for _ in range(members)]
         inputs, outputs = options["in_features"], options["out_features"]
         columns = InputScaling(*torch.zeros(4, inputs, dtype=dtype))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{beside} does not describe a network ({error}): save it again") from None
+    except Exception as error:  # what a foreign description raises is up to its values
+        reason = in_one_line(error)
+        raise InputError(
+            f"{beside} does not describe a network ({reason}): save it again"
+        ) from None
     first: Any = networks[0]
     module: Scaled
     if classes is None:
@@ -233,3 +237,15 @@ def in_words(networks: Sequence[nn.Sequential]) -> str:
     neuron, rank = getattr(layers[0], "neuron", "linear"), getattr(layers[0], "rank", None)
     label = neuron if rank is None else f"{neuron}[{rank}]"
     return f"{text} of {label} neurons with {type(networks[0][1]).__name__}"
+
+
+def _check_sizes(options: Any, classes: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Refuses a description of a network that is larger than its tensors."""
+    largest = max(length for tensor in tensors.values() for length in (1, *tensor.shape))
+    sizes = [options[key] for key in ("in_features", "out_features")] + list(options["hidden"])
+    limits = [(size, largest) for size in sizes]
+    limits += [(options["members"], len(tensors)), (len(options["hidden"]) + 1, len(tensors))]
+    if not all(isinstance(size, int) and 1 <= size <= limit for size, limit in limits):
+        raise InputError(f"its sizes are {sizes!r:.80}, {options['members']!r:.80} members")
+    if classes is not None and not isinstance(classes, list):
+        raise InputError("its classes are no list")

@@ -32,6 +32,9 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
         ("activation", model.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
         ("batch_size", batch == "auto" or counts(batch), "'auto' or a whole number >= 1"),
         ("early_stopping", model.early_stopping in stops, "True, False or 'auto'"),
+        ("standardize", is_switch(model.standardize), "True or False"),
+        ("warm_start", is_switch(model.warm_start), "True or False"),
+        ("random_state", seeds(model.random_state), "None, a RandomState or 0 <= seed < 2**32"),
         ("learning_rate", model.learning_rate in rates, "'constant' or 'adaptive'"),
         ("learning_rate_init", is_finite(lr) and lr > 0, "a finite number > 0"),
         ("alpha", is_finite(model.alpha), "a finite number >= 0"),
@@ -68,6 +71,18 @@ def check_parameters(model: Any, checks: Iterable[ParameterCheck]) -> None:
 def counts(value: object) -> bool:
     """Whether a value is a whole number of at least one."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def is_switch(value: object) -> bool:
+    """Whether a value is True or False."""
+    return isinstance(value, bool | np.bool_)
+
+
+def seeds(value: object) -> bool:
+    """Whether scikit-learn takes a value as the source of random numbers."""
+    if isinstance(value, numbers.Integral):
+        return 0 <= int(value) < 2**32
+    return value is None or value is np.random or isinstance(value, np.random.RandomState)
 
 
 def is_finite(value: object) -> bool:

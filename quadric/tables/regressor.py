@@ -326,7 +326,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         Returns:
             The estimator.
         """
-        return self._partial_fit(X, y, sample_weight)
+        fresh = self._copied()
+        fresh._partial_fit(X, y, sample_weight)
+        return self._become(fresh)
 
 
 def _take(X: Any, rows: np.ndarray) -> Any:

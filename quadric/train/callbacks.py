@@ -19,6 +19,7 @@ from quadric.layers import QuadraticLayer
 from quadric.runs.metrics import METRICS
 from quadric.share import quadratic_share
 from quadric.support.progress import duration
+from quadric.support.texttable import csv_cell
 from quadric.support.writing import whole_file
 from quadric.train.directory import RunDirectory
 from quadric.train.loggers import log_numbers, log_settings
@@ -140,6 +141,10 @@ class EpochRecords(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stops at once a run that had stopped, and was killed before its result was written."""
         assert isinstance(pl_module, TrainingModule)
+        if trainer.is_global_zero:  # those of the checkpoint: what the file held may be damaged
+            self.directory.metrics_file.unlink(missing_ok=True)
+            if self.records:
+                write_metrics(self.directory.metrics_file, self.records)
         self._stop_if_none_is_better(trainer, pl_module.recipe)
 
     def _stop_if_none_is_better(self, trainer: Trainer, recipe: Recipe) -> None:
@@ -270,9 +275,9 @@ def write_metrics(path: Path, records: list[dict[str, Any]]) -> None:
     rows = [flat(record) for record in records]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(file)
+        writer.writerow(map(csv_cell, columns))
+        writer.writerows([csv_cell(row.get(column)) for column in columns] for row in rows)
 
 
 def epoch_line(record: dict[str, Any], epochs: int, task: Task) -> str:

@@ -8,7 +8,6 @@ that finishes in minutes. A data set that ends in `*` makes the file a family: `
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ import yaml
 
 from quadric.errors import InputError
 from quadric.support.assignments import split_assignment
+from quadric.support.checks import nearest
 from quadric.support.texttable import text_table
 from quadric.train.recipe import Recipe, make_recipe
 
@@ -212,6 +212,6 @@ def _found(name: str) -> dict[str, Any]:
             if dataset == "uci:*" or member in _members(dataset):
                 title = str(values.get("title", "")).replace("*", member)
                 return values | {"dataset": dataset.replace("*", member), "title": title}
-    near = difflib.get_close_matches(name, names(), n=3)
+    near = nearest(name, names(), 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`quadric recipes` lists them"
     raise InputError(f"unknown recipe {name!r}: {hint}")

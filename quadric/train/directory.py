@@ -21,7 +21,6 @@ import json
 import os
 import shlex
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,13 @@ from typing import Any
 from quadric.errors import FileError, InputError
 from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.runs.reading import wrong_field
+from quadric.support.locks import locked
 from quadric.support.writing import clear_partial, is_partial, write_text
 from quadric.train import catalog
 from quadric.train.recipe import Recipe, make_recipe
 
 RUNS = Path("runs")
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
-# A process that was killed with its parent needs a moment to be gone, and its lock with it: the
-# workers that decode pictures look for their parent every five seconds.
-LOCK_SECONDS = 8.0
-
-
-class BusyError(InputError):
-    """Another process trains in this directory."""
 
 
 class RunDirectory:
@@ -164,35 +157,15 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[int | None]:
-        """Holds the directory for this process; yields the lock's file descriptor.
-
-        A child that inherits the descriptor holds the lock too. Where the system has no such locks
-        nothing is held.
-        """
-        try:
-            import fcntl
-        except ImportError:
-            yield None
-            return
+        """Holds the directory for this process; yields the lock's file descriptor."""
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / ".lock", "a", encoding="utf-8")
-        with file:
-            end = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        raise BusyError(
-                            f"another process trains in {self.path}: wait for it, or choose "
-                            "another --run-dir"
-                        ) from None
-                    time.sleep(0.05)
+            (self.path / ".lock").touch()
+        busy = f"another process trains in {self.path}: wait for it, or choose another --run-dir"
+        with locked(self.path, busy) as handle:
             for folder in (self.path, self.checkpoints):
                 clear_partial(folder)
-            yield file.fileno()
+            yield handle
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

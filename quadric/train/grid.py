@@ -25,10 +25,11 @@ from quadric.errors import InputError, QuadricError
 from quadric.layers import neurons
 from quadric.runs.metrics import METRICS
 from quadric.support.assignments import split_assignment
+from quadric.support.locks import BusyError
 from quadric.support.process import keep_freed_memory
 from quadric.support.progress import duration
 from quadric.train import catalog
-from quadric.train.directory import RUNS, BusyError
+from quadric.train.directory import RUNS
 from quadric.train.processes import InterruptedTraining, die_with_parent
 from quadric.train.runner import PlannedRun, plan_run, train
 from quadric.user_code import listed

@@ -8,12 +8,11 @@ spelling, and two runs are the same if and only if their resolved recipes are eq
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
@@ -27,8 +26,9 @@ from pydantic import (
 )
 
 from quadric.errors import InputError
+from quadric.support.checks import check_name, nearest
 
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Selection: TypeAlias = str | list[str] | None
 
@@ -49,7 +49,7 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str
+    name: Annotated[str, AfterValidator(partial(check_name, "the name of a recipe"))]
     title: str
     reproduces: str = ""
 
@@ -334,11 +334,6 @@ class Recipe(BaseModel):
 
         The hash is of what differs from `plain`, the resolved recipe of that name and neuron.
         """
-        if Path(self.name).name != self.name:
-            raise InputError(
-                f"the name of a recipe must be that of a folder, got {self.name!r}: leave out "
-                "'/', or the field: a recipe is named after its file"
-            )
         words = [self.name, self.neuron]
         if self.rank is not None:
             words.append(f"k{self.rank}")
@@ -348,7 +343,7 @@ class Recipe(BaseModel):
         if hidden:
             text = json.dumps(hidden, sort_keys=True)
             words.append(hashlib.sha256(text.encode()).hexdigest()[:8])
-        return "-".join([*words, f"s{self.seed}"])
+        return "-".join(check_name("the name of a run", w) for w in [*words, f"s{self.seed}"])
 
     def to_yaml(self, command: str) -> str:
         """The recipe as a file whose first line is the command."""
@@ -387,7 +382,7 @@ def _one_line(error: ValidationError) -> str:
     field = ".".join(str(part) for part in first["loc"][:1])
     kind = first["type"]
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(field, FIELDS, n=1)
+        near = nearest(field, FIELDS)
         hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
         return f"unknown field {field!r}: {hint}"
     if kind == "missing":

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from quadric.support.locks import BusyError
 from quadric.train.data import load_data
-from quadric.train.directory import BusyError, RunDirectory, is_run_directory
+from quadric.train.directory import RunDirectory, is_run_directory
 from quadric.train.network import build_network
 from quadric.train.runner import bytes_of, plan_run, train
 from tests.small_disk import small_disk
@@ -95,7 +96,7 @@ def test_the_space_is_that_of_what_is_written(tmp_path: Path, overrides: dict[st
 def test_only_one_process_trains_in_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quadric.train.directory.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("quadric.support.locks.SECONDS", 0.2)
     run = law_run(tmp_path / "run")
     code = (
         "import sys, time; from pathlib import Path;"

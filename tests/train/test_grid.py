@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from quadric.train import directory
 from quadric.train.grid import grid_values, plan_sweep, seeds_of, split_values, sweep
 from quadric.train.runner import train
 from tests.train.small import LISTENING
@@ -116,7 +115,7 @@ def test_one_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
 def test_a_run_that_another_process_trains_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("quadric.support.locks.SECONDS", 0.2)
     found = runs(tmp_path, {"neuron": ["linear", "eigen"]}, [0])
     with found[0].directory.lock():
         found[0].directory.create(found[0].recipe, found[0].command)

@@ -27,8 +27,11 @@ from quadric.data.preparation import TablePreparation
 from quadric.data.user_table import UserTable
 from quadric.errors import DroppedColumnWarning, InputError
 from quadric.layers import QuadraticLayer
+from quadric.runs.reading import number
 from quadric.share import quadratic_share
 from quadric.support import provenance
+from quadric.support.checks import file_name
+from quadric.support.locks import locked
 from quadric.support.writing import naming
 from quadric.tables.comparison.baselines import Baseline, fitted_parameters
 from quadric.tables.comparison.measures import measure_classes, measure_numbers
@@ -57,6 +60,8 @@ FIELDS = (
 rows, `score` R^2 or accuracy, `loss` the mean squared error on the standardized target or log loss,
 `predict_seconds` the time of 1,000 predictions, `quadratic_share` by layer."""
 
+_NUMBERS = tuple(f for f in FIELDS if f not in ("model", "status", "widths", "quadratic_share"))
+
 Progress = Callable[[int, str, int], object]
 """Takes the number of new fits, what is being fitted, and the number of all fits."""
 
@@ -74,8 +79,7 @@ class FitLog:
     ) -> None:
         text = json.dumps(settings, sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
-        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-        self.path = Path(directory or f"runs/compare/{safe}-{short}")
+        self.path = Path(directory or f"runs/compare/{file_name(name)}-{short}")
         self.settings = dict(settings)
         marker = self.path / "settings.json"
         if marker.is_file():
@@ -87,13 +91,14 @@ class FitLog:
         else:
             provenance.write_json(marker, self.settings)
         self.file = self.path / "fits.jsonl"
-        self.fits = self._read()
+        self.fits = self.read()
 
     def _check(self, marker: Path) -> None:
         try:
             earlier = json.loads(marker.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             earlier = {}
+        earlier = earlier if isinstance(earlier, dict) else {}
         if earlier != self.settings:
             differing = [k for k, v in self.settings.items() if earlier.get(k) != v]
             raise InputError(
@@ -101,10 +106,11 @@ class FitLog:
                 "differ): name another directory with --run-dir"
             )
 
-    def _read(self) -> dict[Key, dict[str, Any]]:
+    def read(self) -> dict[Key, dict[str, Any]]:
+        """The fits that the file holds."""
         if not self.file.is_file():
             return {}
-        text = self.file.read_text(encoding="utf-8")
+        text = self.file.read_text(encoding="utf-8", errors="replace")
         if text and not text.endswith("\n"):  # killed while writing: begin a new line
             with self.file.open("a", encoding="utf-8") as file:
                 file.write("\n")
@@ -112,9 +118,10 @@ class FitLog:
         for line in text.splitlines():
             try:
                 fit = json.loads(line)
-                fits[fit["model"], fit["fold"], fit["seed"]] = fit
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, RecursionError):
                 continue  # half a line of a killed process: that fit is done again
+            if _is_fit(fit):
+                fits[fit["model"], fit["fold"], fit["seed"]] = fit
         return fits
 
     def add(self, **fit: Any) -> None:
@@ -130,9 +137,23 @@ class FitLog:
     def frame(self) -> pd.DataFrame:
         """All fits, a row each, in the order of folds and seeds."""
         frame = pd.DataFrame(list(self.fits.values()), columns=list(FIELDS))
-        numbers = [f for f in FIELDS if f not in ("model", "status", "widths", "quadratic_share")]
-        frame[numbers] = frame[numbers].apply(pd.to_numeric)
+        frame[list(_NUMBERS)] = frame[list(_NUMBERS)].apply(pd.to_numeric)
         return frame.sort_values(["fold", "seed"], kind="stable", ignore_index=True)
+
+
+def _is_fit(fit: Any) -> bool:
+    """Whether a line of the file is what `FitLog.add` writes."""
+    if not isinstance(fit, dict) or fit.keys() != set(FIELDS):
+        return False
+    share, widths = fit["quadratic_share"], fit["widths"]
+    return (
+        isinstance(fit["model"], str)
+        and fit["status"] in ("ok", "diverged")
+        and all(isinstance(fit[key], int) for key in ("fold", "seed"))
+        and all(fit[key] is None or number(fit[key]) is not None for key in _NUMBERS)
+        and (widths is None or isinstance(widths, list))
+        and (share is None or (isinstance(share, dict) and None not in map(number, share.values())))
+    )
 
 
 def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
@@ -209,7 +230,15 @@ def run_fits(
     """Fits every model on every fold; what the directory already holds is not fitted again."""
     rows = splits(table, plan.folds, plan.seed, plan.split)
     log = FitLog(settings(plan, table), table.name, directory)
-    runner = _Runner(table, plan, log, progress, on_model)
+    busy = f"another comparison runs in {log.path}: wait for it, or name another --run-dir"
+    with locked(log.path, busy, seconds=0):
+        log.fits = log.read()
+        _fit_all(_Runner(table, plan, log, progress, on_model), rows)
+    return log
+
+
+def _fit_all(runner: _Runner, rows: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    plan, log = runner.plan, runner.log
     # There may be fits of other models, which are not of this plan.
     runner.tell(sum(key[0] in plan.starts() for key in log.fits), "")
     for group in runner.groups(rows):
@@ -221,7 +250,6 @@ def run_fits(
             runner.fit_networks(network, group)
         for baseline in [b for b in baselines if b.slow]:
             runner.fit_baseline(baseline.label, group)
-    return log
 
 
 @dataclass
@@ -249,9 +277,9 @@ class _Runner:
         """The folds that lack a fit, several at once as far as memory goes."""
         group: dict[int, Part] = {}
         used = 0
-        for number in sorted({f for label in self.plan.starts() for f, _ in self.missing(label)}):
-            part = _part(self.table, *rows[number])
-            group[number] = part
+        for fold in sorted({f for label in self.plan.starts() for f, _ in self.missing(label)}):
+            part = _part(self.table, *rows[fold])
+            group[fold] = part
             size = len(part.X_train) * part.columns * 8 * self.plan.seeds
             used += size
             if used + size > PREPARED_BYTES:

@@ -14,6 +14,13 @@ QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
 def draw(comparison: TableComparison, path: Path) -> None:
     """Writes the picture; the format is that of the name."""
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # a name with a dollar sign is a name
+        _draw(comparison, path)
+
+
+def _draw(comparison: TableComparison, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -67,7 +74,8 @@ def draw(comparison: TableComparison, path: Path) -> None:
     right.grid(axis="x", alpha=0.3)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    title = f"{comparison.table.name}: {comparison.table.target.name}"
+    title = textwrap.shorten(f"{comparison.table.name}: {comparison.table.target.name}", 110)
+    title = title.encode(errors="backslashreplace").decode()
     lines = [title, *textwrap.wrap(comparison.verdict(), 110)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11)
     with whole_file(path) as file:

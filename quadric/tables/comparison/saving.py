@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from quadric.data.preparation import TablePreparation
 from quadric.errors import InputError
 from quadric.exporting.deploying import Deployable, write_network
+from quadric.runs.reading import read_json
 from quadric.saving import save
 from quadric.support import provenance
 from quadric.support.writing import check_writable
@@ -32,6 +33,11 @@ def check_path(path: Path, json_file: str | None = None) -> None:
     beside = _beside(path)
     for file in (path, beside):
         check_writable("--save", file)
+    if beside.exists() and not _is_description(beside):
+        raise InputError(
+            f"--save {path} also writes {beside} with the columns of the network, and there is a "
+            "file of yours: name another file"
+        )
     if json_file not in (None, "-") and Path(str(json_file)).resolve() == beside.resolve():
         raise InputError(
             f"--save {path} also writes {beside} with the columns of the network: name another "
@@ -42,6 +48,14 @@ def check_path(path: Path, json_file: str | None = None) -> None:
 def _beside(path: Path) -> Path:
     """The description of the network in `path`."""
     return path.with_suffix(".json")
+
+
+def _is_description(file: Path) -> bool:
+    """Whether a file is what `save_best` writes beside a network."""
+    try:
+        return {"takes", "inputs", "network"} <= read_json(file).keys()
+    except InputError:
+        return False
 
 
 def save_best(comparison: TableComparison, path: Path) -> list[str]:
