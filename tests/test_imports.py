@@ -54,7 +54,9 @@ ORDER: dict[str, list[str]] = {
             examples checking batchnorm_pairs folding export_report onnx_forms pipeline program
             onnx_file step_files int8 timing deploying
         """,
-        "solve": "unknowns jacobian jets problems systems levenberg choice starts terms rows fit door",
+        "solve": """
+            unknowns jacobian jets problems systems levenberg choice starts terms rows fit door
+        """,
         "models": """
             activations widths mlp digits_cnn resnet transformer beam_search registry trained
             building size_to_budget __init__ named weight_files
