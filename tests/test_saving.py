@@ -542,6 +542,9 @@ def test_a_failure_while_loading_takes_the_conversion_back(tmp_path: Path) -> No
     quadric.save(curved(), path)
     model = small()
     model[3] = Picky(20, 2)
+    before = copy.deepcopy(model.state_dict())
     with pytest.raises(RuntimeError, match="not today"):
         quadric.load_(model, path)
     assert type(model[0]) is nn.Linear
+    for name, value in model.state_dict().items():  # the first layer was filled already
+        assert torch.equal(value, before[name]), name

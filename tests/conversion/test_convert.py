@@ -538,3 +538,24 @@ def test_published_start() -> None:
     assert not report.lossless
     assert "re-initialized, as asked by init" in str(report)
     assert drawn[0].weight is not weight
+
+
+def test_macs_that_cannot_be_counted_are_a_note() -> None:
+    class Fussy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1 = nn.Linear(4, 10)
+            self.runs = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:
+                raise RuntimeError("only once")
+            return torch.relu(self.fc1(x))
+
+    model = Fussy()
+    report = quadric.convert_(model, example_inputs=torch.randn(2, 4))
+    assert report.names == ["fc1"]
+    assert report.macs_before is None
+    assert "the MACs could not be counted: " in str(report)
+    assert "only once" in str(report)

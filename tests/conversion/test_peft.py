@@ -111,3 +111,14 @@ def test_a_low_rank_adapter_written_by_hand() -> None:
     # One that is asked for all the same is refused with the reason.
     with pytest.raises(ValueError, match="belongs to an adapter"):
         quadric.convert_(nn.Sequential(Adapted()), include=["lora_down"])
+
+
+def test_attention_inside_of_an_adapter_is_left() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True))
+    config = peft.LoraConfig(r=2, target_modules=["self_attn"])
+    model = peft.get_peft_model(model, config).eval()
+    x = torch.randn(2, 3, 8)
+    before = model(x)
+    report = quadric.convert_(model, rank=3)
+    assert sum("reads its weights itself" in s.reason for s in report.skipped) == 1
+    torch.testing.assert_close(model(x), before)

@@ -217,3 +217,9 @@ def test_small_groups_hold_one_neuron_or_are_left(neuron: str, rank: int) -> Non
         model = nn.Sequential(nn.Conv2d(4, 10, 3, groups=2), nn.Conv2d(10, 20, 1))
         report = quadric.convert_(model, neuron, rank=wanted)
         assert ("0" in report.names) == converted
+
+
+def test_two_heads_are_seen_with_an_example() -> None:
+    report = quadric.convert_(Tied(True), example_inputs=torch.zeros(1, 3, dtype=torch.long))
+    assert report.names == ["body"]
+    assert [s.name for s in report.skipped] == ["words", "score"]

@@ -250,3 +250,11 @@ def test_mistakes_leave_the_model_alone(loss: Any, options: dict[str, Any], word
         quadric.sensitivity(model, loss, **{"batches": data(), **options})
     assert_untouched(model, before)
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_features_that_do_not_vary_score_nothing() -> None:
+    model = nn.Sequential(nn.Linear(3, 10), nn.Tanh())
+    with torch.no_grad():
+        model[0].weight.zero_()
+    scores = quadric.sensitivity(model, lambda m, x: m(x).square().mean(), [torch.randn(5, 3)])
+    assert scores["0"] == 0

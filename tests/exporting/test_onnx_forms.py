@@ -138,3 +138,13 @@ def test_a_model_may_read_attributes_of_its_layers(neuron: str, tmp_path: Path) 
     assert quadric.export_onnx(model, tmp_path / "model.onnx", x).difference < 1e-4
     assert export_torch(model, tmp_path / "model.pt2", x).difference < 1e-4
     torch.testing.assert_close(model(x), expected)
+
+
+def test_half_precision_sums_in_float32() -> None:
+    layer: Any = quadric.QuadraticLinear(1, 2, rank=1, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.0], [300.0]]))
+        layer.eigenvalues.fill_(0.01)
+    out = onnx_form(layer)(torch.ones(1, 1, dtype=torch.float16))
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out[0, 0].float(), torch.tensor(900.0), rtol=2e-3, atol=0)

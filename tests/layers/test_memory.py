@@ -361,3 +361,14 @@ def test_other_keepers_of_saved_tensors(
     expected = torch.autograd.grad(F.relu(plain_formula(case, geometry, layer, x)).sum(), inputs)
     for one, other in zip(got, expected, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_jacobian(vectorize: bool) -> None:
+    case, geometry = EIGEN, CONV2D
+    layer, x = case.make(geometry), geometry.input()[:1]
+    got = torch.autograd.functional.jacobian(layer, x, vectorize=vectorize)
+    expected = torch.autograd.functional.jacobian(
+        lambda x: plain_formula(case, geometry, layer, x), x
+    )
+    assert_close(got, expected)

@@ -312,3 +312,11 @@ def test_the_recipes_have_the_settings_of_the_paper() -> None:
     assert (wmt.warmup_steps, wmt.label_smoothing, wmt.average) == (4000, 0.1, 5)
     multi30k = catalog.load("multi30k-transformer")
     assert (multi30k.batch_size, multi30k.warmup_steps, multi30k.average) == (4096, 400, 10)
+
+
+def test_accumulated_gradients_make_one_step(tmp_path: Path) -> None:
+    result = trained(tmp_path, epoch_steps=3, pass_tokens=100)
+    first, second = result["epochs"]
+    # The rate rises by a twentieth of 0.003 with each step, and an epoch has three.
+    assert first["lr"] == pytest.approx(0.003 / 20)
+    assert second["lr"] == pytest.approx(0.003 * 4 / 20)
