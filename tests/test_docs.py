@@ -23,7 +23,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "noteb
 ELSEWHERE = {"neurons.md", "training.md", "own_parts.md"}
 SLOW = {"analysis.md", "deployment.md"}
 # What a page needs beyond all extras.
-NEEDS = {"integrations.md": ("peft", "optuna")}
+NEEDS = {"integrations.md": ("peft", "optuna"), "private_predictions.md": ("tenseal",)}
 RUN = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.name in SLOW else [])
     for page in PAGES

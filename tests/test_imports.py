@@ -63,7 +63,7 @@ ORDER: dict[str, list[str]] = {
         """,
         "data": """
             cells columns user_table table_files batches images digits tables preparation laws files
-            cifar folders uci user_dataset csv_tables intervals text
+            mnist cifar folders uci user_dataset csv_tables intervals text
         """,
         "data/text": "lines tokenizer sentences token_batches corpus wmt14 scores",
         "runs": "metrics reading groups tables",

@@ -1,9 +1,10 @@
 """Data sets: pictures in memory or in folders, tables, physical laws, text.
 
-`load` takes the names of recipes: `digits`, `cifar10`, `cifar100`, `folders`, `law:<name>`,
-`uci:<name>`, `csv:<file>`, `text`, `multi30k` and `wmt14`. Pictures come as `ImageData` or
-`FolderData`, which have the same methods, tables as `TableData`, sentence pairs as `TextData`, and
-what a user's own function gives, through `user_dataset.make_data`, as `UserDataset`.
+`load` takes the names of recipes: `digits`, `mnist`, `cifar10`, `cifar100`, `folders`,
+`law:<name>`, `uci:<name>`, `csv:<file>`, `text`, `multi30k` and `wmt14`. Pictures come as
+`ImageData` or `FolderData`, which have the same methods, tables as `TableData`, sentence pairs as
+`TextData`, and what a user's own function gives, through `user_dataset.make_data`, as
+`UserDataset`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quadric.data import cifar, csv_tables, digits, folders, laws, uci
+from quadric.data import cifar, csv_tables, digits, folders, laws, mnist, uci
 from quadric.data.batches import Batches as Batches
 from quadric.data.batches import TensorBatches as TensorBatches
 from quadric.data.folders import FolderBatches as FolderBatches
@@ -31,7 +32,7 @@ from quadric.data.user_dataset import UserDataset as UserDataset
 from quadric.errors import InputError
 
 DataSet = ImageData | FolderData | TableData | TextData | UserDataset
-IMAGES = ("digits", "cifar10", "cifar100", "folders")
+IMAGES = ("digits", "mnist", "cifar10", "cifar100", "folders")
 TEXTS = ("text", "multi30k", "wmt14")
 
 
@@ -49,8 +50,8 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
             file.
         data_dir: the folder of the files. CIFAR and WMT14 are downloaded without it; digits and
             laws need none.
-        **options: options of the data set's own function: `digits.load`, `cifar.load`,
-            `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`,
+        **options: options of the data set's own function: `digits.load`, `mnist.load`,
+            `cifar.load`, `folders.load`, `laws.table`, `uci.load`, `csv_tables.load`,
             `text.corpus.load`.
     """
     function = _function(name, data_dir)
@@ -96,10 +97,12 @@ def _function(name: str, data_dir: str | os.PathLike[str] | None) -> Callable[..
         return partial(laws.table, rest)
     if name == "wmt14":
         return partial(corpus.load, data_dir or wmt14.fetch(), name=name)
-    if name in ("folders", *TEXTS) or (kind == "uci" and rest):
+    if name in ("folders", "mnist", *TEXTS) or (kind == "uci" and rest):
         if data_dir is None:
             raise InputError(f"data set {name!r} needs a data directory: name it with data_dir")
         if name in TEXTS:
             return partial(corpus.load, data_dir, name=name, test=corpus.test_stem(name))
+        if name == "mnist":
+            return partial(mnist.load, data_dir)
         return partial(folders.load, data_dir) if not rest else partial(uci.load, rest, data_dir)
     raise InputError(f"unknown data set {name!r}: choose from {', '.join(names())}")

@@ -51,6 +51,34 @@ class CropFlip:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Small random turns, slants, sizes and shifts of a batch, for written signs.
+
+    Args:
+        angle: the largest turn and slant, in radians.
+        zoom: the largest change of the size.
+        shift: the largest shift, in pixels.
+    """
+
+    angle: float = 0.2
+    zoom: float = 0.1
+    shift: float = 1.0
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns an augmented copy."""
+        draw = 2 * torch.rand(5, len(images), generator=generator) - 1
+        angle, slant, size = self.angle * draw[0], self.angle * draw[1], 1 + self.zoom * draw[2]
+        turned = torch.stack([angle.cos() / size, slant - angle.sin()], 1)
+        upright = torch.stack([angle.sin(), angle.cos() * size], 1)
+        steps = torch.tensor([images.shape[-1], images.shape[-2]])
+        moved = 2 * self.shift * draw[3:].T / steps
+        maps = torch.cat([torch.stack([turned, upright], 1), moved[:, :, None]], 2)
+        grid = F.affine_grid(maps.to(images.device), list(images.shape), align_corners=False)
+        out = F.grid_sample(images.float(), grid, align_corners=False)
+        return out.round().to(images.dtype)
+
+
+@dataclass(frozen=True)
 class Normalization:
     """From bytes to floats: `(x / scale - mean) / std`, channel by channel."""
 
@@ -94,7 +122,7 @@ class ImageData(SplitDataset):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     class_names: tuple[str, ...]
-    augmentation: CropFlip | None = None
+    augmentation: CropFlip | Turn | None = None
     scale: float = 255.0
     val_images: Tensor | None = None
     val_labels: Tensor | None = None

@@ -17,8 +17,9 @@ def mlp(
     out_features: int = 1,
     hidden: Sequence[int] = (64, 64),
     activation: str | None = "relu",
+    norm: bool = False,
 ) -> nn.Sequential:
-    """Builds a multilayer perceptron.
+    """Builds a multilayer perceptron; `norm` puts a BatchNorm behind each hidden layer.
 
     Examples:
         >>> [name for name, _ in mlp(3, 1, hidden=(4, 4)).named_children()]
@@ -30,6 +31,8 @@ def mlp(
     before = check_size("in_features", in_features)
     for i, width in enumerate(hidden, start=1):
         layers[f"hidden{i}"] = nn.Linear(before, check_size("hidden", width))
+        if norm:
+            layers[f"norm{i}"] = nn.BatchNorm1d(width)
         layers[f"activation{i}"] = make_activation(activation)
         before = width
     layers["head"] = nn.Linear(before, check_size("out_features", out_features))

@@ -95,8 +95,8 @@ def options(name: str) -> dict[str, Any]:
     """The options of a network with their defaults.
 
     Examples:
-        >>> options("mlp")
-        {'in_features': 8, 'out_features': 1, 'hidden': (64, 64), 'activation': 'relu'}
+        >>> list(options("mlp").values())
+        [8, 1, (64, 64), 'relu', False]
     """
     return checked_entry(name, {}).options
 

@@ -189,6 +189,7 @@ def check_call(
 # The options of each loader, and the fields of a recipe that they are taken from.
 _OPTIONS = {
     "digits": {"augment": "augment"},
+    "mnist": {"augment": "augment"},
     "cifar10": {"augment": "augment", "resize": "resize"},
     "cifar100": {"augment": "augment", "resize": "resize"},
     "folders": {name: name for name in ("augment", "workers", "on_broken")} | {"size": "resize"},
@@ -201,6 +202,7 @@ _OPTIONS = {
 _DIRECTORIES = {
     "folders": "a data directory with train and val folders",
     "uci": "the directory of the UCI tables",
+    "mnist": "the directory of MNIST's four files",
     "text": "a data directory with train files of both languages",
     "multi30k": "the directory of Multi30k, with train.en and train.de",
 }

@@ -23,7 +23,9 @@ def test_names_load(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar", "law", "law:", "uci:", "uci", ":", "", "digits:x"])
 def test_unknown_name(name: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown data set '.*': choose from digits, cifar10"):
+    with pytest.raises(
+        ValueError, match=r"unknown data set '.*': choose from digits, mnist, cifar10"
+    ):
         data.load(name)
 
 

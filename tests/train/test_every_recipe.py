@@ -24,8 +24,9 @@ from tests.train.small import pictures
 PIL = pytest.importorskip("PIL.Image")
 
 SHAPES = {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
+SHAPES |= {"mnist": (1, 22, 22)}
 SHAPES |= {"folders": (3, 64, 64)}  # smaller than the real ones: the network takes any size
-CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "folders": 1000}
+CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar100": 100, "folders": 1000}
 SLOW = {"cifar10-resnet110", "cifar10-wide-resnet56", "cifar10-wide-resnet110"}
 SLOW |= {"imagenet-resnet18-knn11", "imagenet-resnet18-knn15"}
 
