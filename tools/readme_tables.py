@@ -24,6 +24,7 @@ from evidence_solvers import solvers_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
 from tables_of_counts import COUNTED_TABLES
+from tables_of_encryption import TABLES_OF_ENCRYPTION
 from tables_of_evidence import TABLES_OF_EVIDENCE
 
 from quadric.bench.cases import NEURONS, PATHS
@@ -360,6 +361,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "solvers": solvers_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
+    **TABLES_OF_ENCRYPTION,
 }
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 

@@ -1,0 +1,72 @@
+"""Tables of docs/private_predictions.md, from results/encrypted/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from evidence_runs import read_piece
+
+from quadric.support.texttable import markdown_table
+
+NO_RESULT = "No result is published yet."
+
+
+def packings_table(results: Path) -> str:
+    """MNIST under encryption in both packings."""
+    rows, notes = [], []
+    for packing in ("one", "many"):
+        file = results / "encrypted" / f"{packing}.json"
+        if not file.exists():
+            continue
+        data = read_piece(file)
+        size, seconds = data["bytes"], data["seconds_a_picture"]
+        rows.append(
+            [
+                f"`{packing}`",
+                f"{data['pictures']:,}",
+                f"{100 * data['test_accuracy']:.2f} %",
+                str(data["predictions_that_differ"]),
+                f"{data['largest_error']:.2g} of {data['largest_output']:.0f}",
+                f"{seconds['run']:.3g} ({data['server_cpu_seconds_a_picture']:.2g})",
+                f"{seconds['encrypt'] + seconds['decrypt']:.2g}",
+                f"{size['request'] / 2**20:,.1f} / {size['answer'] / 2**20:,.1f} MiB",
+                f"{size['server_keys'] / 2**20:,.0f} MiB",
+                f"{data['peak_memory'] / 2**30:.1f} GiB",
+            ]
+        )
+        notes.append(f"`{data['command']}`")
+    if not rows:
+        return NO_RESULT
+    header = ["packing", "pictures", "accuracy", "predictions that differ", "largest error"]
+    header += ["server, s a picture (of processor time)", "client, s a picture"]
+    header += ["last request / answer", "server's keys", "peak memory"]
+    return markdown_table(header, rows, "lrrrrrrrrr") + f"\n\nMade by {' and '.join(notes)}."
+
+
+def neurons_table(results: Path) -> str:
+    """Polynomial networks of one square, at equal parameters."""
+    file = results / "encrypted" / "neurons.json"
+    if not file.exists():
+        return NO_RESULT
+    data = read_piece(file)
+    rows = [
+        [
+            row["arm"],
+            f"{row['params']:,}",
+            str(row["depth"] or "-"),
+            f"{100 * row['test_accuracy']:.2f} ± {100 * row['std']:.2f}",
+        ]
+        for row in sorted(data["rows"], key=lambda row: -row["test_accuracy"])
+    ]
+    header = ["network", "parameters", "multiplications in a row", "accuracy, %"]
+    own = data["settings"]
+    note = f"{own['epochs']} epochs of batches of {own['batch']}, one rate for all, no shifts, "
+    note += f"{len(data['rows'][0]['seeds'])} seeds. Made by `{data['command']}`."
+    return markdown_table(header, rows, "lrrr") + "\n\n" + note
+
+
+TABLES_OF_ENCRYPTION: Mapping[str, Callable[[Path], str]] = {
+    "encrypted": packings_table,
+    "encrypted-neurons": neurons_table,
+}
