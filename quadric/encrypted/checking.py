@@ -74,7 +74,7 @@ class Check:
 
     def __str__(self) -> str:
         if self.problems:
-            lines = [f"{len(self.problems)} parts are no polynomial:"]
+            lines = [f"parts that are no polynomial: {len(self.problems)}"]
             return "\n".join(lines + [f"  {problem}" for problem in self.problems])
         rows = [[name, _shown(value)] for name, value in self.facts.items()]
         return "a polynomial: it can be encrypted\n" + text_table(["", "value"], rows)

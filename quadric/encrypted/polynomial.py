@@ -216,26 +216,21 @@ Call = tuple[str, nn.Module, Tensor, Tensor]
 
 
 def _calls(model: nn.Module, inputs: Tensor) -> tuple[list[Call], Tensor]:
-    """The modules without parts in the order of one run, with what enters and what leaves."""
+    """The modules in the order of one run, with what enters and what leaves.
+
+    Modules with parts are taken as a whole where they are polynomials as a whole.
+    """
     calls: list[Call] = []
 
     def noting(name: str) -> Callable[..., None]:
         def note(module: nn.Module, entering: Any, leaving: Any) -> None:
-            if len(entering) != 1 or not isinstance(leaving, Tensor):
-                raise InputError(
-                    f"a module must turn one tensor into one, got {type(module).__name__} (layer "
-                    f"{name!r}): encryption has no form for it"
-                )
-            calls.append((name, module, entering[0].clone(), leaving.clone()))
+            if len(entering) == 1 and isinstance(leaving, Tensor):
+                calls.append((name, module, entering[0].clone(), leaving.clone()))
 
         return note
 
-    leaves = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, QuadraticLayer) or not any(True for _ in module.children())
-    ]
-    with hooked([m.register_forward_hook(noting(n or "the network")) for n, m in leaves]):
+    handles = [m.register_forward_hook(noting(n)) for n, m in model.named_modules() if n]
+    with hooked(handles or [model.register_forward_hook(noting("the network"))]):
         try:
             with torch.no_grad():
                 output = model(inputs)
@@ -248,18 +243,49 @@ def _calls(model: nn.Module, inputs: Tensor) -> tuple[list[Call], Tensor]:
             ) from error
     if not isinstance(output, Tensor) or output.dim() < 2:
         raise InputError("the model must return one tensor with a batch: choose one output")
-    return calls, output
+    whole = {n for n, m, x, y in calls if not isinstance(m, nn.Sequential) and _is_whole(m, x, y)}
+
+    def is_taken(name: str) -> bool:
+        inside = any(name.startswith(f"{other}.") for other in whole)
+        return name in whole and not inside
+
+    return [call for call in calls if is_taken(call[0])], output
+
+
+def _is_whole(module: nn.Module, entering: Tensor, leaving: Tensor) -> bool:
+    """Whether a module has no parts, or is a polynomial whatever its parts are."""
+    if isinstance(module, QuadraticLayer) or not any(True for _ in module.children()):
+        return True
+    if not entering.is_floating_point() or entering.dim() < 2:
+        return False
+    function = _on_rows(module, entering)
+    with torch.no_grad():
+        return _is_affine(function, entering) or _parabola(function, entering, leaving) is not None
+
+
+def _on_rows(module: nn.Module, entering: Tensor) -> Callable[[Tensor], Tensor]:
+    """A module as a function of rows."""
+    return lambda rows: module(rows.reshape(-1, *entering.shape[1:])).flatten(1)
+
+
+def _parabola(
+    function: Callable[[Tensor], Tensor], entering: Tensor, leaving: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The numbers a, b, c if every output is a z^2 + b z + c of the input at its place."""
+    if entering[0].numel() != leaving[0].numel():
+        return None
+    ones = torch.ones(1, entering[0].numel()).double()
+    up, c, down = (function(factor * ones)[0] for factor in (1, 0, -1))
+    a, b = (up + down) / 2 - c, (up - down) / 2
+    trial = _trial(entering)
+    return (a, b, c) if _same(function(trial), a * trial.square() + b * trial + c) else None
 
 
 def _step(
     state: _State, name: str, module: nn.Module, entering: Tensor, leaving: Tensor
 ) -> Sequence[Problem]:
     """Takes a module up into the state, or says why that cannot be."""
-
-    def on_rows(rows: Tensor) -> Tensor:
-        out: Tensor = module(rows.reshape(-1, *entering.shape[1:]))
-        return out.flatten(1)
-
+    on_rows = _on_rows(module, entering)
     with torch.no_grad():
         if isinstance(module, QuadraticLayer):
             parts = _quadratic(module, entering)
@@ -271,13 +297,11 @@ def _step(
         elif _is_affine(on_rows, entering):
             state.through(on_rows)
             return ()
-        elif entering[0].numel() == leaving[0].numel():
-            ones = torch.ones(1, entering[0].numel()).double()
-            up, zero, down = (on_rows(factor * ones)[0] for factor in (1, 0, -1))
-            a, b = (up + down) / 2 - zero, (up - down) / 2
-            trial = _trial(entering)
-            if _same(on_rows(trial), a * trial.square() + b * trial + zero):
-                state.close(torch.diag(b), torch.diag(a), zero)
+        else:
+            parabola = _parabola(on_rows, entering, leaving)
+            if parabola is not None:
+                a, b, c = parabola
+                state.close(torch.diag(b), torch.diag(a), c)
                 return ()
     state.replace(leaving)
     kind = type(module).__name__

@@ -27,6 +27,25 @@ class Parabola(nn.Module):
         return self.scale * input**2 + 0.5 * input - 1
 
 
+class PerDegree(nn.Module):
+    """An activation with parts: a BatchNorm for the linear part and one for the squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = self.first(input) + 0.5 * self.second(input**2)
+        return out
+
+
+def with_parts() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 8), PerDegree(), nn.Linear(8, 2))
+    model(inputs())
+    return model.eval()
+
+
 def with_squares() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(Square(), nn.Linear(12, 8), Parabola(), nn.Linear(8, 8), Square()).eval()
@@ -38,6 +57,7 @@ def with_squares() -> nn.Sequential:
         *((lambda n=n: perceptron(n), 1, 3) for n in ("eigen", "shared", "square", "bilinear")),
         (lambda: perceptron("square", depth=3), 3, 7),
         (with_squares, 3, 7),
+        (with_parts, 1, 3),
         (lambda: nn.Sequential(nn.Linear(12, 4), nn.Identity(), nn.Linear(4, 2)).eval(), 0, 1),
     ],
 )
@@ -98,9 +118,14 @@ def test_what_no_module_computes_is_found(kind: str) -> None:
     assert problem.where == "between 'first' and 'second'"
 
 
-def test_networks_of_the_package_with_shortcuts_are_refused_as_a_whole() -> None:
+def test_a_shortcut_is_no_obstacle_to_a_linear_block_but_to_a_quadratic_one() -> None:
     model = models.create("resnet8", "shared", activation="none").eval()
-    assert not check(model, torch.randn(2, 3, 8, 8)).ok
+    assert check(model, torch.randn(2, 3, 8, 8)).ok  # the eigenvalues start at zero
+    for name, parameter in model.named_parameters():
+        if "eigenvalues" in name:
+            nn.init.normal_(parameter)
+    problems = check(model, torch.randn(2, 3, 8, 8)).problems
+    assert "a sum with a shortcut is not supported" in problems[0].remedy
 
 
 @pytest.mark.parametrize("example", [None, torch.ones(3), torch.ones(0, 12), torch.ones(2, 5)])
