@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import quadric
 from quadric import encrypted
+from quadric import train as trainer
 from quadric.data import mnist
 from quadric.support.provenance import peak_memory, stamp, write_json
 
@@ -120,12 +121,12 @@ def neurons(data: Any) -> dict[str, Any]:
 
 def train(folder: Path) -> None:
     """Trains the recipe."""
-    quadric.train.run("mnist-encrypted", data_dir=str(folder), run_dir=folder / "run")
+    trainer.run("mnist-encrypted", data_dir=str(folder), run_dir=folder / "run")
 
 
 def measure(data: Any, folder: Path, packing: str) -> dict[str, Any]:
     """Pictures of the test set through client and server, against the plain network."""
-    model = quadric.train.load(folder / "run")
+    model = trainer.load(folder / "run")
     (x, _), (test_x, test_y) = _pictures(data, "train"), _pictures(data, "test")
     if packing == "one":
         test_x, test_y = test_x[:100], test_y[:100]

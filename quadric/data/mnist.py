@@ -11,6 +11,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def load(
 ) -> ImageData:
     """Loads the pictures of a folder; `crop` keeps that many pixels per side, from the middle."""
     root = directory(data_dir, _REMEDY)
-    read = {key: _read(root, name) for key, name in FILES.items()}
+    read: dict[str, Any] = {key: _read(root, name) for key, name in FILES.items()}
     size = int(read["train_images"].shape[-1])
     if crop is not None and (not isinstance(crop, int) or not 0 < crop <= size or crop % 2):
         raise InputError(f"crop must be an even number of pixels up to {size}, got {crop!r}")
