@@ -90,6 +90,7 @@ else:
     _MODULES = (
         *("analysis", "bench", "conversion", "counting", "data", "demo", "errors", "exporting"),
         *(
+            "discover",
             "encrypted",
             "functional",
             "layers",

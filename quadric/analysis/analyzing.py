@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from quadric.analysis.couplings import ranked_list
@@ -54,8 +55,8 @@ def analyze(
     """Measures what the neurons of a trained network learned.
 
     Args:
-        run_or_model: a run directory of `quadric train`, a `Result` of `quadric.train.run`, or any
-            model.
+        run_or_model: a run directory of `quadric train`, a `Result` of `quadric.train.run`, any
+            model, or a fitted scikit-learn estimator, for which `data` is a table as `fit` took it.
         data: the inputs of the network: a data set of `quadric.data`, a tensor or a data frame,
             or an iterable of batches. A run brings its own.
         count: the most inputs to run it on, of the test part.
@@ -84,13 +85,17 @@ def analyze(
         (0.0, None)
     """
     about: dict[str, Any] = {}
+    if hasattr(run_or_model, "prepare") and hasattr(run_or_model, "module_"):  # an estimator
+        names = run_or_model.prepared_names_ if names is None else names
+        data = None if data is None else torch.tensor(run_or_model.prepare(data))
+        run_or_model = run_or_model.module_
     if not isinstance(run_or_model, nn.Module):
         run_or_model = getattr(run_or_model, "path", run_or_model)
     if isinstance(run_or_model, nn.Module):
         if data is None:
             raise InputError("a model must be analyzed on data, got none: give some inputs")
         model = run_or_model
-        inputs = samples(data, count, names=names)
+        inputs = samples(data, count, names=names, dtype=_dtype(model))
     elif isinstance(run_or_model, (str, os.PathLike)):
         model, inputs, about = _open(Path(run_or_model), data, count, names, environment)
     else:
@@ -104,6 +109,12 @@ def analyze(
     if inputs.columns is not None:
         result["formula"] = _formula(model, inputs)
     return result
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of a model's numbers: rows are given in it."""
+    found = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(found, torch.get_default_dtype())
 
 
 def _open(

@@ -59,7 +59,7 @@ def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
     strength, whole = (part.square().mean((0, 1)).sqrt() for part in (forms, total))
     per_unit = (own * spread)[:, None] * (own * spread)
     safe = torch.where(per_unit > 0, per_unit, 1)
-    mean = (forms if quadratic else total).mean((0, 1)) / safe
+    mean = total.mean((0, 1)) / safe  # of the network itself, so that a true factor comes out
     entries = _entries(columns, strength, whole, mean if forms.shape[1] == 1 else None)
     key = "strength" if quadratic else "total"
     entries.sort(key=lambda entry: -entry[key])
@@ -69,6 +69,8 @@ def couplings(model: nn.Module, rows: Samples) -> dict[str, Any]:
         "numbers"
         for name in dict.fromkeys(bent)
     ]
+    if not float(whole.max()):
+        notes.append("the network couples no columns: its second derivatives are zero everywhere")
     return {
         "notes": notes,
         "names": list(columns.names),
@@ -189,12 +191,14 @@ def _jacobian(values: Tensor, x: Tensor) -> Tensor:
 
 
 def ranked_list(found: Mapping[str, Any], most: int = 10) -> list[list[str]]:
-    """The strongest pairs as rows of text: pair, strengths, factor of the product."""
+    """The strongest pairs and squares as rows of text: pair, strengths, factor of the product."""
     unit = f" {found['target_unit']}" if found["target_unit"] not in ("", "1") else ""
     keys = ("strength", "total") if found["ranked_by"] == "strength" else ("total",)
     rows = []
-    for entry in found["pairs"][:most]:
-        row = [" × ".join(entry["columns"]), *(f"{entry[key]:.4g}{unit}" for key in keys)]
+    entries = sorted([*found["pairs"], *found["squares"]], key=lambda entry: -entry[keys[0]])
+    for entry in entries[:most]:
+        a, b = entry["columns"]
+        row = [f"{a}²" if a == b else f"{a} × {b}", *(f"{entry[key]:.4g}{unit}" for key in keys)]
         if "coefficient" in entry:
             row.append(f"{entry['coefficient']:+.4g} {entry['unit']}".rstrip())
         rows.append(row)

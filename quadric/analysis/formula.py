@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from quadric.analysis.forms import dense_form
@@ -53,10 +54,13 @@ class Formula:
 
 
 def to_sympy(
-    model: nn.Module,
+    model: Any,
     names: Sequence[str] | None = None,
     scale: Standardization | None = None,
     digits: int | None = None,
+    *,
+    sparse: bool = False,
+    rows: tuple[Any, Any] | None = None,
 ) -> Formula:
     """The learned function as a formula.
 
@@ -65,20 +69,25 @@ def to_sympy(
     whose order of layers is not known, layer by layer.
 
     Args:
-        model: a network of linear layers, or the module of a scikit-learn estimator
-            (`to_torch()`), whose scaling is put in.
+        model: a network of linear layers, or a fitted scikit-learn estimator (or its
+            `to_torch()`), whose scaling is put in.
         names: the names of the inputs, by default x0, x1 …
         scale: the standardization of the columns that the network was trained on: the formula then
             takes and gives them in their own units.
         digits: the significant digits that each factor is rounded to. A small one stays: its
             column may be large.
+        sparse: keep only the monomials of the network that the rows call for: the others are
+            eliminated one after another, and what stays is fitted to the rows (by BIC).
+        rows: for `sparse`: columns and targets in their own units, as the estimator's `fit` took
+            them.
 
     Returns:
         The formula.
 
     Raises:
         InputError: if there is no layer, a layer is no polynomial of degree two, the layers are
-            convolutions, or the polynomial would have too many terms.
+            convolutions, the polynomial would have too many terms, an estimator presses columns
+            together (see `standardize`), or `sparse` has no rows.
         MissingExtraError: if sympy is not installed.
 
     Examples:
@@ -91,6 +100,11 @@ def to_sympy(
         1.0*a*b + 1.0*a
     """
     sp = load_extra("sympy", "quadric.analysis.to_sympy", "plots")
+    if hasattr(model, "prepared_names_"):
+        names = model.prepared_names_ if names is None else names
+        rows = None if rows is None else (model.prepare(rows[0]), rows[1])
+        model = model.module_
+    _refuse_pressed(model, names)
     model, scale = _without_scaling(unwrapped(model), scale)
     steps, exact = _steps(model)
     linear = [(name, layer) for name, layer in steps if not isinstance(layer, nn.BatchNorm1d)]
@@ -114,13 +128,56 @@ def to_sympy(
     outputs = None
     if exact:
         _check_terms(linear, inputs)
-        outputs = _expressions(sp, _compose(sp, steps, symbols, scale), digits)
+        polynomials = _compose(sp, steps, symbols, scale)
+        outputs = _expressions(sp, _sparse(sp, polynomials, rows) if sparse else polynomials, digits)
+    elif sparse:
+        raise InputError(
+            "a sparse formula needs a network without activations, got one with: fit with "
+            "activation='none', or search with quadric.discover.formulas"
+        )
     layers = {}
     for place, (name, layer) in enumerate(linear):
         count = int(layer.in_features)  # type: ignore[arg-type]
         own = symbols if place == 0 else sp.symbols(f"x0:{count}", real=True)
         layers[name] = _expressions(sp, _compose(sp, [(name, layer)], own, None), digits)
     return Formula(symbols, outputs, layers)
+
+
+def _refuse_pressed(model: Any, names: Sequence[str] | None) -> None:
+    pressed = getattr(model, "pressed", ())
+    if pressed:
+        listed = ", ".join(repr(f"x{i}" if names is None else names[i]) for i in pressed)
+        raise InputError(
+            f"the estimator presses far-out numbers of {listed} together, so it computes no "
+            "polynomial there: fit with standardize='plain'"
+        )
+
+
+def _sparse(sp: Any, polynomials: Sequence[Any], rows: tuple[Any, Any] | None) -> list[Any]:
+    """Only the monomials that the rows call for, with the factors of least squares."""
+    from quadric.discover.selection import backward, solved
+
+    if rows is None:
+        raise InputError("a sparse formula is chosen by rows, got none: give rows=(X, y)")
+    X, targets = (np.asarray(part, dtype=np.float64) for part in rows)
+    targets = targets.reshape(len(X), -1)
+    found = []
+    for place, y in enumerate(polynomials):
+        powers = [list(monomial) for monomial, factor in y.terms() if factor]
+        if len(powers) > len(X) // 2 or targets.shape[1] != len(polynomials):
+            raise InputError(
+                f"a sparse formula needs twice as many rows as monomials ({len(powers)}) and a "
+                f"target for each output, got {len(X)} rows and {targets.shape[1]} targets"
+            )
+        D = np.column_stack([np.prod(X ** np.array(p), axis=1) for p in powers])
+        sets = backward(D, targets[:, place], np.full(len(powers), np.log(len(X))))
+        kept, _ = min(sets, key=lambda pair: pair[1], default=([], 0.0))
+        answer = solved(D[:, kept], targets[:, place])
+        if answer is None:
+            raise InputError("the monomials of the network cannot be told apart on these rows")
+        terms = {tuple(powers[k]): float(c) for k, c in zip(kept, answer[0], strict=True)}
+        found.append(sp.Poly(terms, *y.gens, domain="RR"))
+    return found
 
 
 def has_formula(model: nn.Module) -> bool:

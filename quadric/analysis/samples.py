@@ -61,14 +61,21 @@ class Samples:
         return torch.stack([rows[place] for place in places])
 
 
-def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> Samples:
+def samples(
+    data: Any,
+    limit: int,
+    *,
+    flat: bool = False,
+    names: Any = None,
+    dtype: torch.dtype | None = None,
+) -> Samples:
     """The inputs that a network is analyzed on."""
     if limit < 1:
         raise InputError(f"an analysis needs at least 1 sample, got {limit}: ask for more")
     columns = None
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a data frame
         names = [str(name) for name in data.columns]
-        data = torch.tensor(data.to_numpy(dtype="float32"))
+        data = torch.tensor(data.to_numpy(dtype="float64")).to(dtype or torch.float32)
     if names is not None:
         columns = Columns(tuple(map(str, names)), ("",) * len(names))
     if isinstance(data, TableData):
@@ -78,6 +85,8 @@ def samples(data: Any, limit: int, *, flat: bool = False, names: Any = None) -> 
         taken = _of_parts(data, limit, flat, columns)
     elif isinstance(data, Tensor):
         inputs = data[:limit]
+        if dtype is not None and names is not None and inputs.is_floating_point():
+            inputs = inputs.to(dtype)
         shape = inputs.shape[1:]
         taken = Samples(lambda: iter(inputs.split(BATCH)), len(inputs), columns, None, shape)
     elif isinstance(data, str) or not isinstance(data, Iterable):

@@ -28,6 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from quadric.cli.analysis import analyze, figures, report
 from quadric.cli.bench import bench
 from quadric.cli.demo import demo
+from quadric.cli.discover import discover
 from quadric.cli.encrypted import encrypted
 from quadric.cli.export import export
 from quadric.cli.neurons import convert, cost, neurons
@@ -55,6 +56,7 @@ COMMANDS = (
     bench,
     compare,
     predict,
+    discover,
     export,
     encrypted,
 )
@@ -98,7 +100,17 @@ def _example_and_text(command: Any) -> tuple[str, str]:
 
 
 class Command(TyperCommand):
-    """A command whose help begins with an example."""
+    """A command whose help begins with an example; `--json` alone means stdout."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the arguments."""
+        last = [*args[1:], "--"]
+        pairs = zip(args, last, strict=True)
+        alone = [a == "--json" and b.startswith("-") and b != "-" for a, b in pairs]
+        whole = [
+            w for a, bare in zip(args, alone, strict=True) for w in ([a, "-"] if bare else [a])
+        ]
+        return list(super().parse_args(ctx, whole))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the example, the usage, the text and the options."""

@@ -11,6 +11,7 @@ from quadric.errors import MissingExtraError
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("lightning", "tensorboard", "yaml", "pydantic", "pooch", "PIL", "sklearn"),
     "tables": ("sklearn", "pandas", "pyarrow"),
+    "discover": ("sympy", "pint", "sklearn", "pandas", "pyarrow", "matplotlib"),
     "rivals": ("lightgbm",),
     "plots": ("matplotlib", "pandas", "sympy"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),

@@ -110,7 +110,7 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
 
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, _, weights = rows
-        inputs = input_scaling(X, weights, bool(self.standardize))
+        inputs = input_scaling(X, weights, self.standardize)
         return TableClassifier(network, inputs, len(self.classes_))
 
     def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:

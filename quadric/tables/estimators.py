@@ -87,7 +87,7 @@ class QuadraticNetwork(FittedNetwork):
     validation_fraction: float = 0.1
     scoring: str | None = None
     n_iter_no_change: int = 30
-    standardize: bool = True
+    standardize: bool | str = True
     random_state: Any = None
     warm_start: bool = False
     verbose: bool = False
@@ -280,6 +280,7 @@ class QuadraticNetwork(FittedNetwork):
             computing = getattr(torch, rows[0].dtype.name)
             networks = [self._build(rows[0].shape[1], seed).to(computing) for _, seed, _ in seeds]
             module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
+            module.note_pressed(parts[0][0][0])
             module.others.extend(networks[1:])
         module.to(self.device)
         jobs = [

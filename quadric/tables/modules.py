@@ -60,6 +60,7 @@ class Scaled(nn.Module):
         input_high: upper limit; infinity for none.
         network: the network on standardized inputs.
         others: further members; the prediction is the mean of all.
+        pressed: the columns of which rows of the fit lay beyond the limits.
     """
 
     input_mean: Tensor
@@ -73,6 +74,7 @@ class Scaled(nn.Module):
             self.register_buffer(f"input_{name}", values)
         self.network = network
         self.others = nn.ModuleList()
+        self.pressed: tuple[int, ...] = ()
 
     @property
     def networks(self) -> list[nn.Sequential]:
@@ -85,6 +87,12 @@ class Scaled(nn.Module):
         inside = torch.clamp(z, self.input_low, self.input_high)
         beyond = z - inside
         return inside + beyond / (1 + beyond.abs() / REACH)
+
+    def note_pressed(self, values: np.ndarray) -> None:
+        """Notes which columns have numbers beyond the limits."""
+        z = (torch.tensor(values).to(self.input_mean) - self.input_mean) / self.input_scale
+        beyond = torch.maximum(z - self.input_high, self.input_low - z).amax(0) > 1e-4
+        self.pressed = tuple(beyond.nonzero().flatten().tolist())
 
     def answer(self, outputs: Tensor) -> Tensor:
         """From what the network gives to what is predicted."""
@@ -144,14 +152,14 @@ class TableClassifier(Scaled):
         return outputs.softmax(-1)
 
 
-def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool) -> InputScaling:
-    """How columns are standardized, in their dtype.
+def input_scaling(values: np.ndarray, weights: np.ndarray, wanted: bool | str) -> InputScaling:
+    """How columns are standardized, in their dtype; "plain" sets no limits.
 
     The limits of a column lie `LIMIT` deviations around its median, but not outside of its range.
     Where the middle half of a column is one number, its range is the limit.
     """
-    if not wanted:
-        mean, scale = mean_and_scale(values, weights, False)
+    if not wanted or wanted == "plain":
+        mean, scale = mean_and_scale(values, weights, bool(wanted))
         infinite = torch.full_like(mean, math.inf)
         return InputScaling(mean, scale, -infinite, infinite)
     limits = np.stack([_limits(column, weights) for column in values.T], 1).astype(values.dtype)

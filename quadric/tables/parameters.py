@@ -45,6 +45,11 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
             is_finite(fraction) and 0 < fraction < 1,
             "a finite number > 0 and < 1",
         ),
+        (
+            "standardize",
+            model.standardize == "plain" or not isinstance(model.standardize, str),
+            "True, False or 'plain'",
+        ),
         ("max_iter", counts(model.max_iter), "a whole number >= 1"),
         (
             "max_time",

@@ -79,7 +79,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             in the unit of the target; None: the loss.
         n_iter_no_change: epochs without improvement before it stops.
         standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
-            press inputs together that lie far from the median (`modules.Scaled`). False: neither.
+            press inputs together that lie far from the median (`modules.Scaled`). "plain": without
+            that, so that products and powers also hold far out. False: neither.
         solver: "adam"; "lm" goes on with Levenberg-Marquardt after Adam, from there and from other
             starts: a lower error on smooth functions and error bars, for seconds up to some
             thousand parameters; "auto" does so where about 10 seconds are enough (squared loss,
@@ -163,7 +164,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     def _make_module(self, network: nn.Sequential, rows: Arrays) -> Scaled:
         X, targets, weights = rows
         wanted = bool(self.standardize)
-        inputs = input_scaling(X, weights, wanted)
+        inputs = input_scaling(X, weights, self.standardize)
         transform = make_transform(self.target_transform, targets, weights)
         if transform is None:
             return TableRegressor(

@@ -171,3 +171,24 @@ def test_a_piecewise_linear_activation_is_noted() -> None:
         found = analyze(model, torch.randn(9, 2), names=["a", "b"])
         assert len(found["couplings"]["notes"]) == count
         assert ("ReLU is piecewise linear" in str(found)) == bool(count)
+
+
+def test_the_factor_is_that_of_the_whole_network() -> None:
+    """An activation behind the forms takes its share: the factor is the network's derivative."""
+    layer = QuadraticLinear(2, 3, rank=2, bias=False)
+    model = nn.Sequential(layer, First(), nn.Softplus()).double()
+    nn.init.normal_(layer.eigenvalues)
+    x = torch.randn(50, 2, dtype=torch.float64)
+    found = couplings(model, samples(x, 50, names=["a", "b"]))
+    hessian = torch.func.vmap(torch.func.hessian(lambda row: model(row[None])[0, 0]))(x).mean(0)
+    assert found["pairs"][0]["coefficient"] == pytest.approx(float(hessian[0, 1]), rel=1e-9)
+    squares = {entry["columns"][0]: entry["coefficient"] for entry in found["squares"]}
+    assert squares["b"] == pytest.approx(float(hessian[1, 1]) / 2, rel=1e-9)
+    assert any("²" in row[0] for row in ranked_list(found))
+
+
+def test_a_linear_network_is_said_to_couple_nothing() -> None:
+    found = couplings(nn.Linear(2, 1), samples(torch.randn(9, 2), 9, names=["a", "b"]))
+    assert found["notes"] == [
+        "the network couples no columns: its second derivatives are zero everywhere"
+    ]

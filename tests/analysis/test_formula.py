@@ -132,3 +132,33 @@ def test_layers_of_a_network_that_is_no_sequential_keep_their_names() -> None:
             self.head = nn.Linear(2, 1)
 
     assert list(to_sympy(Own()).layers) == ["head"]
+
+
+def test_an_estimator_with_heavy_tails_is_refused_or_exact() -> None:
+    pytest.importorskip("sklearn")
+    import pandas as pd
+
+    from quadric.analysis import analyze
+    from quadric.sklearn import QuadraticRegressor
+
+    torch.manual_seed(0)
+    rows = (torch.randn(400, 3) / torch.rand(400, 3)).double().numpy()
+    table = pd.DataFrame(rows, columns=list("abc"))
+    y = table.a * table.b + table.c**2 / 2
+    fast = {"activation": "none", "random_state": 0, "max_iter": 40}
+    pressed = QuadraticRegressor((8,), **fast).fit(table, y)
+    with pytest.raises(InputError, match="numbers of 'a', 'b', 'c' together.*standardize='plain'"):
+        to_sympy(pressed)
+    plain = QuadraticRegressor((8,), standardize="plain", **fast).fit(table, y)
+    formula = to_sympy(plain)
+    for row in (0, int(abs(table.a).argmax())):
+        expected = plain.predict(table.iloc[row : row + 1])[0]
+        assert value(formula, 0, torch.tensor(rows[row])) == pytest.approx(expected, rel=1e-6)
+    sparse = to_sympy(plain, sparse=True, rows=(table, y), digits=5)
+    assert str(sparse) == "1.0*a*b + 0.5*c**2"
+    with pytest.raises(InputError, match="chosen by rows, got none"):
+        to_sympy(plain, sparse=True)
+    # The table is float64, and so is the network; products and squares have the true factors.
+    found = analyze(plain, table)["couplings"]
+    assert found["pairs"][0]["coefficient"] == pytest.approx(1, rel=1e-3)
+    assert found["squares"][0]["coefficient"] == pytest.approx(0.5, rel=1e-3)

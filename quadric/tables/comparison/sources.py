@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from sklearn import datasets
 
 from quadric.data import laws, uci
 from quadric.data.columns import DATE, NUMBER
+from quadric.data.formula_text import Known, known_formula
 from quadric.data.preparation import check_frame, date_numbers
 from quadric.data.table_files import read_table
 from quadric.data.user_table import UserTable, make_table
@@ -58,6 +60,8 @@ def load_source(
     if isinstance(source, pd.DataFrame):
         check_frame(source)
         frame = source.head(rows).rename(columns=str) if rows else source.rename(columns=str)
+    elif (formula := known_formula(source)) is not None and not Path(source).is_file():
+        return _drawn(formula, target, task, rows, seed)
     elif not source.startswith(("law:", "uci:")) and (
         source not in EMBEDDED or Path(source).is_file()
     ):
@@ -65,10 +69,11 @@ def load_source(
         if not path.expanduser().exists() and not path.suffix:
             raise InputError(
                 f"no such file or data set: {source!r}: name a CSV or Parquet file, law:NAME, "
-                f"uci:NAME or one of {', '.join(EMBEDDED)} (quadric compare --list)"
+                "feynman:NAME, uci:NAME, a formula such as 'x*y; x=0:1; y=0:1', or one of "
+                f"{', '.join(EMBEDDED)} (quadric compare --list)"
             )
         frame = read_table(source, delimiter=delimiter, rows=rows)
-        title = path.name.partition(".")[0] or title
+        title = table_name(path)
     if frame is not None:
         group = split.column if split.kind == GROUP else None
         table = make_table(
@@ -88,6 +93,30 @@ def load_source(
         "--delimiter": delimiter, "--drop": drop, "--categories": categories,
         "--split": split.kind != RANDOM,
     })  # fmt: skip
+
+
+def table_name(path: Path) -> str:
+    """The name of a file without its type; dots inside of it stay."""
+    name = re.sub(r"\.(gz|bz2|xz)$", "", path.name)
+    return re.sub(r"\.(csv|tsv|txt|dat|parquet|pq|data)$", "", name, flags=re.IGNORECASE) or name
+
+
+def _drawn(
+    formula: Known, target: str | None, task: str | None, rows: int | None, seed: int
+) -> UserTable:
+    """Samples of a formula, as a table."""
+    if target is not None and target != "y":
+        raise InputError(
+            f"--target is for files, the target of {formula.name} is 'y': leave it out"
+        )
+    if task not in (None, "regression"):
+        raise InputError(f"{formula.name} is a regression, got --task {task}: leave it out")
+    X, y = formula.sample(LAW_ROWS if rows is None else rows, seed)
+    names = list(formula.ranges)
+    kinds = dict.fromkeys(names, NUMBER)
+    return UserTable(
+        formula.name, pd.DataFrame(X, columns=names), pd.Series(y, name="y"), kinds, "regression"
+    )
 
 
 def _known_table(

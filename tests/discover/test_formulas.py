@@ -1,0 +1,192 @@
+"""Formulas from tables: what must come out clean, and what must be refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+import sympy as sp
+
+from quadric.discover import formulas
+from quadric.errors import InputError, InputTypeError
+from tests.command_line import assert_mistake, quadric
+
+x, y, z = sp.symbols("x y z")
+LAWS: dict[str, tuple[Callable[..., np.ndarray], list[tuple[float, float]], sp.Expr]] = {
+    "products": (lambda x, y, z: x * y + z**2, [(-1, 1)] * 3, x * y + z**2),
+    "energy": (lambda x, y: 0.5 * x * y**2, [(1, 3)] * 2, x * y**2 / 2),
+}
+
+
+def table(
+    law: Callable[..., np.ndarray], ranges: list[tuple[float, float]], rows: int, noise: float,
+    junk: int = 0,
+) -> tuple[pd.DataFrame, np.ndarray]:  # fmt: skip
+    draw = np.random.default_rng(3)
+    columns = [draw.uniform(*r, rows) for r in ranges]
+    target = law(*columns)
+    target = target + noise * target.std() * draw.normal(size=rows)
+    names = [*"xyz"[: len(ranges)], *(f"junk{i}" for i in range(junk))]
+    columns += [draw.uniform(-1, 1, rows) for _ in range(junk)]
+    return pd.DataFrame(np.column_stack(columns), columns=names), target
+
+
+@pytest.mark.parametrize(("noise", "junk"), [(0.0, 2), (0.01, 0), (0.05, 10), (0.1, 2)])
+@pytest.mark.parametrize("name", LAWS)
+def test_noise_and_junk(name: str, noise: float, junk: int) -> None:
+    law, ranges, truth = LAWS[name]
+    X, target = table(law, ranges, 800, noise, junk)
+    found = formulas(X, target)
+    assert sp.simplify(found.sympy() - truth) == 0, str(found)
+    for c in found.formula.coefficients:
+        assert abs(c.value - float(c.written)) <= 3.1 * c.standard_error + 1e-9
+        # White noise of this size gives errors of this size, and no others.
+        assert c.standard_error < 5 * noise / math.sqrt(800) * target.std() + 1e-9
+
+
+TRUTHS = {
+    "x**3*y**3/z": [(-1, 1), (0.5, 2), (1, 3)],  # a power law with signs
+    "1/(y/z + 1/x)": [(0.5, 2)] * 3,  # a reciprocal
+    "(x + y)/(1 + x*y/z**2)": [(-0.8, 0.8), (-0.8, 0.8), (1, 2)],  # a ratio
+    "x*sqrt(x**2 + 3*y**2)": [(0.5, 1), (-1, 1)],
+    "asin(x*sin(y))": [(0, 0.99), (0, 6)],
+    "x/(4*pi*y**2)": [(0.1, 1), (0.5, 2)],
+    "log(x/y)*z": [(0.5, 2)] * 3,
+}
+
+
+@pytest.mark.parametrize("text", TRUTHS)
+def test_shapes_without_noise(text: str) -> None:
+    ranges = ";".join(f"{n}={a}:{b}" for n, (a, b) in zip("xyz", TRUTHS[text], strict=False))
+    found = formulas(f"{text};{ranges}", rows=300)
+    draw = np.random.default_rng(1)
+    rows = np.column_stack([draw.uniform(*r, 50) for r in TRUTHS[text]])
+    truth = sp.lambdify(sp.symbols("x y z")[: rows.shape[1]], sp.sympify(text), "numpy")(*rows.T)
+    assert np.abs(found.predict(rows) - truth).max() < 1e-9, str(found)
+    assert found.sentence.startswith("Exact")
+    assert all(c.snapped for c in found.formula.coefficients)
+
+
+def test_a_free_power_has_an_error_bar() -> None:
+    X, target = table(lambda x, y: 2.3 * x**1.37 / y, [(1, 3)] * 2, 1000, 0.02)
+    found = formulas(X, target, seconds=20)
+    (error,) = found.formula.model.exponents.values()
+    ((_, power),) = [pair for pair in found.formula.model.top[0] if pair[1] > 0]
+    assert abs(power - 1.37) < 3 * error < 0.03
+    assert "power of x" in str(found)
+
+
+def test_a_coefficient_that_is_no_simple_number_stays() -> None:
+    X, target = table(lambda x, y: 0.4637 * x * y, [(1, 3)] * 2, 1000, 0.005)
+    (coefficient,) = formulas(X, target).formula.coefficients
+    assert not coefficient.snapped
+    assert abs(coefficient.value - 0.4637) < 3 * coefficient.standard_error < 0.001
+
+
+def test_units_rule_formulas_out() -> None:
+    X, target = table(lambda x, y, z: 0.5 * x * y**2 + 0 * z, [(1, 3)] * 3, 300, 0.05)
+    units = {"x": "kg", "y": "m/s", "z": "s", "E": "J"}
+    found = formulas(X, target, units=units, target="E")
+    assert [str(f) for f in found.formulas] == ["x*y**2/2"]
+    X.columns = ["mass [kg]", "speed [m/s]", "t [s]"]
+    assert str(formulas(X, target, target="E [J]").sympy()) == "mass*speed**2/2"
+    with pytest.raises(InputError, match="no product of powers of mass, speed, t has the unit"):
+        formulas(X, target, target="E [A]")
+    with pytest.raises(InputError, match=r"one that pint knows, such as .*got .hogshovel"):
+        formulas(X, target, target="E [hogshovel]")
+    with pytest.raises(InputError, match="for all columns and the target or for none, got none"):
+        formulas(X, target, target="E")
+
+
+def test_columns_that_cannot_be_told_apart_are_said() -> None:
+    X, target = table(lambda x, y: x**2 + y, [(1, 3)] * 2, 400, 0.05)
+    X["twin"] = X["x"] * (1 + 1e-4 * np.sin(np.arange(400)))
+    assert any("cannot be told apart" in note for note in formulas(X, target).notes)
+
+
+def test_names_that_are_no_identifiers() -> None:
+    X, target = table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.0)
+    X.columns = ["heat flow (W/m²)", "lambda"]
+    found = formulas(X, target)
+    data = found.to_dict()
+    assert data["symbols"] == {"heat_flow_W_m": "heat flow (W/m²)", "lambda_": "lambda"}
+    text = data["formulas"][data["best"]]["formula"]
+    assert sp.sympify(text) == sp.Symbol("heat_flow_W_m") * sp.Symbol("lambda_")
+    assert np.allclose(found.predict(X), target)
+
+
+def test_what_is_no_noise_is_called_an_approximation() -> None:
+    X, target = table(lambda x: np.floor(3 * x) + x, [(0, 3)], 600, 0.0)
+    assert "approximation" in formulas(X, target, seconds=10).sentence
+
+
+def test_ctrl_c_keeps_what_there_is() -> None:
+    X, target = table(lambda x, y: np.floor(3 * x) * y, [(0, 3)] * 2, 300, 0.0)
+
+    def stop(done: int, now: str, total: int) -> None:
+        if now == "factors and functions":
+            raise KeyboardInterrupt
+
+    found = formulas(X, target, progress=stop)
+    assert len(found)
+    assert any("stopped by hand" in note for note in found.notes)
+
+
+def test_the_picture(tmp_path: object) -> None:
+    X, target = table(LAWS["products"][0], [(-1, 1)] * 3, 300, 0.05)
+    (axes,) = formulas(X, target).picture().axes
+    assert axes.get_yscale() == "log"
+
+
+BAD: dict[str, tuple[Callable[[pd.DataFrame, np.ndarray], object], str]] = {
+    "constant target": (lambda X, t: formulas(X, 0 * t), "the target 'y' must vary, got only 0"),
+    "few rows": (lambda X, t: formulas(X[:8], t[:8]), "at least 20 whole rows, got 8"),
+    "text": (lambda X, t: formulas(X.astype(object).replace(X.iloc[0, 0], "a"), t), "numbers"),
+    "one value": (lambda X, t: formulas(X * 0, t), "a column that varies, got none"),
+    "lengths": (lambda X, t: formulas(X, t[1:]), "one number for each of"),
+    "names": (lambda X, t: formulas(X, t, names=["a", "a"]), "names must differ, got 'a' twice"),
+    "nothing": (lambda X, t: formulas("nowhere"), "no such file or data set: 'nowhere'"),
+    "code": (lambda X, t: formulas("__import__('os').system('ls'); x=0:1"), "may use sin"),
+    "range": (lambda X, t: formulas("x*y; x=0:1"), "needs a range, got none for y"),
+    "poles": (lambda X, t: formulas("log(x); x=-1:1"), "must be finite on its ranges"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes(case: str) -> None:
+    call, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        call(*table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.0))
+
+
+def test_what_is_stated_of_odd_tables() -> None:
+    X, target = table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.0)
+    X["code"], X["same"] = np.arange(100) % 4, 7
+    target[3] = np.inf
+    notes = "\n".join(formulas(X, target).notes)
+    assert "1 rows with missing or infinite numbers are left out" in notes
+    assert "'code' has 4 whole numbers and is taken for a number" in notes
+    assert "'same' has one value and is left out" in notes
+    with pytest.raises(InputTypeError, match="needs a target y for an array"):
+        formulas(X.to_numpy())
+
+
+def test_the_command(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    X, target = table(LAWS["energy"][0], [(1, 3)] * 2, 200, 0.01)
+    X.assign(E=target).to_csv("I.6.20b.csv", index=False)
+    result = quadric("discover", "I.6.20b.csv", "--target", "E", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    best = data["formulas"][data["best"]]
+    assert best["formula"] == "x*y**2/2"
+    assert best["error"] > 0
+    assert {"coefficient", "standard_error"} <= set(best["terms"][0])
+    shown = quadric("discover", "law:coulomb", "--rows", "200", "--picture", "front.png")
+    assert "force = q1*q2/(4*pi*eps*r**2)" in shown.stdout
+    assert_mistake(quadric("discover", "I.6.20b.csv", "--target", "F"), "no column 'F'")
+    assert_mistake(quadric("discover", "I.6.20b.csv", "--target", "E", "--units", "x"), "NAME=UNIT")
