@@ -88,7 +88,9 @@ ORDER: dict[str, list[str]] = {
         """,
         "bench": "cases memory comparison",
         "demo": "scenes table pictures",
-        "cli": "options demo neurons train translate tables discover export encrypted analysis bench app",
+        "cli": """
+            options demo neurons train translate tables discover export encrypted analysis bench app
+        """,
     }.items()
 }
 

@@ -129,7 +129,9 @@ def to_sympy(
     if exact:
         _check_terms(linear, inputs)
         polynomials = _compose(sp, steps, symbols, scale)
-        outputs = _expressions(sp, _sparse(sp, polynomials, rows) if sparse else polynomials, digits)
+        outputs = _expressions(
+            sp, _sparse(sp, polynomials, rows) if sparse else polynomials, digits
+        )
     elif sparse:
         raise InputError(
             "a sparse formula needs a network without activations, got one with: fit with "
@@ -144,6 +146,11 @@ def to_sympy(
 
 
 def _refuse_pressed(model: Any, names: Sequence[str] | None) -> None:
+    if hasattr(model, "transform"):
+        raise InputError(
+            "the target was transformed before it was learned, so the estimator is no polynomial "
+            "of the columns: fit without target_transform"
+        )
     pressed = getattr(model, "pressed", ())
     if pressed:
         listed = ", ".join(repr(f"x{i}" if names is None else names[i]) for i in pressed)

@@ -105,7 +105,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments."""
         last = [*args[1:], "--"]
-        pairs = zip(args, last, strict=True)
+        pairs = zip(args, last, strict=False)
         alone = [a == "--json" and b.startswith("-") and b != "-" for a, b in pairs]
         whole = [
             w for a, bare in zip(args, alone, strict=True) for w in ([a, "-"] if bare else [a])

@@ -111,7 +111,8 @@ class Search:
         if len(self.fullest) < 2:
             return False
         before, (loss, count) = self.fullest[-2], self.fullest[-1]
-        for more, fewer in (before, (best.rms**2 * len(self.y), len(best.theta))):
+        own = (best.rms**2 * len(self.y), len(best.theta))
+        for more, fewer in (before, own) if own[0] > loss else ():
             new = count - fewer
             limit = loss * (
                 1 + (new + 3 * math.sqrt(2 * max(new, 1))) / max(len(self.y) - count, 1)
@@ -119,7 +120,7 @@ class Search:
             if more > limit:
                 return False
         tails = float((rest**4).mean() / (rest**2).mean() ** 2)
-        return tails < 4.5 and abs(structure_left(self.X[:, sorted(best.columns)], rest)) < 3
+        return tails < 4.5 and abs(structure_left(self.X[:, sorted(best.columns)], rest)) < 4
 
     def add(self, model: Model | None) -> Model | None:
         """Puts a fitted formula into the pool."""

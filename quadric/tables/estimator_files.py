@@ -56,6 +56,7 @@ def save_estimator(model: Any, path: str | os.PathLike[str]) -> None:
         "target_reader": None if reader is None else asdict(reader),
         "columns": len(module.input_mean),
         "dtype": str(module.input_mean.dtype).removeprefix("torch."),
+        "pressed": list(module.pressed),
         "flat": getattr(module, "flat", True),
         "transform": None if transform is None else type(transform).__name__,
         "classes": None if classes is None else [_plain(label) for label in classes.tolist()],
@@ -164,4 +165,5 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
         module = TransformedRegressor(networks[0], inputs, target, bool(header["flat"]), transform)
     module.others.extend(networks[1:])
     module.load_state_dict(dict(tensors))
+    module.pressed = tuple(header["pressed"])
     return module.eval()

@@ -105,7 +105,8 @@ def test_units_rule_formulas_out() -> None:
 def test_columns_that_cannot_be_told_apart_are_said() -> None:
     X, target = table(lambda x, y: x**2 + y, [(1, 3)] * 2, 400, 0.05)
     X["twin"] = X["x"] * (1 + 1e-4 * np.sin(np.arange(400)))
-    assert any("cannot be told apart" in note for note in formulas(X, target).notes)
+    found = formulas(X, target, seconds=2)
+    assert any("cannot be told apart" in note for note in found.notes)
 
 
 def test_names_that_are_no_identifiers() -> None:
@@ -121,7 +122,7 @@ def test_names_that_are_no_identifiers() -> None:
 
 def test_what_is_no_noise_is_called_an_approximation() -> None:
     X, target = table(lambda x: np.floor(3 * x) + x, [(0, 3)], 600, 0.0)
-    assert "approximation" in formulas(X, target, seconds=10).sentence
+    assert "approximation" in formulas(X, target, seconds=2).sentence
 
 
 def test_ctrl_c_keeps_what_there_is() -> None:
@@ -137,7 +138,7 @@ def test_ctrl_c_keeps_what_there_is() -> None:
 
 
 def test_the_picture(tmp_path: object) -> None:
-    X, target = table(LAWS["products"][0], [(-1, 1)] * 3, 300, 0.05)
+    X, target = table(LAWS["products"][0], [(-1, 1)] * 3, 300, 0.01)
     (axes,) = formulas(X, target).picture().axes
     assert axes.get_yscale() == "log"
 
@@ -150,7 +151,7 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame, np.ndarray], object], str]] = {
     "lengths": (lambda X, t: formulas(X, t[1:]), "one number for each of"),
     "names": (lambda X, t: formulas(X, t, names=["a", "a"]), "names must differ, got 'a' twice"),
     "nothing": (lambda X, t: formulas("nowhere"), "no such file or data set: 'nowhere'"),
-    "code": (lambda X, t: formulas("__import__('os').system('ls'); x=0:1"), "may use sin"),
+    "code": (lambda X, t: formulas("__import__('os').system('ls'); x=0:1"), "may not hold"),
     "range": (lambda X, t: formulas("x*y; x=0:1"), "needs a range, got none for y"),
     "poles": (lambda X, t: formulas("log(x); x=-1:1"), "must be finite on its ranges"),
 }
