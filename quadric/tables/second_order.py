@@ -43,8 +43,8 @@ SOLVERS = ("auto", "lm", "adam")
 
 DUST = 1e-6
 
-SMALL_SECONDS = 10.0
-"""Seconds that second order may take on one core with `solver="auto"`; 100 steps must fit in."""
+SMALL_SECONDS, FEWEST_STEPS = 10.0, 60
+"""Seconds of second order on one core with `solver="auto"`, and the steps that must fit in."""
 
 # A start for each so many steps, tried for fewer; at most some.
 STEPS_A_START, TRIAL_STEPS, STARTS = 120, 80, 4
@@ -79,13 +79,16 @@ def choose_by_size(wanted: str, targets: int, parameters: int) -> tuple[str, str
     if wanted == "adam":
         return "adam", "asked for"
     choice = choose_solver(targets, parameters)
-    size = f"{targets:,} targets, {parameters:,} parameters"
-    about = f"100 second-order steps take about {_seconds(choice.seconds)} on one core"
+    size, each = f"{targets:,} targets, {parameters:,} parameters", choice.seconds / STEPS
+
+    def about(steps: int) -> str:
+        return f"{size}: {steps} second-order steps take about {_seconds(steps * each)} on one core"
+
     if wanted == "lm":
-        return "lm", f"asked for; {size}: {about}"
-    if choice.solver in ("normal", "residual") and choice.seconds <= SMALL_SECONDS:
-        return "lm", f"squared loss, {size}: {about}"
-    return "adam", f"{size}: {about}, more than {SMALL_SECONDS:g} s"
+        return "lm", f"asked for; {about(STEPS)}"
+    if choice.solver in ("normal", "residual") and FEWEST_STEPS * each <= SMALL_SECONDS:
+        return "lm", f"squared loss, {about(STEPS)}"
+    return "adam", f"{about(FEWEST_STEPS)}, more than {SMALL_SECONDS:g} s"
 
 
 def _obstacle(job: Job) -> str:
