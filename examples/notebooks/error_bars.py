@@ -32,7 +32,9 @@ table.head()
 # ## Fit
 #
 # Two hidden layers of 10 neurons. Adam alone stops far above the noise; `solver="lm"` goes on with
-# Levenberg-Marquardt. The linear network has the same solver, and more parameters.
+# Levenberg-Marquardt. Linear neurons, with the same solver and some more parameters, do better
+# here: the gain comes from the solver. Four members lower the error further, and know how far they
+# lie apart. Seconds are those of one core.
 
 # %%
 X, y = table[["frequency", "damping"]], table["amplitude"]
@@ -42,19 +44,22 @@ new = pd.DataFrame(
 new_truth = amplitude(new["frequency"], new["damping"])
 
 models = {}
-for neuron, hidden, solver in (
-    ("shared", (10, 10), "adam"),
-    ("shared", (10, 10), "lm"),
-    ("linear", (16, 16), "lm"),
+for neuron, hidden, solver, members in (
+    ("shared", (10, 10), "adam", 1),
+    ("shared", (10, 10), "lm", 1),
+    ("linear", (16, 16), "lm", 1),
+    ("shared", (10, 10), "lm", 4),
 ):
-    model = QuadraticRegressor(hidden, neuron=neuron, solver=solver, random_state=0)
-    start = time.perf_counter()
+    model = QuadraticRegressor(
+        hidden, neuron=neuron, solver=solver, members=members, random_state=0
+    )
+    start = time.process_time()
     model.fit(X, y)
-    seconds = time.perf_counter() - start
-    models[neuron, solver] = model
+    seconds = time.process_time() - start
+    models[neuron, solver, members] = model
     error = np.sqrt(np.mean((model.predict(new) - new_truth) ** 2)) / noise
     print(
-        f"{neuron}, {solver}: {model.n_parameters_} parameters, {seconds:.1f} s, "
+        f"{members} {neuron}, {solver}: {model.n_parameters_} parameters, {seconds:.1f} s, "
         f"error {error:.2f} times the noise"
     )
 
@@ -62,10 +67,11 @@ for neuron, hidden, solver in (
 # ## Error bars
 #
 # `predict(..., return_std=True)` gives the standard deviation of a new measurement, noise included.
-# If it is right, 90 % of fresh measurements lie within 1.645 of them.
+# If it is right, 90 % of fresh measurements lie within 1.645 of them. Here it is somewhat too
+# large: the few rows that were held out show more than the noise.
 
 # %%
-model = models["shared", "lm"]
+model = models["shared", "lm", 4]
 mean, std = model.predict(new, return_std=True)
 fresh = new_truth + noise * draw.normal(size=len(new))
 inside = np.mean(np.abs(fresh - mean) < 1.645 * std)
@@ -81,13 +87,13 @@ left.plot(line["frequency"], mean, label="the network")
 left.fill_between(line["frequency"], mean - 2 * std, mean + 2 * std, alpha=0.25, label="2 std")
 near = np.abs(table["damping"] - 0.25) < 0.02
 left.plot(table["frequency"][near], y[near], ".", color="0.4", label="measured, damping .23–.27")
-left.axvspan(2, 2.6, color="0.93")
-left.axvspan(0.05, 0.2, color="0.93")
-left.set(xlabel="frequency", ylabel="amplitude", title="gray: outside of the data")
+left.axvspan(2, 2.6, color="0.93", zorder=0)
+left.axvspan(0.05, 0.2, color="0.93", zorder=0)
+left.set(xlabel="frequency", ylabel="amplitude", title="gray: outside of the data", ylim=(-1, 5))
 left.legend(frameon=False, fontsize=8)
 right.semilogy(line["frequency"], std / noise)
-right.axvspan(2, 2.6, color="0.93")
-right.axvspan(0.05, 0.2, color="0.93")
+right.axvspan(2, 2.6, color="0.93", zorder=0)
+right.axvspan(0.05, 0.2, color="0.93", zorder=0)
 right.set(xlabel="frequency", ylabel="error bar / noise", title="it grows where nothing is known")
 plt.show()
 
