@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,7 +140,7 @@ def error_bars(
     small = problem.unknowns.count <= problem.count
     system = (NormalSystem if small else ResidualSystem)(problem, u)
     path = Path(u, system, torch.full_like(u, FIRST_DECAY * min(system.loss, problem.count)))
-    held = None if validation is None else _Held(door, *validation).noise(u)
+    held = None if validation is None else _Held(door, validation).noise(u)
     return ErrorBars(problem, path, door.converted, door.flat, held)
 
 
@@ -157,7 +158,7 @@ def _fit_rows(
     problem, unknowns = door.problem, door.unknowns
     validate = held = None
     if validation is not None:
-        held = _Held(door, *validation)
+        held = _Held(door, validation)
         validate = held.loss
     choice = _chosen(solver, problem)
     path, start = _minimized(problem, door.start(), choice, settings, validate, callback, door.unit)
@@ -276,9 +277,15 @@ def _written(
 class _Held:
     """Validation rows."""
 
-    def __init__(self, door: RowDoor, inputs: Any, targets: Any) -> None:
-        self.problem, self.x = door.problem, door.converted(inputs)
-        y = as_rows(targets, "targets", door.unknowns.device).double()
+    def __init__(self, door: RowDoor, pair: tuple[Any, Any]) -> None:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InputError(
+                f"validation must be a pair (inputs, targets), got {type(pair).__name__}: give both"
+            )
+        self.problem, self.x = door.problem, door.converted(pair[0], "validation inputs")
+        if not len(self.x):
+            raise InputError("validation must have at least one row, got none: leave it out")
+        y = as_rows(pair[1], "validation targets", door.unknowns.device).double()
         self.y = door.matched(self.x, y)
 
     def _squares(self, u: Tensor) -> Tensor:
@@ -302,14 +309,21 @@ def _settings(
         raise InputError(
             f"regularization must be 'evidence', a number >= 0 or None, got {regularization!r}"
         )
-    decay = 0.0 if evidence or regularization is None else float(regularization)
-    for name, value, low in (
-        ("regularization", decay, 0.0),
-        ("max_steps", max_steps, 1),
-        ("max_seconds", math.inf if max_seconds is None else max_seconds, 0.0),
-        ("tolerance", tolerance, 0.0),
+    decay = 0.0 if evidence or regularization is None else regularization
+    limit = math.inf if max_seconds is None else max_seconds
+    for name, value, low, high, rule in (
+        (
+            "regularization",
+            decay,
+            0,
+            sys.float_info.max,
+            "'evidence', a finite number >= 0 or None",
+        ),
+        ("max_steps", max_steps, 1, 10**9, "a whole number >= 1"),
+        ("max_seconds", limit, 0, math.inf, "a number >= 0"),
+        ("tolerance", tolerance, 0, 1, "a number from 0 to 1"),
     ):
-        if not value >= low:
-            raise InputError(f"{name} must be >= {low}, got {value!r}: give a larger number")
-    seconds = math.inf if max_seconds is None else float(max_seconds)
-    return LevenbergSettings(evidence, decay, int(max_steps), seconds, float(tolerance))
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (name == "max_steps" and value % 1):
+            raise InputError(f"{name} must be {rule}, got {value!r}: give another one")
+    return LevenbergSettings(evidence, float(decay), int(max_steps), float(limit), float(tolerance))

@@ -105,9 +105,9 @@ class RowDoor:
         units = self._units(x, float(mean))
         self.problem = RowProblem(unknowns, self.steps, (x, y, w), self.unit, units)
 
-    def converted(self, inputs: Any) -> Tensor:
+    def converted(self, inputs: Any, name: str = "inputs") -> Tensor:
         """Rows as the network takes them."""
-        x = as_rows(inputs, "inputs", self.unknowns.device)
+        x = as_rows(inputs, name, self.unknowns.device)
         return x.double() if self.whole else x
 
     def matched(self, x: Tensor, y: Tensor) -> Tensor:

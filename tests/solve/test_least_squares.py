@@ -255,8 +255,13 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "both doors": (network, {"terms": []}, "got both"),
     "an unknown solver": (network, {"solver": "magic"}, "solver must be auto"),
     "an unknown regularization": (network, {"regularization": "bayes"}, "must be 'evidence'"),
-    "a negative decay": (network, {"regularization": -1.0}, "regularization must be >= 0"),
-    "no steps": (network, {"max_steps": 0}, "max_steps must be >= 1"),
+    "a negative decay": (network, {"regularization": -1.0}, "or None, got -1.0"),
+    "an infinite decay": (network, {"regularization": float("inf")}, "a finite number"),
+    "half a step": (network, {"max_steps": 2.5}, "a whole number >= 1, got 2.5"),
+    "steps in words": (network, {"max_steps": "many"}, "a whole number >= 1, got 'many'"),
+    "a validation table": (network, {"validation": X}, "must be a pair"),
+    "no validation rows": (network, {"validation": (X[:0], Y[:0])}, "must have at least one row"),
+    "no steps": (network, {"max_steps": 0}, "a whole number >= 1, got 0"),
 }
 
 
