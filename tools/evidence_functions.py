@@ -248,29 +248,13 @@ def main() -> None:
     out = given.out.absolute()
     if given.target is not None:
         sys.path.append(str(given.target.absolute()))
-        os.chdir(tempfile.mkdtemp())  # pykan writes a folder
-    cells = itertools.product(FUNCTIONS, given.models, range(given.seeds))
-    cells = sorted(cells, key=lambda cell: cell[2])
-    facts = {"rows": ROWS, "width": WIDTH}
-    names = ("function", "model", "seed")
-    run_cells(out, "fits", names, cells, measure, facts, "scikit-learn")
         os.chdir(tempfile.mkdtemp())
         Path("model").mkdir()  # pykan writes there
-    for seed in range(given.seeds):
-        for function in FUNCTIONS:
-            for model in given.models:
-                runs = json.loads(out.read_text())["fits"] if out.exists() else []
-                key = (function, model, seed)
-                if key not in {(r["function"], r["model"], r["seed"]) for r in runs}:
-                    run = measure(*key)
-                    print(
-                        *key, f"{run['error'] or math.nan:.2g} {run['seconds']:.1f} s", flush=True
-                    )
-                    # Another process may have written in the meantime.
-                    runs = json.loads(out.read_text())["fits"] if out.exists() else []
-                    write_piece(
-                        out, {"rows": ROWS, "width": WIDTH, "fits": [*runs, run]}, "scikit-learn"
-                    )
+    cells = itertools.product(FUNCTIONS, given.models, range(given.seeds))
+    facts = {"rows": ROWS, "width": WIDTH}
+    names = ("function", "model", "seed")
+    by_seed = sorted(cells, key=lambda cell: cell[2])
+    run_cells(out, "fits", names, by_seed, measure, facts, "scikit-learn")
 
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ def _settings(
         raise InputError(
             f"regularization must be 'evidence', a number >= 0 or None, got {regularization!r}"
         )
-    decay = 0.0 if evidence or regularization is None else regularization
+    decay: Any = 0.0 if evidence or regularization is None else regularization
     limit = math.inf if max_seconds is None else max_seconds
     for name, value, low, high, rule in (
         (
