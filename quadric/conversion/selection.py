@@ -344,7 +344,17 @@ def _last_head(
             parts.pop()
         if parts[-1] in HEAD_NAMES:
             return last
-    end = unwrapped(model)
-    while isinstance(end, nn.Sequential) and len(end):
-        end = end[-1]
-    return last if end is last.module else None
+    return last if _end(unwrapped(model), last.module) is last.module else None
+
+
+def _end(module: nn.Module, last: nn.Module) -> nn.Module:
+    """The end of nested Sequentials, of a list of linear layers, or of what a module only holds."""
+    parts = list(module.children())
+    if module is last or not parts:
+        return module
+    one_by_one = isinstance(module, nn.ModuleList) and all(
+        isinstance(part, (nn.Linear, QuadraticLayer)) for part in parts
+    )
+    if isinstance(module, nn.Sequential) or one_by_one or len(parts) == 1:
+        return _end(parts[-1], last)
+    return module

@@ -122,6 +122,18 @@ def test_the_head() -> None:
     vgg = nn.ModuleDict({"classifier": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))})
     assert converted(vgg) == ["classifier.0"]
 
+    # Networks for equations: a list of layers, a Sequential in a module that only holds it.
+    class Held(nn.Module):
+        def __init__(self, held: nn.Module) -> None:
+            super().__init__()
+            self.linears = held
+
+    layers = [nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 4)]
+    assert converted(Held(nn.ModuleList(layers))) == ["linears.0", "linears.1"]
+    assert converted(Held(nn.Sequential(*layers))) == ["linears.0", "linears.1"]
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4)])
+    assert converted(Held(blocks)) == ["linears.0.0", "linears.1"]
+
 
 @pytest.mark.parametrize("with_inputs", [False, True])
 @pytest.mark.parametrize(
