@@ -55,7 +55,8 @@ ORDER: dict[str, list[str]] = {
             onnx_file step_files int8 timing deploying
         """,
         "solve": """
-            unknowns jacobian jets problems systems levenberg choice starts terms rows fit door
+            unknowns jacobian jets problems systems levenberg choice starts terms frameworks rows
+            fit door
         """,
         "models": """
             activations widths mlp digits_cnn resnet transformer beam_search registry trained

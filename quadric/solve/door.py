@@ -21,6 +21,7 @@ from quadric.solve.starts import ridge
 from quadric.solve.systems import NormalSystem, ProductSystem, ResidualSystem, System
 from quadric.solve.terms import Term, TermProblem
 from quadric.solve.unknowns import Unknowns
+from quadric.support.progress import progress_bar
 
 _SYSTEMS: dict[str, Callable[[Problem, Tensor], System]] = {
     "normal": NormalSystem,
@@ -43,6 +44,7 @@ def least_squares(
     max_seconds: float | None = None,
     tolerance: float = 0.01,
     callback: Callable[[Progress], object] | None = None,
+    progress: bool = False,
 ) -> LeastSquaresFit:
     """Trains a network in place by Levenberg-Marquardt, on data or on conditions at points.
 
@@ -68,6 +70,7 @@ def least_squares(
         max_seconds: seconds at most.
         tolerance: stop when the loss falls by less than this share of it in 30 steps.
         callback: a function of a `Progress`, called after each step; True from it ends the fit.
+        progress: shows the steps and the mean squared residual on the terminal.
 
     Returns:
         How it went, and error bars: `fit.std(inputs)`.
@@ -86,6 +89,18 @@ def least_squares(
         True
     """
     settings = _settings(regularization, max_steps, max_seconds, tolerance)
+    if progress:
+        with progress_bar(max_steps, "least squares") as advance:
+
+            def shown(now: Progress) -> object:
+                advance(now=f"mean square {now.loss:.2e}")
+                return callback is not None and callback(now)
+
+            return least_squares(
+                model, inputs, targets, terms=terms, sample_weight=sample_weight,
+                regularization=regularization, validation=validation, solver=solver,
+                max_steps=max_steps, max_seconds=max_seconds, tolerance=tolerance, callback=shown,
+            )  # fmt: skip
     if solver not in ("auto", *_SYSTEMS):
         raise InputError(f"solver must be auto or one of {', '.join(_SYSTEMS)}, got {solver!r}")
     if terms is not None:
@@ -207,9 +222,19 @@ def _fit_terms(
     choice = _chosen(solver, problem)
     if choice.solver in ("normal", "residual"):
         problem.hasten()
+    elif any(way.k for way in problem.ways):
+        raise InputError(
+            "terms of DeepXDE and PINA need solver='normal' or 'residual', got "
+            f"{choice.solver!r} ({choice.reason}): use fewer points or a smaller network"
+        )
+    idle = problem.idle()
     path, start = _minimized(problem, unknowns.start(), choice, settings, None, callback, 1.0)
     fit = _written(unknowns, problem, path, choice, start, 1.0)
     fit.term_losses = problem.means(unknowns.start())
+    if idle:
+        fit.notes.append(
+            f"the residuals do not depend on {', '.join(idle)}: they stay as they were"
+        )
     return fit
 
 

@@ -39,16 +39,17 @@ _FLAT = {"relu", "relu6", "leaky_relu", "abs"}
 
 @dataclass(frozen=True)
 class Orders:
-    """Which derivatives a jet holds: by `slopes` columns and by `pairs` of them."""
+    """Which derivatives a jet holds: by `slopes`, by `pairs`, of so many columns."""
 
     slopes: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    columns: int = 0
 
     @staticmethod
     def all(columns: int) -> Orders:
         """All up to the second."""
         every = range(columns)
-        return Orders(tuple(every), tuple((i, j) for i in every for j in every if i <= j))
+        return Orders(tuple(every), tuple((i, j) for i in every for j in every if i <= j), columns)
 
     @property
     def count(self) -> int:
@@ -66,7 +67,7 @@ class Orders:
         pairs = tuple(p for p, on in zip(self.pairs, used[first:].tolist(), strict=True) if on)
         kept = {column for pair in pairs for column in pair}
         slopes = zip(self.slopes, used[1:first].tolist(), strict=True)
-        return Orders(tuple(c for c, on in slopes if on or c in kept), pairs)
+        return Orders(tuple(c for c, on in slopes if on or c in kept), pairs, self.columns)
 
     def taylor(self, jet: Tensor, away: Tensor) -> Tensor:
         """The polynomial with these derivatives, `away` (…, columns) from its point.

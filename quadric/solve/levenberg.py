@@ -168,6 +168,9 @@ class _Run:
         self.damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
         self.growth = 2.0
         self.accepted += 1
+        if self.problem.renew(self.u, self.accepted):
+            self.system = self.make(self.problem, self.u)
+            self.losses.clear()
         if self.settings.evidence and self.accepted % DECAY_EVERY == 0:
             self.decay, self.effective = evidence(self.problem, self.system, self.u, self.decay)
 

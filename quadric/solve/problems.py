@@ -50,6 +50,10 @@ class Problem:
             total = float(r @ r)
         return total if total == total else float("inf")
 
+    def renew(self, u: Tensor, accepted: int) -> bool:
+        """Draws other points after so many steps, if it is time to; whether it did."""
+        return False
+
     def _room(self, rows: int) -> Tensor:
         """Memory for the derivatives of so many residuals, used again and again."""
         size = rows * self.unknowns.count

@@ -20,6 +20,9 @@ from quadric.solve.unknowns import Tensors, Unknowns
 POINTS = 2**12
 """Points of a term that are differentiated at once."""
 
+REDRAW = 20
+"""Steps between two draws of points."""
+
 
 class Field:
     """The network as a function of one point.
@@ -32,6 +35,7 @@ class Field:
     def __init__(self, module: nn.Module, parameters: Tensors) -> None:
         self._module = module
         self.parameters = parameters
+        self._sizes = (0, 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The value at a point x (d,): a number for a network of one output, else (outputs,)."""
@@ -45,7 +49,12 @@ class Field:
 
     def _values(self, x: Tensor) -> Tensor:
         out: Tensor = functional_call(self._module, self.parameters, (x.unsqueeze(0),))
+        self._sizes = (len(x), out.numel())
         return out.reshape(-1)
+
+    def sizes(self) -> tuple[int, int]:
+        """The columns of the points that it was asked at, and its outputs."""
+        return self._sizes
 
 
 class _Near(Field):
@@ -53,7 +62,7 @@ class _Near(Field):
 
     def __init__(self, parameters: Tensors, center: Tensor, jet: Tensor, orders: Orders) -> None:
         self.parameters = parameters
-        self._center, self._jet, self._orders = center, jet, orders
+        self._center, self._jet, self._orders = center[: orders.columns], jet, orders
 
     def _values(self, x: Tensor) -> Tensor:
         return self._orders.taylor(self._jet, x - self._center)
@@ -67,10 +76,11 @@ class Term:
         function: takes the network `u` and one point `x` (d,), and gives the residual there: a
             number, or a vector for several equations. `u(x)` is a number for a network of one
             output. `torch.func` works inside: `hessian(u)(x).diagonal().sum()` is the Laplacian.
-        points: where it should be zero, (N, d).
+        points: where it should be zero, (N, d). Further columns may hold what belongs to a point,
+            such as a measured value: the function then calls `u(x[:2])`.
         weight: the factor of the mean of the squared residuals.
-        draw: a function that gives other points, (M, d) with M >= N. Between steps N of them become
-            the points; those with a large residual more often.
+        draw: a function that gives other points, (M, d) with M >= N. Every 20 steps N of them
+            become the points. With M > N those with a large residual are taken more often.
 
     Examples:
         >>> from torch.func import hessian
@@ -82,6 +92,10 @@ class Term:
     points: Tensor
     weight: float = 1.0
     draw: Callable[[], Tensor] | None = None
+
+    def way(self, unknowns: Unknowns) -> Way:
+        """How its residuals are had."""
+        return Way(unknowns, self)
 
 
 class _Reads(dict[str, Tensor]):
@@ -97,7 +111,13 @@ class _Reads(dict[str, Tensor]):
 
 
 class Way:
-    """How the residuals of a term are had: for each point by torch.func, the reference."""
+    """How the residuals of a term are had: for each point by torch.func, the reference.
+
+    Attributes:
+        k: the residuals of a point, where the way itself knows; else 0.
+    """
+
+    k = 0
 
     def __init__(self, unknowns: Unknowns, term: Term) -> None:
         self.unknowns, self.term = unknowns, term
@@ -142,7 +162,7 @@ class NearWay(Way):
         return torch.as_tensor(self.term.function(field, x)).reshape(-1)
 
     def residuals(self, parameters: Tensors, x: Tensor) -> Tensor:
-        jet = self.network(parameters, x, self.orders).stack
+        jet = self.network(parameters, x[:, : self.orders.columns], self.orders).stack
 
         def all_of(x: Tensor, jet: Tensor, read: Tensors) -> Any:
             own = {**parameters, **read}
@@ -179,7 +199,8 @@ class NearWay(Way):
 
     def rows(self, parameters: Tensors, x: Tensor, into: Tensor) -> Tensor:
         with torch.enable_grad():
-            out = self.network(parameters, x, self.orders, keep=True)
+            near = x[:, : self.orders.columns]
+            out = self.network(parameters, near, self.orders, keep=True)
         r, by_jet, by_read = self.seeds(parameters, x, out.stack.detach(), into.shape[1])
         self.network.rows(out, by_jet.permute(1, 2, 0, 3), into)
         for name, found in by_read.items():
@@ -198,19 +219,18 @@ def way_of(unknowns: Unknowns, term: Term, k: int) -> tuple[Way, str]:
     """
     plain = Way(unknowns, term)
     x = term.points
-    generator = torch.Generator().manual_seed(0)
-    start = unknowns.start().cpu()
-    noise = 0.01 * torch.randn(start.shape, generator=generator, dtype=start.dtype)
-    vector = torch.where(start == 0, noise, start * (1 + noise)).to(x.device)
-    parameters = unknowns.split(vector)
+    parameters = unknowns.split(_beside(unknowns))
     try:
         network = JetNetwork(unknowns)
-        orders = Orders.all(x.shape[1])
-        jet = network(parameters, x, orders)
+        field = Field(unknowns.copy, parameters)
+        with torch.enable_grad():
+            term.function(field, x[0])
+        orders = Orders.all(field.sizes()[0])
+        jet = network(parameters, x[:, : orders.columns], orders)
         reads = _Reads(parameters)
         term.function(_Near(reads, x[0], jet.stack[:, 0], orders), x[0])
         near = NearWay(network, term, orders, sorted(reads.names & set(unknowns.parts)))
-        other = torch.randn(jet.stack.shape, generator=generator, dtype=x.dtype).to(x.device)
+        other = _random(jet.stack)
         found = [near.seeds(parameters, x, each, k)[1] for each in (jet.stack, other)]
         used = torch.stack([(each != 0).flatten(0, 1).any(-1).any(0) for each in found]).any(0)
         near = NearWay(network, term, near.orders.needed(used), near.reads)
@@ -226,6 +246,18 @@ def way_of(unknowns: Unknowns, term: Term, k: int) -> tuple[Way, str]:
     return plain, ""
 
 
+def _random(like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+
+
+def _beside(unknowns: Unknowns) -> Tensor:
+    """A vector near the start in which nothing is zero."""
+    start = unknowns.start()
+    noise = 0.01 * _random(start)
+    return torch.where(start == 0, noise, start * (1 + noise))
+
+
 def _close(found: Tensor, wanted: Tensor) -> bool:
     return float((found - wanted).abs().max()) <= 1e-9 * float(wanted.abs().max())
 
@@ -236,8 +268,8 @@ class TermProblem(Problem):
     def __init__(self, unknowns: Unknowns, terms: Sequence[Term]) -> None:
         super().__init__(unknowns)
         self.terms = [_checked(i, term, unknowns.device) for i, term in enumerate(terms)]
-        self.sizes = [self._probe(i) for i in range(len(terms))]
-        self.ways: list[Way] = [Way(unknowns, term) for term in self.terms]
+        self.ways: list[Way] = [term.way(unknowns) for term in self.terms]
+        self.sizes = [way.k or self._probe(i) for i, way in enumerate(self.ways)]
         rows = [len(t.points) * k for t, k in zip(self.terms, self.sizes, strict=True)]
         self.count = sum(rows)
         # The mean factor is 1 for one term of weight 1, as for rows of data.
@@ -246,6 +278,8 @@ class TermProblem(Problem):
     def hasten(self) -> None:
         """Takes the fastest way to the residuals of each term; torch.func cannot go through it."""
         for i, (term, k) in enumerate(zip(self.terms, self.sizes, strict=True)):
+            if self.ways[i].k:
+                continue
             self.ways[i], flat = way_of(self.unknowns, term, k)
             if flat:
                 warnings.warn(
@@ -257,6 +291,8 @@ class TermProblem(Problem):
 
     def _pieces(self, i: int) -> Iterator[Tensor]:
         rows = min(POINTS, self.rows_at_once(self.sizes[i]))
+        if self.ways[i].k:
+            rows = len(self.terms[i].points)
         yield from self.terms[i].points.split(rows)
 
     def residuals(self, u: Tensor) -> Tensor:
@@ -277,6 +313,37 @@ class TermProblem(Problem):
                 into.mul_(self.factors[i])
                 yield r * self.factors[i], self._in_units(into)
 
+    @torch.no_grad()
+    def renew(self, u: Tensor, accepted: int) -> bool:
+        if accepted % REDRAW or all(term.draw is None for term in self.terms):
+            return False
+        parameters = self.unknowns.split(u * self.units)
+        for i, (term, way) in enumerate(zip(self.terms, self.ways, strict=True)):
+            if term.draw is None:
+                continue
+            new, count = _checked(i, replace(term, points=term.draw()), u.device), len(term.points)
+            if new.points.shape[1:] != term.points.shape[1:] or len(new.points) < count:
+                raise InputError(
+                    f"draw of term {i} must give at least {count} points of "
+                    f"{term.points.shape[1]} columns, got {tuple(new.points.shape)}: draw more"
+                )
+            squares = torch.cat(
+                [way.residuals(parameters, x).square().sum(1) for x in new.points.split(POINTS)]
+            )
+            odds = squares / squares.mean().clamp_min(1e-300) + 1
+            kept = torch.multinomial(odds.nan_to_num(1, 1, 1), count)
+            self.terms[i] = replace(term, points=new.points[kept])
+        return True
+
+    def idle(self) -> list[str]:
+        """The parameters that no residual depends on."""
+        with torch.enable_grad():
+            u = _beside(self.unknowns).requires_grad_()
+            r = self.residuals(u)
+            (found,) = torch.autograd.grad(r, u, _random(r), allow_unused=True)
+        parts = self.unknowns.parts.items()
+        return [n for n, (a, b, _) in parts if found is None or not bool(found[a:b].any())]
+
     def means(self, u: Tensor) -> list[float]:
         """The mean squared residual of each term, without its weight."""
         with torch.no_grad():
@@ -289,8 +356,9 @@ class TermProblem(Problem):
         """Calls a term at its first point; the number of its residuals there."""
         term, x = self.terms[i], self.terms[i].points[0]
         module, parameters = self.unknowns.copy, self.unknowns.split(self.unknowns.start())
+        field = Field(module, parameters)
         try:
-            value = torch.as_tensor(term.function(Field(module, parameters), x))
+            value = torch.as_tensor(term.function(field, x))
         except InputError:
             raise
         except Exception as error:
@@ -298,9 +366,8 @@ class TermProblem(Problem):
                 f"the function of term {i} must work for one point x {tuple(x.shape)}, got "
                 f"{in_one_line(error)}: index x as x[0], x[1], …, not as a table of points"
             ) from error
-        outputs = functional_call(module, parameters, (x.unsqueeze(0),)).numel()
         if value.dim() > 1 or (
-            value.numel() > max(outputs, len(x)) and value.numel() == len(term.points)
+            value.numel() > max(field.sizes()[1], len(x)) and value.numel() == len(term.points)
         ):
             raise InputError(
                 f"a term's residual must be a number or a short vector for one point, got shape "

@@ -21,6 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
     "encrypted": ("tenseal",),
+    "equations": ("deepxde", "pina"),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 

@@ -81,7 +81,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 def test_the_fast_way_is_the_plain_one(name: str) -> None:
     way, (fast, plain) = both(NETWORKS[name](), mixed, 2)
     assert isinstance(way, NearWay)
-    assert way.orders == Orders((0, 1), ((0, 0), (0, 1), (1, 1)))
+    assert way.orders == Orders((0, 1), ((0, 0), (0, 1), (1, 1)), 2)
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
 
@@ -91,8 +91,17 @@ def test_a_constant_of_the_equation() -> None:
         model, lambda u, x: grad(lambda x: u(x)[0])(x)[1] * u.parameters["rate"], 1
     )
     assert isinstance(way, NearWay)
-    assert way.orders == Orders((1,), ())
+    assert way.orders == Orders((1,), (), 2)
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_points_may_hold_measured_values() -> None:
+    joined = torch.cat([POINTS, POINTS[:, :1].sin()], 1)
+    model = chain()
+    way, _ = way_of(Unknowns(model), Term(lambda u, x: u(x[:2])[1] - x[2], joined), 1)
+    assert isinstance(way, NearWay)
+    found = way.residuals(way.unknowns.split(way.unknowns.start()), joined)
+    torch.testing.assert_close(found[:, 0], model(POINTS)[:, 1] - joined[:, 2])
 
 
 class Weighted(nn.Module):

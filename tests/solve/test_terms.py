@@ -15,6 +15,8 @@ from torch.func import grad, hessian, jacrev
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import make_layer
 from quadric.solve import Field, Term, least_squares
+from quadric.solve.terms import TermProblem
+from quadric.solve.unknowns import Unknowns
 
 Points = torch.linspace(0.02, 0.98, 10, dtype=torch.float64)
 INNER = torch.cartesian_prod(Points, Points)
@@ -148,6 +150,43 @@ def test_float32_says_what_it_costs() -> None:
     fit = least_squares(model, terms=terms, regularization=None)
     assert any("model.double()" in note for note in fit.notes)
     assert 0 < fit.loss < 1e-12
+
+
+def test_points_are_drawn_where_the_residual_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quadric.solve.terms.REDRAW", 2)
+    asked: list[Tensor] = []
+
+    def function(u: Field, x: Tensor) -> Tensor:
+        return u(x) - 1 / (0.01 + x @ x)  # steep at 0
+
+    def draw() -> Tensor:
+        asked.append(torch.rand(1000, 2, dtype=torch.float64))
+        return asked[-1]
+
+    torch.manual_seed(0)
+    problem = TermProblem(Unknowns(network()), [Term(function, INNER, draw=draw)])
+    u = problem.unknowns.start()
+    assert not problem.renew(u, 1)
+    assert problem.renew(u, 2)
+    points = problem.terms[0].points
+    assert points.shape == INNER.shape
+    assert float(points.norm(dim=1).mean()) < 0.8 * float(asked[0].norm(dim=1).mean())
+    model = network()
+    fit = least_squares(model, terms=[Term(function, INNER, draw=draw)], max_steps=6)
+    assert len(asked) > 1
+    assert fit.steps == 6
+    few = Term(function, INNER, draw=lambda: INNER[:5])
+    with pytest.raises(InputError, match="draw of term 0 must give at least 100 points"):
+        least_squares(model, terms=[few], max_steps=6)
+
+
+def test_parameters_that_no_residual_depends_on_are_named() -> None:
+    model = network()
+    fit = least_squares(model, terms=[Term(poisson, INNER)], max_steps=1)
+    assert fit.notes[-1] == "the residuals do not depend on 4.bias: they stay as they were"
+    both = [Term(poisson, INNER), Term(lambda u, x: u(x), EDGE)]
+    fit = least_squares(model, terms=both, max_steps=1, progress=True)
+    assert not any("depend" in note for note in fit.notes)
 
 
 TABLE = wave(INNER)
