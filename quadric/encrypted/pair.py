@@ -320,7 +320,7 @@ def load_client(path: str | os.PathLike[str]) -> Client:
         InputError: if the file is damaged, or another one.
     """
     name, facts, parts = unpack(_read(path), CLIENT)
-    plan = _plan(facts, len(parts) == 1, CLIENT)
+    plan = _plan(facts, parts, CLIENT)
     ring = Ring(plan)
     return Client(plan, name, ring.load("SecretKey", parts[0]), ring)
 
@@ -342,33 +342,37 @@ def load_server(path: str | os.PathLike[str]) -> Server:
 
 def _server(content: bytes) -> Server:
     name, facts, parts = unpack(content, SERVER, largest=64 * LARGEST)
-    plan = _plan(facts, True, SERVER)
-    keys, numbers = parts[:2], parts[2:]
-    _plan(facts, len(numbers) == 3 * len(plan.squares), SERVER)
+    plan, numbers = _plan(facts, parts, SERVER), iter(parts[2:])
     stages = []
-    for i, (before, after) in enumerate(zip(plan.sizes, plan.sizes[1:], strict=False)):
-        shapes = ((after, before), (after, before), (after,))
-        tensors = []
-        for data, shape in zip(numbers[3 * i :], shapes, strict=False):
-            size = 8 * torch.Size(shape).numel()
-            _plan(facts, len(data) in (0, size), SERVER)
-            found = torch.frombuffer(bytearray(data), dtype=torch.float64) if data else None
-            tensors.append(None if found is None else found.reshape(shape))
-        linear, squares, bias = tensors
-        assert linear is not None
-        assert bias is not None
-        stages.append(Stage(linear, squares, bias))
-    return Server(plan, name, stages, keys)
+    try:
+        for before, after in zip(plan.sizes, plan.sizes[1:], strict=False):
+            shapes = ((after, before), (after, before), (after,))
+            tensors: list[Any] = [_numbers(next(numbers), shape) for shape in shapes]
+            stages.append(Stage(*tensors))
+    except (StopIteration, ValueError, RuntimeError):
+        raise _other_parts(SERVER) from None
+    return Server(plan, name, stages, parts[:2])
 
 
-def _plan(facts: dict[str, Any], fits: bool, kind: str) -> Plan:
+def _numbers(data: bytes, shape: tuple[int, ...]) -> Tensor | None:
+    if not data:
+        return None
+    return torch.frombuffer(bytearray(data), dtype=torch.float64).reshape(shape)
+
+
+def _plan(facts: dict[str, Any], parts: list[bytes], kind: str) -> Plan:
     """The plan of a file."""
     try:
-        if fits:
-            return Plan.from_dict(facts)
+        plan = Plan.from_dict(facts)
     except TypeError:
-        pass
-    raise InputError(f"a {kind} must be what its header says, got other parts: write it again")
+        raise _other_parts(kind) from None
+    if len(parts) != (1 if kind == CLIENT else 2 + 3 * len(plan.squares)):
+        raise _other_parts(kind)
+    return plan
+
+
+def _other_parts(kind: str) -> InputError:
+    return InputError(f"a {kind} must hold what its plan says, got other parts: write it again")
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:

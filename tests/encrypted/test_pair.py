@@ -129,6 +129,19 @@ def test_the_servers_file_holds_no_secret_key(pair: Pair, tmp_path: Path) -> Non
     assert dump(client._key) not in (tmp_path / "server").read_bytes()
 
 
+def test_files_whose_parts_are_not_their_plan_s(small: Pair, tmp_path: Path) -> None:
+    for end, kind in zip(small, ("client's file", "server's file"), strict=True):
+        end.save(tmp_path / "file")
+        name, facts, parts = unpack((tmp_path / "file").read_bytes(), kind)
+        load = load_client if kind == "client's file" else load_server
+        wrong = [(facts, parts[:-1]), (facts | {"more": 1}, parts)]
+        wrong += [(facts, [*parts[:-1], b"12345678" * 7])] * (load is load_server)
+        for changed in wrong:
+            (tmp_path / "wrong").write_bytes(pack(kind, name, *changed))
+            with pytest.raises(InputError, match="must hold what its plan says"):
+                load(tmp_path / "wrong")
+
+
 def test_an_answer_opens_with_its_own_key_alone() -> None:
     prepared = prepare(perceptron(), inputs(), packing="many", tolerance=0.1)
     (alice, server), (bob, _) = compile(prepared), compile(prepared)
