@@ -23,8 +23,8 @@ from quadric.errors import InputError, in_one_line
 from quadric.layers import QuadraticLayer
 from quadric.support.modules import check_initialized, check_model, hooked, unwrapped
 
-LARGEST = 16_384
-"""Numbers that a value of a network may have: as many as the largest usual ciphertext holds."""
+LARGEST = 8192
+"""Numbers that a value of a network may have: a matrix of them has half a gigabyte."""
 
 _CLOSE = 1e-7
 _REMEDIES: dict[str, str] = {
@@ -141,14 +141,10 @@ class _State:
             parts = [function(rows) - at_zero for rows in matrix.T.split(256)]
             return torch.cat(parts).T
 
+        _check_size(at_zero.numel())
         if self.squares is not None:
             self.squares = linear(self.squares)
         self.linear, self.shift = linear(self.linear), function(self.shift[None])[0]
-        if len(self.shift) > LARGEST:
-            raise InputError(
-                f"a value of the network must have at most {LARGEST:,} numbers to be encrypted, "
-                f"got {len(self.shift):,}: take a smaller network, or smaller inputs"
-            )
 
     def close(self, linear: Tensor, squares: Tensor | None, shift: Tensor) -> None:
         """Makes the value the next z, of which a new value is P z + R z^2 + c."""
@@ -177,6 +173,7 @@ def to_polynomial(model: nn.Module, example: Tensor) -> Polynomial:
     inputs = example[:8].detach().cpu().double()
     calls, output = _calls(own, inputs)
     size = inputs[0].numel()
+    _check_size(size)
     state = _State(torch.eye(size).double(), None, torch.zeros(size).double())
     problems: list[Problem] = []
     value, before = inputs, "the input"
@@ -195,6 +192,14 @@ def to_polynomial(model: nn.Module, example: Tensor) -> Polynomial:
         problem = Problem("the network", "its modules", "they compute something else when tried")
         return Polynomial(found.stages, *shapes, problems=(problem,))
     return found
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST:
+        raise InputError(
+            f"a value of the network must have at most {LARGEST:,} numbers to be encrypted, got "
+            f"{size:,}: take a smaller network, or smaller inputs"
+        )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -134,6 +134,13 @@ def test_examples_must_fit(example: Tensor | None) -> None:
         check(perceptron(), example)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 32, 32)])
+def test_values_are_not_too_large(shape: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.Flatten())
+    with pytest.raises(InputError, match=r"at most 8,192 numbers to be encrypted, got 1\d,\d{3}"):
+        check(model, torch.randn(2, *shape))
+
+
 def test_a_check_takes_less_than_a_second() -> None:
     model = models.create("mlp", "square", in_features=484, hidden=(128,), activation="none")
     begin = time.process_time()
