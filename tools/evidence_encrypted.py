@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from evidence_runs import read_piece
 from results_summary import ROOT
 from torch import Tensor, nn
 
@@ -78,11 +79,14 @@ def _pictures(data: Any, part: str) -> tuple[Tensor, Tensor]:
     return data.normalization(images).flatten(1), labels
 
 
-def neurons(data: Any) -> dict[str, Any]:
+def neurons(data: Any, file: Path) -> None:
     """Trains every arm three times; the same rate, batches and epochs for all."""
     (x, y), (test_x, test_y) = _pictures(data, "train"), _pictures(data, "test")
-    rows = []
+    settings = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "augmentation": None}
+    rows = read_piece(file)["rows"] if file.exists() else []
     for name, make in ARMS.items():
+        if name in {row["arm"] for row in rows}:
+            continue
         found = []
         for seed in SEEDS:
             torch.manual_seed(seed)
@@ -115,8 +119,7 @@ def neurons(data: Any) -> dict[str, Any]:
             }
         )
         print(rows[-1], flush=True)
-    settings = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "augmentation": None}
-    return {"settings": settings, "rows": rows}
+        write_json(file, {"settings": settings, "rows": rows} | stamp("tenseal"))
 
 
 def train(folder: Path) -> None:
@@ -177,13 +180,14 @@ def main() -> None:
     data = mnist.load(given.folder, crop=22, augment=False)
     for what in ("neurons", "train", "one", "many"):
         file = RESULTS / f"{what}.json"
-        if given.what not in (what, "all") or file.exists():
+        if given.what not in (what, "all"):
             continue
         if what == "train":
             train(given.folder)
-        else:
-            found = neurons(data) if what == "neurons" else measure(data, given.folder, what)
-            write_json(file, found | stamp("tenseal"))
+        elif what == "neurons":
+            neurons(data, file)
+        elif not file.exists():
+            write_json(file, measure(data, given.folder, what) | stamp("tenseal"))
 
 
 if __name__ == "__main__":

@@ -25,20 +25,12 @@ def power_of_two(number: int) -> int:
 
 @dataclass(frozen=True)
 class Diagonals:
-    """Where the numbers of one stage's matrices stand.
+    """Where the numbers of one stage's matrices stand."""
 
-    Attributes:
-        sources: for each slot of the block which entry of the vector it holds.
-        rows: m, the rows rounded up to a power of two.
-        offsets: how many diagonals.
-        baby: the diagonals between two giant steps.
-        slots: of a ciphertext.
-    """
-
-    sources: Tensor
-    rows: int
-    offsets: int
-    baby: int
+    sources: Tensor  # for each slot of the block which entry of the vector it holds
+    rows: int  # m
+    offsets: int  # how many diagonals
+    baby: int  # the diagonals between two giant steps
     slots: int
 
     @property

@@ -41,13 +41,7 @@ _REMEDIES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """z' = linear z + squares z^2 + bias, in float64; `squares` is None where nothing is squared.
-
-    Attributes:
-        linear: (outputs, inputs).
-        squares: (outputs, inputs), or None.
-        bias: (outputs,).
-    """
+    """z' = linear z + squares z^2 + bias in float64; `squares` is None if nothing is squared."""
 
     linear: Tensor
     squares: Tensor | None
@@ -61,13 +55,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Problem:
-    """A part of a network that encryption cannot compute.
-
-    Attributes:
-        where: its name.
-        what: what it is.
-        remedy: what to put in its place.
-    """
+    """A part of a network that encryption cannot compute: its name, what it is, what to do."""
 
     where: str
     what: str
@@ -79,14 +67,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A network in this form.
-
-    Attributes:
-        stages: at least one.
-        input_shape: of one input, without the batch.
-        output_shape: of one output.
-        problems: what is no polynomial; the stages are then not the network.
-    """
+    """A network in this form; if there are problems, the stages are not the network."""
 
     stages: tuple[Stage, ...]
     input_shape: tuple[int, ...]

@@ -6,9 +6,10 @@ key reaches a disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,11 @@ from quadric.errors import InputError
 from quadric.support.extras import load_extra
 
 
-def api() -> Any:
-    """TenSEAL's door to SEAL."""
-    return load_extra("tenseal.sealapi", "quadric.encrypted", "encrypted")
-
-
 class Ring:
     """The parameters of a plan, as SEAL checks them, with its encoder and evaluator."""
 
     def __init__(self, plan: Plan) -> None:
-        seal = api()
+        seal = load_extra("tenseal.sealapi", "quadric.encrypted", "encrypted")
         self.seal, self.plan = seal, plan
         parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
         parameters.set_poly_modulus_degree(plan.ring)
@@ -57,7 +53,7 @@ class Ring:
     def load(self, kind: str, data: bytes) -> Any:
         """An object of SEAL from bytes, checked by SEAL against the parameters."""
         made = getattr(self.seal, kind)()
-        with _File(data) as path:
+        with _file(data) as path:
             try:
                 made.load(self.context, path)
             except Exception as error:
@@ -116,31 +112,21 @@ class Ring:
 
 def dump(value: Any) -> bytes:
     """An object of SEAL as bytes."""
-    with _File() as path:
+    with _file() as path:
         value.save(path)
         return Path(path).read_bytes()
 
 
-class _File:
+@contextlib.contextmanager
+def _file(data: bytes = b"") -> Iterator[str]:
     """A path for SEAL, in memory where the system has that, else in a folder of our own."""
-
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = data
-
-    def __enter__(self) -> str:
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
+    with contextlib.ExitStack() as stack:
         if hasattr(os, "memfd_create"):
-            self.handle = os.memfd_create("quadric")
-            path = f"/proc/self/fd/{self.handle}"
+            handle = os.memfd_create("quadric")
+            stack.callback(os.close, handle)
+            path = Path(f"/proc/self/fd/{handle}")
         else:
-            self.folder = tempfile.TemporaryDirectory()
-            path = str(Path(self.folder.name, "seal"))
-        if self.data:
-            Path(path).write_bytes(self.data)
-        return path
-
-    def __exit__(self, *error: object) -> None:
-        if self.folder is None:
-            os.close(self.handle)
-        else:
-            self.folder.cleanup()
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "seal")
+        if data:
+            path.write_bytes(data)
+        yield str(path)
