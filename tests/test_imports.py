@@ -79,7 +79,7 @@ ORDER: dict[str, list[str]] = {
             predicting many comparison
         """,
         "tables/comparison": """
-            measures splitting baselines plan fits report picture saving sources compare
+            measures splitting baselines plan fits report winner picture saving sources compare
         """,
         "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
         "discover": "terms selection numbers units models powers support search result door",

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from quadric.cli import options
 from quadric.errors import InputError
 from quadric.support.extras import require
+from quadric.support.writing import check_writable
 
 
 def compare(
@@ -48,8 +49,9 @@ def compare(
     baselines: bool = Option(True, help="Fit scikit-learn's models and LightGBM too."),
     opponents: str = Option("", help="More models: xgboost,catboost,tabm,realmlp."),
     save: Path | None = Option(
-        None, help="Refit the best quadratic network: model.onnx or model.safetensors."
+        None, help="Refit the best network: model.quadric (raw tables), .onnx or .safetensors."
     ),
+    html: Path | None = Option(None, help="Write a page of all models."),
     json_file: options.JsonFile = None,
     list_: bool = Option(False, "--list", help="List laws and data sets, and exit."),
 ) -> None:
@@ -61,10 +63,12 @@ def compare(
     Example: quadric compare houses.csv --target price
     """
     require("tables", "quadric compare")
+    from quadric.analysis.page import report
     from quadric.sklearn import compare as compare_table
     from quadric.support.provenance import finite
     from quadric.tables.comparison.saving import check_path
     from quadric.tables.comparison.sources import list_sources, source_facts
+    from quadric.tables.comparison.winner import python_lines
 
     if list_:
         return options.show(list_sources(data_dir), source_facts(), json_file)
@@ -73,6 +77,8 @@ def compare(
             "name a table: quadric compare FILE --target COLUMN, law:NAME, uci:NAME or a data set "
             "(quadric compare --list)"
         )
+    if html is not None:
+        check_writable("--html", html)
     if save is not None:
         check_path(save, json_file)
         if save.suffix == ".onnx":
@@ -108,10 +114,11 @@ def compare(
     except KeyboardInterrupt:
         print("stopped: the same command goes on with the fits it has", file=sys.stderr)
         raise typer.Exit(130) from None
-    line = comparison.python_line()
-    python = [] if line is None else [f"In Python: {line}"]
+    if html is not None:
+        report([comparison.log.path], html, title=f"{comparison.table.name}: all models")
+        comparison.written.append(f"{html}: a page of all models")
     options.show(
-        "\n".join([str(comparison), *python, *comparison.written]),
+        "\n".join([str(comparison), *python_lines(comparison), *comparison.written]),
         finite(comparison.to_dict()),
         json_file,
     )

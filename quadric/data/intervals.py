@@ -22,6 +22,8 @@ class Difference:
     mean: float  # second minus first
     half_width: float | None  # half the width of its 95 % interval; None for a single pair
     pairs: int  # how many
+    low: float | None = None  # the ends of an interval that is not symmetric
+    high: float | None = None
 
     @property
     def doubt(self) -> str | None:
@@ -31,7 +33,16 @@ class Difference:
         # Pairs that all differ by the same amount, up to rounding, tell nothing of the next one.
         if self.half_width <= 1e-9 * abs(self.mean):
             return "no spread at all"
-        return None if abs(self.mean) > self.half_width else "the interval holds 0"
+        low, high = self.ends
+        return "the interval holds 0" if low <= 0 <= high else None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the interval."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        half = self.half_width or 0.0
+        return self.mean - half, self.mean + half
 
     @property
     def is_clear(self) -> bool:

@@ -170,11 +170,21 @@ def _result_files(
         command = f"quadric train {quote(str(folder))} --resume"
         notes.append(f"{folder} is not finished: {command}")
     else:
+        compared = folder / "compare.json"
+        if compared.is_file():
+            notes.append(f"{folder}: {_verdict(compared, notes)}")
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
                 yield from _result_files(entry, notes, above | {here})
+            elif compared.is_file():
+                continue  # of its own kind
             elif not above and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
                 yield entry  # a folder in which results are kept, one file per run
+
+
+def _verdict(compared: Path, notes: list[str]) -> str:
+    """What `quadric compare` said."""
+    return str((_content(compared, notes) or {}).get("verdict", "a comparison"))
 
 
 def _read_file(file: Path, runs: list[RunResult], notes: list[str]) -> None:

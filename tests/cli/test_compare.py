@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quadric.runs.reading import read_runs
 from quadric.support import progress
-from tests.command_line import assert_mistake, quadric
+from tests.command_line import assert_mistake, output, quadric
 
 QUADRIC = Path(sys.executable).parent / "quadric"
 FAST = ["--folds", "2", "--seeds", "1", "--epochs", "3", "--hidden", "6"]
@@ -73,6 +74,22 @@ def test_only_json_goes_to_stdout(houses: Path) -> None:
     found = json.loads(result.stdout)
     assert [entry["neuron"] for entry in found["results"]] == ["linear", "eigen"]
     assert found["results"][1]["rank"] == 2
+
+
+def test_the_saved_network_takes_the_raw_file(houses: Path) -> None:
+    saved = ("--save", "model.quadric", "--html", "page.html", "--run-dir", "c")
+    text = output("compare", "houses.csv", "--target", "price", *FAST, *saved)
+    assert "model.quadric: the " in text
+    assert "quadric predict model.quadric FILE -o OUT" in text
+    assert output("predict", "model.quadric", "houses.csv", "-o", "out.csv") == "out.csv: 60 rows\n"
+    made = pd.read_csv("out.csv")
+    assert np.corrcoef(made["price"], made["price_predicted"])[0, 1] > 0.3
+    page = Path("page.html").read_text()
+    for model in ("linear", "HistGradientBoosting", "ridge", "has the lowest error of all"):
+        assert model in page
+    runs, notes = read_runs("c")
+    assert {"eigen", "ridge", "HistGradientBoosting"} <= {run.neuron for run in runs}
+    assert len(notes) == 1  # the verdict
 
 
 def test_the_best_network_is_saved_as_onnx(houses: Path) -> None:

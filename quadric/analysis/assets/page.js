@@ -107,7 +107,7 @@ function path(points, x, y) {
 }
 
 // --- state and filters -----------------------------------------------------------------------
-const state = { axis: "params", sort: "score", down: true };
+const state = { axis: "params", sort: "score", down: data.runs.some((run) => run.higher) };
 const filters = { dataset: byId("by-dataset"), model: byId("by-model"), neuron: byId("by-neuron") };
 for (const [key, select] of Object.entries(filters)) {
   const values = [...new Set(data.runs.map((run) => run[key]))].sort();

@@ -83,7 +83,8 @@ def compare(
         run_dir: the folder that keeps the fits; None for a directory under runs/compare.
         baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
         opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp.
-        save: a file, .onnx or .safetensors, for the best quadratic network, refitted on all rows.
+        save: a file for the best network, refitted on all rows: .quadric takes the raw table, .onnx
+            and .safetensors the prepared columns.
         progress: called with the number of new fits, what is being fitted, and the number of all.
         on_result: called with a line about each model as soon as it is fitted on all folds.
 

@@ -60,9 +60,10 @@ def _draw(comparison: TableComparison, path: Path) -> None:
     left.grid(axis="x", alpha=0.3)
     known = {label: d for label, d in comparison.differences.items() if d is not None}
     for place, difference in enumerate(known.values()):
+        low, high = difference.ends
         right.errorbar(
-            [difference.mean], [place], xerr=[difference.half_width], fmt="o", color=QUADRATIC,
-            capsize=4, linewidth=2,
+            [difference.mean], [place], xerr=[[difference.mean - low], [high - difference.mean]],
+            fmt="o", color=QUADRATIC, capsize=4, linewidth=2,
         )  # fmt: skip
     right.axvline(0, color=PLAIN, linewidth=1)
     right.set_yticks(range(len(known)), list(known))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ from quadric.tables.comparison.plan import LINEAR, Network, Plan
 
 UNSURE = 25.0
 """With a wider interval there may well be a difference, which these folds do not show."""
+
+PAIRS = 5
+"""Folds below which differences are shown one by one, without an interval."""
 
 _LISTED = 40
 _PACKAGES = ("scikit-learn", "pandas", "numpy")
@@ -82,17 +88,32 @@ class TableComparison:
         return list(map(is_blow_up, values, guess, usual))
 
     def _difference(self, label: str) -> Difference | None:
-        """To the linear network: percent of its error, or points of accuracy."""
+        """To the linear network: percent of its error, averaged as ratios, or points of accuracy.
+
+        Fewer than `PAIRS` folds have no interval.
+        """
         linear, other = self.errors.loc[LINEAR], self.errors.loc[label]
         relative = self.measure.relative
-        if linear.isna().any() or other.isna().any() or (relative and linear.min() == 0):
+        if linear.isna().any() or other.isna().any():
             return None
-        values = 100 * (other / linear - 1 if relative else linear - other)
-        return mean_difference(values.tolist(), self.plan.split.test_share(self.plan.folds))
+        if relative and min(linear.min(), other.min()) <= 0:
+            return None
+        gaps = np.log(other / linear) if relative else 100 * (linear - other)
+        found = mean_difference(gaps.tolist(), self.plan.split.test_share(self.plan.folds))
+        if len(gaps) < PAIRS:
+            found = replace(found, half_width=None)
+        if not relative:
+            return found
+        mean = 100 * math.expm1(found.mean)
+        if found.half_width is None:
+            return replace(found, mean=mean)
+        low, high = (100 * math.expm1(min(end, 700.0)) for end in found.ends)
+        return Difference(mean, (high - low) / 2, found.pairs, low, high)
 
     def best_network(self) -> Network | None:
-        """The quadratic network with the lowest error."""
-        errors = self.summary["error"].reindex(list(self.differences)).dropna()
+        """The network with the lowest error, linear or not, that did not blow up."""
+        own = self.summary.loc[list(self.networks)]
+        errors = own.loc[own["blew_up"] == 0, "error"].dropna()
         return None if errors.empty else self.networks[str(errors.idxmin())]
 
     def verdict(self) -> str:
@@ -116,34 +137,40 @@ class TableComparison:
         worse = [label for label, d in known.items() if d.is_clear and d.mean * sign < 0]
         if better:
             best = max(better, key=lambda label: known[label].mean * sign)
-            sentence = f"{best} {self._words(known[best])} at equal size"
+            sentence = f"{best} {self._words(best, known[best])} at equal size"
             others = [label for label in (*better, *worse) if label != best]
             if others:
                 sentence += "; " + ", ".join(
-                    f"{label} {self._words(known[label])}" for label in others
+                    f"{label} {self._words(label, known[label])}" for label in others
                 )
         elif worse and len(worse) == len(known):
-            sentence = "; ".join(f"{label} {self._words(known[label])}" for label in worse)
+            sentence = "; ".join(f"{label} {self._words(label, known[label])}" for label in worse)
             sentence += " at equal size: stay with linear here"
         else:
-            wide = max(d.half_width or 0.0 for d in known.values()) > UNSURE
+            wide = max(math.inf if d.half_width is None else d.half_width for d in known.values())
+            wide = wide > UNSURE
             what = "gain" if worse else "clear difference" if wide else "difference"
             sentence = f"no {what} on this table: " + ", ".join(
-                f"{label} {self._words(d) if label in worse else self._signed(d)}"
+                f"{label} {self._words(label, d) if label in worse else self._signed(label, d)}"
                 for label, d in known.items()
             )
         return sentence + "."
 
-    def _amount(self, d: Difference) -> str:
-        unit = " %" if self.measure.relative else " points"
-        return f"{_short(abs(d.mean))}{unit} ± {_short(d.half_width or 0.0)}"
-
-    def _words(self, d: Difference) -> str:
+    def _words(self, label: str, d: Difference) -> str:
         verb = "raises" if d.mean > 0 else "lowers"
-        return f"{verb} the {self.measure.word} by {self._amount(d)}"
+        unit = " %" if self.measure.relative else " points"
+        ends = sorted(map(abs, d.ends))
+        interval = f" ({_short(ends[0])} to {_short(ends[1])})"
+        return f"{verb} the {self.measure.word} by {_short(abs(d.mean))}{unit}{interval}"
 
-    def _signed(self, d: Difference) -> str:
-        return f"{'+' if d.mean > 0 else '−'}{self._amount(d)}"
+    def _signed(self, label: str, d: Difference) -> str:
+        unit = " %" if self.measure.relative else " points"
+        if d.half_width is not None:
+            low, high = d.ends
+            return f"{_sign(d.mean)}{unit} ({_sign(low)} to {_sign(high)})"
+        linear, other = self.errors.loc[LINEAR], self.errors.loc[label]
+        gaps = 100 * (other / linear - 1 if self.measure.relative else linear - other)
+        return f"{_sign(d.mean)}{unit} (folds {', '.join(map(_sign, gaps))})"
 
     def _blow_up(self, label: str) -> str:
         """A sentence for a model that went wrong in some fits."""
@@ -176,7 +203,7 @@ class TableComparison:
         cells = []
         for label, row in self.summary.iterrows():
             difference = self.differences.get(str(label))
-            beside = "" if difference is None else self._signed(difference)
+            beside = "" if difference is None else self._signed(str(label), difference)
             cells.append(
                 [
                     str(label),
@@ -218,8 +245,9 @@ class TableComparison:
         columns = _columns_text(table.facts)
         notes += ["", *columns] if columns else []
         closing = (
-            "± is the standard deviation over folds; differences to linear are paired, with their "
-            f"95 % interval.\n{self.verdict()}"
+            "± is the standard deviation over folds; differences to linear are paired, "
+            + ("with their 95 % interval" if plan.folds >= PAIRS else "fold by fold")
+            + f".\n{self.verdict()}"
         )
         return "\n".join([title, *notes, "", self.table_text(), "", closing])
 
@@ -324,27 +352,14 @@ class TableComparison:
         directory = self.log.path
         provenance.write_json(directory / "compare.json", self.to_dict())
         self.written.append(f"{directory / 'compare.json'}: all numbers")
-        for label in self.networks:
-            name = label.replace("[", "-k").replace("]", "")
-            provenance.write_json(directory / name / "result.json", self.result(label))
-
-    def python_line(self) -> str | None:
-        """The best quadratic network, as one would write it in Python."""
-        best = self.best_network()
-        if best is None:
-            return None
-        kind = "QuadraticRegressor" if self.is_regression else "QuadraticClassifier"
-        activation = self.plan.activation
-        rows = self.plan.training_rows(len(self.table.target))
-        widths = self.log.fits[best.label, 0, 0]["widths"]
-        return (
-            f"{kind}({tuple(widths)}, neuron={best.neuron!r}"
-            + ("" if best.rank is None else f", rank={best.rank}")
-            + ("" if activation == "silu" else f", activation={activation!r}")
-            + (f", solver={self.plan.solver!r}" if self.is_regression else "")
-            + f", learning_rate='adaptive', max_iter={self.plan.epochs(rows)}, "
-            f"n_iter_no_change={self.plan.patience(rows)})"
-        )
+        for label in self.summary.index:
+            result = self.result(label)
+            if label not in self.networks:
+                result["neuron"] = label  # what tables of results tell runs apart by
+                if result["status"] != "ok" or self.summary["fits"].isna()[label]:
+                    continue
+            name = re.sub(r"[^\w.-]+", "-", label.replace("[", "-k")).strip("-")
+            provenance.write_json(directory / name / "result.json", result)
 
 
 def _columns_text(facts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -384,6 +399,11 @@ def _digits(value: float) -> int:
 def format_error(value: float) -> str:
     """An error with four digits."""
     return f"{value:.{_digits(value)}f}"
+
+
+def _sign(value: float) -> str:
+    """A difference with its sign."""
+    return f"{'+' if value > 0 else '−'}{_short(abs(value))}"
 
 
 def _short(value: float) -> str:

@@ -1,8 +1,9 @@
-"""The best quadratic network of a comparison, refitted on every row and written to a file.
+"""The best network of a comparison, refitted on every row and written to a file.
 
-The file holds what `to_torch()` of the estimator gives: it takes the columns of the table where all
-are numbers, else the prepared ones, in their own units. A JSON beside it says which columns these
-are and how to make them: medians for holes, categories, parts of dates.
+A `.quadric` file takes the raw table (`quadric.sklearn.load`). The other two hold what `to_torch()`
+of the estimator gives: it takes the columns of the table where all are numbers, else the prepared
+ones, in their own units. A JSON beside it says which columns these are and how to make them:
+medians for holes, categories, parts of dates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric.data.preparation import TablePreparation
-from quadric.errors import InputError
+from quadric.data.user_table import UserTable
+from quadric.errors import DroppedColumnWarning, InputError
 from quadric.exporting.deploying import Deployable, write_network
 from quadric.runs.reading import read_json
 from quadric.saving import save
@@ -22,16 +24,20 @@ from quadric.support import provenance
 from quadric.support.writing import check_writable
 from quadric.tables.comparison.fits import count_outputs, target_values
 from quadric.tables.comparison.report import TableComparison
+from quadric.tables.comparison.winner import python_line, winner
+from quadric.tables.estimators import QuadraticNetwork
 
-SUFFIXES = (".onnx", ".safetensors")
+SUFFIXES = (".quadric", ".onnx", ".safetensors")
 
 
 def check_path(path: Path, json_file: str | None = None) -> None:
     """Refuses a file that cannot be written, before anything is computed."""
     if path.suffix not in SUFFIXES:
-        raise InputError(f"--save must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
+        raise InputError(
+            f"--save must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {str(path)!r}"
+        )
     beside = _beside(path)
-    for file in (path, beside):
+    for file in [path] if path.suffix == ".quadric" else [path, beside]:
         check_writable("--save", file)
     if beside.exists() and not _is_description(beside):
         raise InputError(
@@ -62,7 +68,7 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
     """Refits and writes; returns lines that say what was written."""
     best = comparison.best_network()
     if best is None:
-        raise InputError("no quadratic network was trained without diverging: nothing to save")
+        raise InputError("no network was trained without diverging: nothing to save")
     table, plan = comparison.table, comparison.plan
     preparation = TablePreparation().fit(table.inputs, target_values(table))
     model = plan.estimator(
@@ -70,7 +76,17 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", DroppedColumnWarning)
         model.fit(table.inputs, target_values(table))
+    lines = [f"{path}: the {best.label} network, refitted on all {len(table.target):,} rows"]
+    first = winner(comparison)
+    if first != best.label and first is not None:
+        line = python_line(comparison, first)
+        lines.append(f"{first} has a lower error, but is no network: refit it by {line}")
+    if path.suffix == ".quadric":
+        _take_raw_tables(model, table)
+        model.save(path)
+        return [*lines, f"quadric predict {path} FILE -o OUT predicts for files like this one"]
     module = model.to_torch()
     # The columns of the table where all are numbers, else prepared ones: see `to_torch`.
     plain = preparation.exported() is not None
@@ -112,7 +128,13 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
     beside = _beside(path)
     provenance.write_json(beside, description)
     takes = "the columns of the table" if plain else f"{len(columns)} prepared columns"
-    return [
-        f"{path}: the {best.label} network, refitted on all {len(table.target):,} rows",
-        f"{beside}: it takes {takes}, as listed there",
-    ]
+    return [*lines, f"{beside}: it takes {takes}, as listed there"]
+
+
+def _take_raw_tables(model: QuadraticNetwork, table: UserTable) -> None:
+    """Lets an estimator that was fitted to columns of their final type read them as they were."""
+    assert model._preparation is not None
+    for name, reader in table.readers.items():
+        if name in model._preparation.encodings_:
+            model._preparation.encodings_[name].column = reader
+    model.target_name_ = str(table.target.name)

@@ -61,7 +61,7 @@ def test_without_matplotlib_there_is_no_picture(
         ({"activation": "logistic"}, "activation must be one of none, relu"),
         ({"folds": 1}, "folds must be >= 2"),
         ({"neurons": "linear"}, "one besides linear"),
-        ({"save": "model.pt"}, r"\.onnx or \.safetensors"),
+        ({"save": "model.pt"}, r"\.quadric, \.onnx or \.safetensors"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_fitted(

@@ -31,6 +31,7 @@ from quadric.tables.comparison.sources import (
     source_facts,
 )
 from quadric.tables.comparison.splitting import splits
+from quadric.tables.comparison.winner import python_line, python_lines, winner
 
 
 def curved_table(rows: int = 90) -> UserTable:
@@ -103,8 +104,9 @@ def test_means_and_differences(done: TableComparison) -> None:
     assert done.summary["spread"]["linear"] == pytest.approx(linear.std(ddof=1))
     difference = done.differences["eigen"]
     assert difference is not None
-    assert difference.mean == pytest.approx((100 * (eigen / linear - 1)).mean())
-    assert difference.pairs == 3
+    assert difference.mean == pytest.approx(100 * np.expm1(np.log(eigen / linear).mean()))
+    assert (difference.pairs, difference.half_width) == (3, None)
+    assert re.search(r"^eigen .* %\s\(folds (.[\d.]+, ){2}.[\d.]+\) ", str(done), re.MULTILINE)
 
 
 def test_the_report(done: TableComparison) -> None:
@@ -113,12 +115,16 @@ def test_the_report(done: TableComparison) -> None:
     assert re.search(r"^b +number +10$", text, re.MULTILINE)
     assert re.search(r"^shared\[4\] +\d+ +\d+\.\d+ ± \d+\.\d+ ", text, re.MULTILINE)
     assert re.search(r"^HistGradientBoosting +- ", text, re.MULTILINE)
-    line = done.python_line()
-    assert line is not None
+    first, second = python_lines(done)
+    assert first == (
+        "In Python, SVR (RBF): make_pipeline(TablePreparation(), StandardScaler(), SVR())"
+    )
+    line = python_line(done, "eigen")
     assert line.startswith("QuadraticRegressor((")
+    assert "The best network" in second
     assert "activation" not in line  # it is the default
     other = TableComparison(done.table, plan(activation="tanh"), done.log)
-    assert "activation='tanh'" in (other.python_line() or "")
+    assert "activation='tanh'" in python_line(other, "eigen")
 
 
 def test_the_files_are_results_of_the_project(done: TableComparison, tmp_path: Path) -> None:
@@ -288,20 +294,21 @@ LINEAR = [1.0, 1.1, 0.9, 1.05, 0.95]
     ("eigen", "shared", "expected"),
     [
         ([0.9, 0.98, 0.82, 0.94, 0.86], [1.0, 1.2, 0.9, 1.0, 0.9],
-         "eigen lowers the error by 9.9 % ± 1.5 at equal size."),
+         "eigen lowers the error by 10 % (8.5 to 11) at equal size."),
         ([0.9, 0.98, 0.82, 0.94, 0.86], [0.5, 0.56, 0.45, 0.52, 0.48],
-         "shared lowers the error by 50 % ± 1.0 at equal size; "
-         "eigen lowers the error by 9.9 % ± 1.5."),
+         "shared lowers the error by 50 % (49 to 51) at equal size; "
+         "eigen lowers the error by 10 % (8.5 to 11)."),
         ([1.0, 1.12, 0.88, 1.05, 0.95], [1.0, 1.2, 0.8, 1.1, 0.9],
-         "no difference on this table: eigen −0.1 % ± 2.7, shared −0.5 % ± 15."),
+         "no difference on this table: eigen −0.1 % (−2.7 to +2.6), shared −0.8 % (−15 to +15)."),
         ([1.2, 1.33, 1.07, 1.26, 1.14], [1.1, 1.2, 1.0, 1.16, 1.04],
-         "eigen raises the error by 20 % ± 1.3; shared raises the error by 10 % ± 1.5 at equal "
-         "size: stay with linear here."),
+         "eigen raises the error by 20 % (19 to 21); shared raises the error by 10 % (8.5 to "
+         "12) at equal size: stay with linear here."),
         ([1.2, 1.33, 1.07, 1.26, 1.14], [1.0, 1.12, 0.88, 1.05, 0.95],
-         "no gain on this table: eigen raises the error by 20 % ± 1.3, shared −0.1 % ± 2.7."),
+         "no gain on this table: eigen raises the error by 20 % (19 to 21), "
+         "shared −0.1 % (−2.7 to +2.6)."),
         ([1.2, 1.33, 1.07, 1.26, 1.14], [0.5, 0.56, 0.45, 0.52, 0.48],
-         "shared lowers the error by 50 % ± 1.0 at equal size; "
-         "eigen raises the error by 20 % ± 1.3."),
+         "shared lowers the error by 50 % (49 to 51) at equal size; "
+         "eigen raises the error by 20 % (19 to 21)."),
     ],
 )  # fmt: skip
 def test_verdicts(eigen: list[float], shared: list[float], expected: str) -> None:
@@ -316,9 +323,21 @@ def test_a_better_baseline_is_named() -> None:
     errors = {"linear": [0.2] * 5, "eigen": [0.1, 0.11, 0.09, 0.1, 0.1], "shared": [0.2] * 5}
     found = fake({**errors, "logistic regression": [0.05] * 5}, "classification")
     assert found.verdict() == (
-        "eigen raises the accuracy by 10 points ± 1.3 at equal size. logistic regression has the "
-        "highest accuracy of all (0.950)."
+        "eigen raises the accuracy by 10 points (8.7 to 11) at equal size. logistic regression has "
+        "the highest accuracy of all (0.950)."
     )
+
+
+def test_the_winner_is_whoever_has_the_lowest_error() -> None:
+    errors = {"linear": list(LINEAR), "eigen": [0.5] * 5, "shared": [0.6] * 5}
+    assert winner(fake(errors)) == "eigen"
+    found = fake({**errors, "ridge": [0.4] * 5})
+    assert winner(found) == "ridge"
+    assert [line.split(":")[0] for line in python_lines(found)[:1]] == ["In Python, ridge"]
+    blown = fake({**errors, "eigen": [0.1, 60.0, 0.1, 0.1, 0.1]}, score=-74.8)
+    assert winner(blown) == "shared"
+    linear = fake({"linear": [0.3] * 5, "eigen": [0.5] * 5, "shared": [0.6] * 5})
+    assert linear.best_network() == linear.networks["linear"]
 
 
 def test_diverged_networks_are_said() -> None:
@@ -335,8 +354,8 @@ def test_a_blow_up_is_named_instead_of_a_difference() -> None:
     errors = {"linear": list(LINEAR), "eigen": [1.0, 60.0, 0.9, 1.0, 1.0], "shared": list(LINEAR)}
     found = fake({**errors, "ridge": [1.2] * 5}, score=-74.8)
     assert found.verdict() == (
-        "no difference on this table: shared −0.0 % ± 0.0. eigen blew up in 1 of 5 fits (R² −74.8 "
-        "at worst): do not trust it here. linear has the lowest error of all (1.000)."
+        "no difference on this table: shared −0.0 % (−0.0 to −0.0). eigen blew up in 1 of 5 fits "
+        "(R² −74.8 at worst): do not trust it here. linear has the lowest error of all (1.000)."
     )
     assert re.search(r"^eigen .* blew up ", found.table_text(), re.MULTILINE)
     found = fake({**errors, "linear": [1.0, 60.0, 0.9, 1.0, 1.0], "eigen": LINEAR}, score=-74.8)
@@ -491,7 +510,8 @@ def test_a_saved_network_keeps_the_digits_of_its_columns(tmp_path: Path, suffix:
 
 def test_saving(done: TableComparison, tmp_path: Path) -> None:
     lines = save_best(done, tmp_path / "model.safetensors")
-    assert "prepared columns" in lines[1]
+    assert lines[1].startswith("SVR (RBF) has a lower error, but is no network: refit it by make_")
+    assert "prepared columns" in lines[2]
     facts = json.loads((tmp_path / "model.json").read_text())
     assert facts["inputs"] == ["a", "b", "missingindicator_b", "kind_x", "kind_y"]
     median = float(done.table.inputs["b"].median())
@@ -505,7 +525,7 @@ def test_saving(done: TableComparison, tmp_path: Path) -> None:
     module = load_network(tmp_path / "model.safetensors")
     with torch.no_grad():
         assert module(torch.zeros(4, 5)).shape == (4,)
-    with pytest.raises(ValueError, match=r"\.onnx or \.safetensors"):
+    with pytest.raises(ValueError, match=r"\.quadric, \.onnx or \.safetensors"):
         check_path(tmp_path / "model.pt")
     with pytest.raises(OSError, match="there is no directory"):
         check_path(tmp_path / "none" / "model.onnx")
