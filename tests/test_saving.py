@@ -201,7 +201,8 @@ def test_strided_tensors_and_parts_of_a_storage(tmp_path: Path) -> None:
     model = small()
     whole = torch.randn(8, 40)
     model[0].weight = nn.Parameter(whole[:4, ::2].T)
-    model[3].weight = nn.Parameter(whole[4:6, :20])
+    model[3].weight = nn.Parameter(whole[4].view(2, 20))
+    model[3].bias = nn.Parameter(whole[4, 19:21])  # overlaps the weight
     quadric.convert_(model)
     assert not model[0].weight.is_contiguous()
     state = model.state_dict().items()

@@ -173,6 +173,14 @@ def test_dropout_without_weights_is_as_in_torch_under_one_seed(masks, layout, ap
         assert_close(mine, expected)
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_eval_drops_nothing(need_weights):
+    theirs, ours = (attention.eval() for attention in _pair(dropout=0.4))
+    inputs = _inputs(False)
+    expected, _ = theirs(*inputs, need_weights=need_weights)
+    assert_close(ours(*inputs, need_weights=need_weights)[0], expected)
+
+
 def test_training_with_dropout_keeps_less_than_torch_does():
     """The projections' outputs are kept for the squares: scaled copies of them would come on top,
     and torch's attention, which has only the copies, would need two outputs less."""
@@ -357,7 +365,7 @@ def test_damaged_checkpoints_are_refused():
     state = theirs.state_dict()
     short = {**state, "in_proj_weight": state["in_proj_weight"][:-1]}
     with pytest.raises(RuntimeError, match=r"in_proj_weight: three projections .* \(35, 12\)"):
-        ours.load_state_dict(short)
+        ours.load_state_dict(short, strict=False)
     missing = {name: value for name, value in state.items() if name != "in_proj_weight"}
     with pytest.raises(RuntimeError, match=r"Missing key.*q_proj.weight"):
         ours.load_state_dict(missing)
