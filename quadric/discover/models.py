@@ -146,12 +146,12 @@ class Model:
     def fit(self, X: Array, y: Array, start: Array | None = None) -> Model | None:
         """The model with the coefficients of least squares in the target's own unit."""
         designs = self._designs(X)
-        theta = self._start(designs, y) if start is None else start
+        linear = self.shape == "identity" and not self.bottom
+        theta = self._start(designs, y) if start is None or linear else start
         if theta is None or not np.isfinite(theta).all():
             return None
         values, slopes = self._parts(designs, theta)
         far = 1e6 * float(np.abs(y).max())
-        linear = self.shape == "identity" and not self.bottom
         if not np.isfinite(values).all() or float(np.abs(values).max()) > far:
             return None
         if not linear:

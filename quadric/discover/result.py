@@ -341,9 +341,8 @@ class Formulas:
         x, y = [f.length for f in self.formulas], [max(f.error, 1e-15) for f in self.formulas]
         axes.plot(x, y, "o-", color="0.6")
         axes.plot(x[self.best], y[self.best], "o", color="C0", markersize=9)
-        axes.annotate(
-            str(self.formula)[:60], (x[self.best], y[self.best]), (8, 8), textcoords="offset points"
-        )
+        text = f"{self.target} = {self.formula}"
+        axes.set_title(text if len(text) < 70 else text[:69] + "…", fontsize=9)
         axes.set(
             yscale="log", xlabel="length of the formula", ylabel=f"error of {self.target}, held out"
         )

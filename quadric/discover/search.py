@@ -52,7 +52,7 @@ class Search:
         self.few = np.sort(few)
         self.everything: Sequence[int] = range(X.shape[1])
         self.found_peels: list[Peel] = []
-        self.after_powers = False
+        self.after_cheap = False
         self.fullest: list[tuple[float, int]] = []
 
     def run(self, told: Told | None) -> None:
@@ -60,13 +60,14 @@ class Search:
         stages: list[tuple[str, Callable[[], object]]] = [
             ("polynomials", self.polynomials),
             ("power laws", self.power_laws),
+            ("functions of columns", self.functions),
             ("factors and functions", self.products),
             ("ratios", self.ratios),
             ("sums of power laws", self.sums),
             ("pairs of functions", self.wide),
         ]
         if polynomial(self.everything, 4, len(self.y) // 2) is None and self.X.shape[1] > 12:
-            stages.insert(2, ("columns by a quadratic network", self.by_network))
+            stages.insert(3, ("columns by a quadratic network", self.by_network))
         try:
             for name, stage in stages:
                 if told is not None:
@@ -102,7 +103,7 @@ class Search:
         best = self.best
         if best is None or self.exact:
             return best is not None
-        if not self.after_powers or len(best.top) + len(best.bottom) > 4:
+        if not self.after_cheap or len(best.top) + len(best.bottom) > 4:
             return False
         if best.rms > NOISY * self.spread:
             return False
@@ -188,12 +189,18 @@ class Search:
 
     def power_laws(self) -> None:
         """One regression of logarithms."""
-        self.after_powers = True
         for model in power_laws(self.X, self.y):
             self.add(model.fit(self.X, self.y))
             shifted = Model([*model.top, ONE])
             shifted.exponents = model.exponents
             self.add(shifted.fit(self.X, self.y))
+
+    def functions(self) -> None:
+        """Sums with sines, cosines, logarithms and exponentials: a cubic may only look like one."""
+        for names in (("sin", "cos"), ("log", "exp")):
+            terms = library(self.choices.of(self.everything, names), 1000, 3)
+            self._forward(terms, "identity", ONE, 6)
+        self.after_cheap = True
 
     def by_network(self) -> None:
         """The columns that a quadratic network uses, where the terms of all are too many."""
@@ -302,7 +309,15 @@ class Search:
                 self.add(model.simpler(self.X, self.y))
 
     def _forward(self, terms: Sequence[Term], shape: str, factor: Term, most: int) -> None:
+        terms = self.fitting(terms, shape, factor)
         D, y = design(terms, self.X), self.y
+        usual = np.isfinite(D).all(0) & (np.abs(D).max(0, initial=0) < 1e12)
+        if not usual.any():
+            return
+        terms, D = [t for t, good in zip(terms, usual, strict=True) if good], D[:, usual]
+        if 2 < len(terms) <= 1500:
+            for pair in best_pairs(D, y, None):
+                self.add(Model([terms[c] for c in pair], (), shape, factor).fit(self.X, y))
         chosen = forward(D, y, self.cost(terms), most)
         if chosen:
             for size in range(1, len(chosen) + 1):

@@ -80,6 +80,23 @@ def test_a_free_power_has_an_error_bar() -> None:
     assert "power of x" in str(found)
 
 
+def test_the_numbers_are_those_of_all_rows() -> None:
+    X, target = table(LAWS["products"][0], [(-1, 1)] * 3, 300, 0.05)
+    found = formulas(X, target)
+    D = np.column_stack([X.x * X.y, X.z**2])
+    expected, squares, *_ = np.linalg.lstsq(D, target, rcond=None)
+    errors = np.sqrt(np.diag(np.linalg.inv(D.T @ D)) * squares / (300 - 2))
+    by_term = {c.term: c for c in found.formula.coefficients}
+    for term, value, error in zip(("x*y", "z**2"), expected, errors, strict=True):
+        assert by_term[term].value == pytest.approx(value, rel=1e-9)
+        assert by_term[term].standard_error == pytest.approx(error, rel=1e-6)
+
+
+def test_a_sine_is_told_from_a_cubic() -> None:
+    X, target = table(lambda x, y: -12 * np.sin(x) - y / 3, [(-1.5, 1.5), (-5, 5)], 600, 0.02)
+    assert "sin(x)" in str(formulas(X, target).sympy())
+
+
 def test_a_coefficient_that_is_no_simple_number_stays() -> None:
     X, target = table(lambda x, y: 0.4637 * x * y, [(1, 3)] * 2, 1000, 0.005)
     (coefficient,) = formulas(X, target).formula.coefficients
