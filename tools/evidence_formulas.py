@@ -12,8 +12,8 @@ Polynomials come first, then ratios of polynomials, then the rest.
 
 from __future__ import annotations
 
+import importlib
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,9 +90,7 @@ def _ours(known: Known, X: Any, y: Any, fresh: Any, seconds: float) -> tuple[str
 
 
 def _operon(known: Known, X: Any, y: Any, fresh: Any, seconds: float) -> tuple[str, Any, Any]:
-    from pyoperon.sklearn import SymbolicRegressor
-
-    model = SymbolicRegressor(
+    model = importlib.import_module("pyoperon.sklearn").SymbolicRegressor(
         allowed_symbols="add,sub,mul,div,constant,variable,sin,cos,exp,log,sqrt,square",
         optimizer_iterations=5, max_time=max(1, round(seconds)), generations=100_000,
         max_evaluations=10**9, n_threads=1, random_state=0,
@@ -102,10 +100,8 @@ def _operon(known: Known, X: Any, y: Any, fresh: Any, seconds: float) -> tuple[s
 
 
 def _gplearn(known: Known, X: Any, y: Any, fresh: Any, seconds: float) -> tuple[str, Any, Any]:
-    from gplearn.genetic import SymbolicRegressor
-
     end = time.perf_counter() + seconds
-    model = SymbolicRegressor(
+    model = importlib.import_module("gplearn.genetic").SymbolicRegressor(
         population_size=500, generations=1, warm_start=True, random_state=0,
         function_set=("add", "sub", "mul", "div", "sqrt", "log", "sin", "cos"),
     )  # fmt: skip
@@ -161,10 +157,11 @@ def formulas_table(results: Path) -> str:
             if own:
                 times = sorted(row["processor_seconds"] for row in own)
                 errors = sorted(row["error"] for row in own)
-                cells.append([
-                    f"{100 * own[0]['noise']:g} %", wanted, _share(own, "exact"), _share(own, "close"),
-                    f"{errors[len(errors) // 2]:.1e}", f"{times[len(times) // 2]:.1f} s", f"{times[-1]:.0f} s",
-                ])  # fmt: skip
+                noise, middle = f"{100 * own[0]['noise']:g} %", len(own) // 2
+                shares = [_share(own, "exact"), _share(own, "close"), f"{errors[middle]:.1e}"]
+                cells.append(
+                    [noise, wanted, *shares, f"{times[middle]:.1f} s", f"{times[-1]:.0f} s"]
+                )
     head = ["noise", "kind", "exact", "close", "median error", "median time", "longest"]
     return markdown_table(head, cells, "rlrrrrr")
 
@@ -185,11 +182,12 @@ def opponents_table(results: Path) -> str:
             ]
             if own:
                 errors = sorted(row["error"] for row in own)
-                cells.append([
-                    f"{100 * noise:g} %", method, _share(own, "close"), f"{errors[len(errors) // 2]:.1e}",
-                    f"{sum(row['error'] < 0.01 for row in own)} of {len(own)}",
-                    f"{sum(row['processor_seconds'] for row in own):.0f} s",
-                ])  # fmt: skip
+                small = f"{sum(row['error'] < 0.01 for row in own)} of {len(own)}"
+                spent = f"{sum(row['processor_seconds'] for row in own):.0f} s"
+                middle = f"{errors[len(errors) // 2]:.1e}"
+                cells.append(
+                    [f"{100 * noise:g} %", method, _share(own, "close"), middle, small, spent]
+                )
     head = ["noise", "method", "close", "median error", "error below 1 %", "processor time"]
     return markdown_table(head, cells, "rlrrrr")
 
@@ -222,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
