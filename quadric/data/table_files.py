@@ -14,6 +14,7 @@ import lzma
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ def _explained(path: Path) -> Iterator[bool]:
         with path.open("rb") as file:
             parquet = file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
         yield parquet
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, QuadricError):
             raise
         raise InputError(

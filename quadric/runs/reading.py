@@ -267,7 +267,7 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
         *((name, lambda value: isinstance(value, str), "be text") for name in _TEXTS),
         *((name, _is_number, "be a number or null") for name in (*numbers, *_NUMBERS)),
         ("seed", lambda value: isinstance(value, int) and _is_number(value), "be a whole number"),
-        ("epochs", lambda value: isinstance(value, list | None), "be a list of records"),
+        ("epochs", _are_records, "be a list of records"),
     ):
         if name in result and not is_right(result[name]):
             return f"{name} must {rule}, got {result[name]!r:.80}"
@@ -276,3 +276,12 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
 
 def _is_number(value: Any) -> bool:
     return value is None or number(value) is not None
+
+
+def _are_records(value: Any) -> bool:
+    """Whether these are the records of epochs, or nothing is there."""
+    return value is None or (
+        isinstance(value, list)
+        and all(isinstance(record, Mapping) for record in value)
+        and all(_is_number(record.get(key)) for record in value for key in ("epoch", "seconds"))
+    )

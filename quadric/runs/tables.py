@@ -11,7 +11,7 @@ from typing import Any
 from quadric.data.text.scores import SETTINGS
 from quadric.runs.groups import RunGroup, RunPair, compare, group, varying
 from quadric.runs.metrics import METRICS
-from quadric.runs.reading import RunResult
+from quadric.runs.reading import RunResult, number
 from quadric.support.texttable import markdown_table, text_table
 
 _TOKENIZATIONS = {"13a": "13a", "intl": "International"}
@@ -70,8 +70,9 @@ def group_table(groups: Sequence[RunGroup], markdown: bool = False) -> str:
 
 
 def _epoch_seconds(each: RunGroup) -> list[float]:
-    runs = [run for run in each.runs if run.epochs]
-    return [statistics.fmean(record["seconds"] for record in run.epochs) for run in runs]
+    known = [[number(record.get("seconds")) for record in run.epochs] for run in each.runs]
+    numbers = [[value for value in values if value is not None] for values in known]
+    return [statistics.fmean(values) for values in numbers if values]
 
 
 def _cell(value: Any, how: str = "") -> str:

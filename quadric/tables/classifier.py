@@ -56,6 +56,12 @@ class QuadraticClassifier(ClassifierMixin, QuadraticNetwork):  # type: ignore[mi
     _given_classes = False
 
     def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        mixed = {isinstance(v, str): v for v in y.ravel()} if y.dtype == object else {}
+        if len(mixed) > 1:
+            raise InputError(
+                f"y must hold labels of one kind, got {mixed[True]!r} and {mixed[False]!r}: turn "
+                "all of them into text, as by y.astype(str)"
+            )
         check_classification_targets(y)
         if y.ndim == 2 and y.shape[1] > 1:
             raise InputError(

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from quadric.errors import InputError
 from quadric.support.tensor_files import read_tensors, write_tensors
-from quadric.tables.modules import InputScaling, Scaled, TableClassifier, TableRegressor
+from quadric.tables.modules import (
+    InputScaling,
+    Scaled,
+    TableClassifier,
+    TableRegressor,
+    check_sizes,
+)
 from quadric.tables.target_transforms import TransformedRegressor, empty_transform
 
 KEY = "quadric_estimator"
@@ -110,19 +116,20 @@ def read_estimator(path: str | os.PathLike[str], kinds: Mapping[str, Any]) -> An
                 f"this one reads {FORMAT}: upgrade Quadric"
             )
         return _rebuilt(header, tensors, kinds[header["kind"]])
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what a hostile header raises is up to its values
         if isinstance(error, InputError):
             raise
         raise InputError(
             f"{path} does not describe an estimator ({type(error).__name__}: "
-            f"{str(error).splitlines()[0][:100]}): save it again"
+            f"{str(error)[:100]}): save it again"
         ) from None
 
 
 def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -> Any:
     model = kind(**{name: _value(value) for name, value in header["parameters"].items()})
-    for name, value in header["noted"].items():
-        setattr(model, name, list(value) if isinstance(value, list) else value)
+    model._check_parameters()
+    for name in NOTED:
+        setattr(model, name, header["noted"][name])
     if header["names"] is not None:
         model.feature_names_in_ = np.asarray(header["names"], dtype=object)
     if header["classes"] is not None:
@@ -146,7 +153,9 @@ def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -
 
 def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scaled:
     dtype = getattr(torch, header["dtype"])
-    columns, outputs = int(header["columns"]), int(model.n_outputs_)
+    columns, outputs = header["columns"], model.n_outputs_
+    sizes = {"in_features": columns, "out_features": outputs, "members": model.members}
+    check_sizes(sizes | {"hidden": model._widths()}, header["classes"], tensors)
     networks = [model._build(columns, seed=0).to(dtype) for _ in range(int(model.members))]
     inputs = InputScaling(*torch.zeros(4, columns, dtype=dtype))
     target = torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype)

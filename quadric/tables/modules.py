@@ -208,7 +208,7 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
     try:
         facts = json.loads(beside.read_text(encoding="utf-8"))
         options, classes = dict(facts["network"]), facts["classes"]
-        _check_sizes(options, classes, shapes)
+        check_sizes(options, classes, shapes)
         members, dtype = options.pop("members"), getattr(torch, options.pop("dtype"))
         networks = [create("mlp", **options).to(dtype) for _ in range(members)]
         inputs, outputs = options["in_features"], options["out_features"]
@@ -247,7 +247,7 @@ def in_words(networks: Sequence[nn.Sequential]) -> str:
     return f"{text} of {label} neurons with {type(networks[0][1]).__name__}"
 
 
-def _check_sizes(options: Any, classes: Any, tensors: Mapping[str, Tensor]) -> None:
+def check_sizes(options: Any, classes: Any, tensors: Mapping[str, Tensor]) -> None:
     """Refuses a description of a network that is larger than its tensors."""
     largest = max(length for tensor in tensors.values() for length in (1, *tensor.shape))
     sizes = [options[key] for key in ("in_features", "out_features")] + list(options["hidden"])

@@ -190,7 +190,7 @@ def _is_leftover(entry: Path) -> bool:
 def is_run_directory(text: str) -> bool:
     """Whether what the user named is a run directory rather than a recipe."""
     path = Path(text)
-    return path.is_dir() and ((path / "recipe.yaml").is_file() or os.sep in text)
+    return os.path.isdir(text) and ((path / "recipe.yaml").is_file() or os.sep in text)
 
 
 def continued(recipe: Recipe, overrides: dict[str, Any]) -> Recipe:
