@@ -37,8 +37,10 @@ def check_path(path: Path, json_file: str | None = None) -> None:
             f"--save must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {str(path)!r}"
         )
     beside = _beside(path)
-    for file in [path] if path.suffix == ".quadric" else [path, beside]:
-        check_writable("--save", file)
+    check_writable("--save", path)
+    if path.suffix == ".quadric":
+        return
+    check_writable("--save", beside)
     if beside.exists() and not _is_description(beside):
         raise InputError(
             f"--save {path} also writes {beside} with the columns of the network, and there is a "
