@@ -41,6 +41,7 @@ from quadric.tables.jobs import Job
 
 ROWS, TEST_ROWS, WIDTH = 500, 2_000, 12
 SOLVERS = ("adam", "lbfgs", "lm")
+NAMES = {"adam": "Adam", "lbfgs": "L-BFGS", "lm": "LM"}
 ARMS = [Arm("linear"), Arm("shared", 4), Arm("eigen", 3), Arm("square"), Arm("glu")]
 # The map: laws of each kind, other sizes, and rows of the inner part of each variable's range.
 POLYNOMIALS = ("lorentz", "kinetic-energy", "oscillator", "torque")
@@ -216,37 +217,35 @@ def measure_curve(name: str, law: str, seed: int, solver: str) -> dict[str, Any]
 def solvers_table(results: Path) -> str:
     """Errors and seconds of the solvers, with the quadratic neurons beside linear under each."""
     runs = read_piece(results / "solvers.json")["fits"]
+    arms = [arm.name for arm in ARMS if any(run["arm"] == arm.name for run in runs)]
+    solvers = [solver for solver in SOLVERS if any(run["solver"] == solver for run in runs)]
     rows = []
     for noise in sorted({run["noise"] for run in runs}):
         own = [run for run in runs if run["noise"] == noise]
         by = {(r["arm"], r["solver"], r["law"], r["seed"]): r for r in own}
         cells = {key[2:] for key in by}
-        whole = sorted(
-            c for c in cells if all((a.name, s, *c) in by for a in ARMS for s in SOLVERS)
-        )
-        if not whole:
-            continue
-        for arm in ARMS:
-            every = {s: [by[(arm.name, s, *cell)] for cell in whole] for s in SOLVERS}
+        whole = sorted(c for c in cells if all((a, s, *c) in by for a in arms for s in solvers))
+        for arm in arms if whole else ():
+            every = {s: [by[(arm, s, *cell)] for cell in whole] for s in solvers}
             mean = {s: _mean(run["error"] for run in found) for s, found in every.items()}
-            took = [statistics.median(run["seconds"] for run in every[s]) for s in SOLVERS]
+            took = [statistics.median(run["seconds"] for run in every[s]) for s in solvers]
             rows.append(
-                [f"{noise:.0%}", f"{len({c[0] for c in whole})}, {len(whole)}", f"`{arm.name}`",
-                 *(f"{mean[s]:.2g}" for s in SOLVERS), f"{mean['adam'] / mean['lm']:.1f}",
-                 *(_beside_linear(by, arm, whole, s) for s in SOLVERS),
+                [f"{noise:.0%}", f"{len({c[0] for c in whole})}, {len(whole)}", f"`{arm}`",
+                 *(f"{mean[s]:.2g}" for s in solvers), f"{mean['adam'] / mean['lm']:.1f}",
+                 *(_beside_linear(by, arm, whole, s) for s in solvers),
                  " / ".join(f"{t:.1f}" for t in took)]
             )  # fmt: skip
     header = [
-        "noise", "laws, runs", "neuron", "error, Adam", "L-BFGS", "LM", "Adam / LM",
-        "Adam, linear = 1", "L-BFGS, linear = 1", "LM, linear = 1", "s",
+        "noise", "laws, runs", "neuron", *(f"error, {NAMES[s]}" for s in solvers), "Adam / LM",
+        *(f"{NAMES[s]}, linear = 1" for s in solvers), "s",
     ]  # fmt: skip
     note = (
         "Geometric means of root mean square errors as a share of the target's deviation; "
         f"{ROWS:,} rows, no more parameters than a linear network of {WIDTH} and {WIDTH} neurons, "
-        "SiLU. In brackets the 95 % interval over the laws. Seconds of Adam, L-BFGS and LM: "
+        "SiLU. In brackets the 95 % interval over the laws. Seconds, in the order of the solvers: "
         "medians, on one thread of a busy machine. Made by `python tools/evidence_solvers.py`."
     )
-    return f"{markdown_table(header, rows, 'llr' + 'r' * 8)}\n\n{note}"
+    return f"{markdown_table(header, rows, 'llr' + 'r' * (len(header) - 3))}\n\n{note}"
 
 
 def map_table(results: Path) -> str:
@@ -262,7 +261,8 @@ def map_table(results: Path) -> str:
         runs += [{**run, "where": kind} for run in runs if run["law"] in names]
     others = [law for law in laws.names() if law not in (*POLYNOMIALS, *RATIOS)]
     runs += [{**r, "where": "others"} for r in runs if r["law"] in others]
-    runs += read_piece(results / "solver_map.json")["fits"]
+    own = results / "solver_map.json"
+    runs += read_piece(own)["fits"] if own.exists() else []
     rows = []
     for where in dict.fromkeys(run["where"] for run in runs):
         by = {(r["arm"], "lm", r["law"], r["seed"]): r for r in runs if r["where"] == where}
@@ -270,7 +270,7 @@ def map_table(results: Path) -> str:
         whole = sorted(c for c in cells if all((a.name, "lm", *c) in by for a in MAP_ARMS))
         if whole:
             linear = _mean(by[("linear", "lm", *cell)]["error"] for cell in whole)
-            ratios = [_beside_linear(by, arm, whole, "lm") for arm in MAP_ARMS[1:]]
+            ratios = [_beside_linear(by, arm.name, whole, "lm") for arm in MAP_ARMS[1:]]
             count = f"{len({c[0] for c in whole})}, {len(whole)}"
             rows.append([where, count, f"{linear:.2g}", *ratios])
     header = ["where", "laws, runs", "error, linear", "shared-k4, linear = 1", "glu, linear = 1"]
@@ -287,16 +287,14 @@ def _mean(errors: Iterable[float]) -> float:
 
 
 def _beside_linear(
-    by: Mapping[tuple[Any, ...], Any], arm: Arm, whole: list[tuple[Any, ...]], solver: str
+    by: Mapping[tuple[Any, ...], Any], arm: str, whole: list[tuple[Any, ...]], solver: str
 ) -> str:
     """The factor on the linear network's error under one solver, paired by law and seed."""
-    if arm.name == "linear":
+    if arm == "linear":
         return "1"
     logs = [
         statistics.fmean(
-            math.log(
-                by[(arm.name, solver, *cell)]["error"] / by[("linear", solver, *cell)]["error"]
-            )
+            math.log(by[(arm, solver, *cell)]["error"] / by[("linear", solver, *cell)]["error"])
             for cell in whole
             if cell[0] == law
         )
@@ -315,7 +313,6 @@ def draw_curves(results: Path, path: Path) -> None:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     grid = np.geomspace(0.01, 3, 60)
-    names = {"adam": "Adam", "lbfgs": "L-BFGS", "lm": "Levenberg-Marquardt"}
     for solver, color in zip(SOLVERS, ("C0", "C2", "C3"), strict=True):
         for arm, style in zip(CURVE_ARMS, ("-", "--"), strict=True):
             own = [r for r in curves if (r["solver"], r["arm"]) == (solver, arm.name)]
@@ -325,7 +322,7 @@ def draw_curves(results: Path, path: Path) -> None:
             # Where most laws have a point; a fit that has ended stays where it is.
             seen = (~np.isnan(lines)).mean(0) > 0.5
             low, middle, high = np.nanquantile(lines[:, seen], (0.25, 0.5, 0.75), axis=0)
-            label = f"{names[solver]}, {arm.name}"
+            label = f"{NAMES[solver]}, {arm.name}"
             axes.plot(grid[seen], middle, style, color=color, label=label)
             if style == "-":
                 axes.fill_between(grid[seen], low, high, color=color, alpha=0.15, lw=0)
