@@ -46,8 +46,8 @@ DUST = 1e-6
 SMALL_SECONDS, FEWEST_STEPS = 10.0, 60
 """Seconds of second order on one core with `solver="auto"`, and the steps that must fit in."""
 
-# A start for each so many steps, tried for fewer; at most some.
-STEPS_A_START, TRIAL_STEPS, STARTS = 120, 80, 4
+# A start for each so many steps, tried for fewer; at most some, and no more than two in vain.
+STEPS_A_START, TRIAL_STEPS, STARTS, FAIR_TRIALS = 120, 80, 4, 2
 
 CONFIRMED = 0.8
 """The share of Adam's held-out loss that the learned rows promise, where they confirm a gain."""
@@ -199,12 +199,14 @@ class _Search:
             attempts.append(attempt)
             self.start += 1
             over = self._fit(attempt, most if len(networks) == 1 else min(TRIAL_STEPS, most))
-            if over:
+            best = min(attempts, key=lambda attempt: attempt.promise)
+            worthwhile = self._is_better(best)
+            if over or (len(attempts) >= FAIR_TRIALS and not worthwhile):
                 break
-        best = min(attempts, key=lambda attempt: attempt.promise)
+        self.starts = len(attempts)
         if over:
             best.fits[-1].reason = attempts[-1].fits[-1].reason
-        elif best.fits[-1].reason.startswith("max_steps") and self.steps < most:
+        elif worthwhile and best.fits[-1].reason.startswith("max_steps") and self.steps < most:
             self.start = attempts.index(best) + 1
             self._fit(best, most - self.steps)
         return best, attempts
@@ -236,6 +238,14 @@ class _Search:
         free = 1 - (fit.effective_parameters or 0.0) / self.train.targets.numel()
         return fit.loss / max(free, 0.02) ** 2
 
+    def _is_better(self, attempt: _Attempt) -> bool:
+        """Whether it is clearly better than Adam's network; the evidence alone needs no proof."""
+        if self.held is None:
+            return True
+        first, last = (_squares(net, self.held) for net in (self.job.network, attempt.network))
+        agreed = self._expected(attempt.fits[-1]) < CONFIRMED * float(first.mean())
+        return _is_lower(last, first, agreed)
+
     def _report(self, step: Progress, number: int) -> None:
         if self.job.settings.verbose:
             said = "" if step.validation is None else f", validation loss = {step.validation:.8f}"
@@ -255,19 +265,13 @@ class _Search:
         record.stopped = not fit.reason.startswith("max_")
         if self.starts > 1:
             record.reason += f", the best of {self.starts} starts after {len(history)} steps"
-        state = best.network.state_dict()
+        if self._is_better(best):
+            network.load_state_dict(best.network.state_dict())
+        else:
+            record.reason += "; not clearly better than Adam on the held-out rows: Adam's is kept"
         if held is not None:
-            first, last = _squares(network, held), _squares(best.network, held)
-            agreed = self._expected(fit) < CONFIRMED * float(first.mean())
-            if not _is_lower(last, first, agreed):
-                state, last = {}, first
-                record.reason += (
-                    "; not clearly better than Adam on the held-out rows: Adam's is kept"
-                )
             record.scores += [_r2(step.validation or math.nan, held) for step in history]
-            record.best_score = _r2(float(last.mean()), held)
-        if state:
-            network.load_state_dict(state)
+            record.best_score = _r2(float(_squares(network, held).mean()), held)
 
 
 def _clean(rows: Rows) -> Rows:

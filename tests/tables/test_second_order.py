@@ -121,6 +121,13 @@ def test_the_best_of_some_starts_goes_on() -> None:
     assert "starts" not in model.fit(*table()).solver_reason_
 
 
+def test_two_starts_in_vain_are_enough() -> None:
+    X, y = table(noise=3.0, seed=1)
+    reason = small(solver="lm", hidden_layer_sizes=(4,)).fit(X, y).solver_reason_
+    assert "the best of 2 starts" in reason
+    assert "Adam's is kept" in reason
+
+
 def test_auto_has_a_bound_in_steps() -> None:
     X, y = table(700)
     steps = {
