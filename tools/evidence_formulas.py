@@ -73,7 +73,7 @@ def measure(
     fresh, truth = known.sample(FRESH, 3)
     begin, processor = time.perf_counter(), time.process_time()
     text, expression, predicted = METHODS[method](known, X, y, fresh, seconds)
-    row = {
+    row: dict[str, Any] = {
         "kind": kind(known),
         "seconds": time.perf_counter() - begin,
         "processor_seconds": time.process_time() - processor,

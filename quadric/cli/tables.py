@@ -16,7 +16,9 @@ from quadric.support.writing import check_writable
 
 def compare(
     source: str | None = Argument(
-        None, metavar="FILE|law:NAME|uci:NAME|DATASET", help="What to learn from."
+        None,
+        metavar="FILE|law:NAME|feynman:NAME|uci:NAME|DATASET|FORMULA",
+        help="What to learn from.",
     ),
     target: str | None = Option(None, help="Column to predict, of a file."),
     task: str | None = Option(

@@ -58,8 +58,9 @@ def compare(
     was stopped. It also gets compare.json, compare.png and a result.json for each network.
 
     Args:
-        source: a DataFrame, a CSV or Parquet file, `law:NAME`, `uci:NAME`, or a data set of
-            scikit-learn.
+        source: a DataFrame, a CSV or Parquet file, `law:NAME`, `uci:NAME`, a data set of
+            scikit-learn, `feynman:I.12.11`, `special:ellipkinc`, or a formula with ranges, such as
+            "sin(x*y)/z; x=0:3; y=0:1; z=1:2".
         target: the column to predict; only a frame or a file needs it.
         task: "regression" or "classification"; None finds it from the target.
         neurons: the neurons to compare with linear, with an optional rank: "eigen:3,shared".
