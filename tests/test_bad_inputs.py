@@ -94,7 +94,11 @@ def mine_is_beside() -> None:
     (lambda: fit(DAYS), InputError, "y must hold numbers, got the date"),
     (lambda: fit(pd.Series(DAYS)), InputError, "y must hold numbers, got the date"),
     (lambda: fit(DAYS - DAYS[0]), InputError, "y must hold numbers, got the date or time"),
-    (lambda: fit(X[:, 0], standardize="x"), InputError, "standardize must be True or False"),
+    (
+        lambda: fit(X[:, 0], standardize="x"),
+        InputError,
+        "standardize must be True, False or 'plain'",
+    ),
     (lambda: fit(X[:, 0], random_state=-1), InputError, "random_state must be None"),
     (
         lambda: fit(MIXED, QuadraticClassifier),

@@ -25,6 +25,7 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
     listed = isinstance(sizes, (numbers.Integral, Sequence, np.ndarray))
     whole = listed and not isinstance(sizes, str) and all(map(counts, np.atleast_1d(sizes)))
     rates, stops = ("constant", "adaptive"), (True, False, "auto")
+    plain = isinstance(model.standardize, str) and model.standardize == "plain"
     scorer = model.scoring is None or model.scoring in get_scorer_names()
     return [
         ("hidden_layer_sizes", whole, "whole numbers >= 1, as in (64, 64)"),
@@ -32,7 +33,7 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
         ("activation", model.activation in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
         ("batch_size", batch == "auto" or counts(batch), "'auto' or a whole number >= 1"),
         ("early_stopping", model.early_stopping in stops, "True, False or 'auto'"),
-        ("standardize", is_switch(model.standardize), "True or False"),
+        ("standardize", plain or is_switch(model.standardize), "True, False or 'plain'"),
         ("warm_start", is_switch(model.warm_start), "True or False"),
         ("random_state", seeds(model.random_state), "None, a RandomState or 0 <= seed < 2**32"),
         ("learning_rate", model.learning_rate in rates, "'constant' or 'adaptive'"),
@@ -44,11 +45,6 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
             "validation_fraction",
             is_finite(fraction) and 0 < fraction < 1,
             "a finite number > 0 and < 1",
-        ),
-        (
-            "standardize",
-            model.standardize == "plain" or not isinstance(model.standardize, str),
-            "True, False or 'plain'",
         ),
         ("max_iter", counts(model.max_iter), "a whole number >= 1"),
         (

@@ -134,6 +134,7 @@ def test_layers_of_a_network_that_is_no_sequential_keep_their_names() -> None:
     assert list(to_sympy(Own()).layers) == ["head"]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_an_estimator_with_heavy_tails_is_refused_or_exact() -> None:
     pytest.importorskip("sklearn")
     import pandas as pd
