@@ -75,8 +75,8 @@ ORDER: dict[str, list[str]] = {
         """,
         "tables": """
             checks adam losses jobs stacks modules training second_order parameters scoring
-            target_transforms estimator_files inputs fitted estimators regressor classifier loading
-            predicting many comparison
+            target_transforms estimator_files explaining inputs fitted estimators regressor
+            classifier loading predicting many comparison
         """,
         "tables/comparison": """
             measures splitting baselines plan fits report winner picture saving sources compare

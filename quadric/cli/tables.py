@@ -49,7 +49,7 @@ def compare(
     data_dir: Path | None = Option(None, help="Where the UCI tables are."),
     run_dir: Path | None = Option(None, help="Where fits are kept; else under runs/compare."),
     baselines: bool = Option(True, help="Fit scikit-learn's models and LightGBM too."),
-    opponents: str = Option("", help="More models: xgboost,catboost,tabm,realmlp."),
+    opponents: str = Option("", help="More models: xgboost,catboost,tabm,realmlp,gp; or all."),
     save: Path | None = Option(
         None, help="Refit the best network: model.quadric (raw tables), .onnx or .safetensors."
     ),

@@ -159,7 +159,7 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
     networks = [model._build(columns, seed=0).to(dtype) for _ in range(int(model.members))]
     inputs = InputScaling(*torch.zeros(4, columns, dtype=dtype))
     target = torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype)
-    module: Scaled
+    module: Any
     if header["classes"] is not None:
         module = TableClassifier(networks[0], inputs, len(header["classes"]))
     elif header["transform"] is None:
@@ -175,4 +175,5 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
     module.others.extend(networks[1:])
     module.load_state_dict(dict(tensors))
     module.pressed = tuple(header["pressed"])
-    return module.eval()
+    filled: Scaled = module.eval()
+    return filled

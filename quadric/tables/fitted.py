@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from quadric.support.extras import load_extra
 from quadric.tables.estimator_files import save_estimator
-from quadric.tables.inputs import TableInput
+from quadric.tables.inputs import TableInput, as_pandas
 from quadric.tables.jobs import AdamState
 from quadric.tables.modules import Scaled
+
+if TYPE_CHECKING:
+    from quadric.tables.explaining import Explanation
 
 PREDICT_ROWS = 2**16
 """Rows predicted at once, so that hidden layers of a long table need not fit into memory."""
@@ -78,6 +82,30 @@ class FittedNetwork(TableInput):
         """
         check_is_fitted(self)
         save_estimator(self, path)
+
+    def explain(self, X: Any, y: Any) -> Explanation:
+        """Measures what was learned of each column: importance, effect curves and couplings.
+
+        The importance is scikit-learn's permutation importance, by original column. An effect is
+        the mean prediction with one value in every row. A coupling says how far the effect of one
+        column depends on another one. Rows that were not learned from say most.
+
+        Args:
+            X: (rows, columns) as `fit` took them.
+            y: their targets.
+
+        Returns:
+            The explanation: print it, take its frames `importance`, `effects` and `couplings`, or
+            `save("page.html")`.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        check_is_fitted(self)
+        load_extra("pandas", "explain", "tables")
+        from quadric.tables.explaining import explain
+
+        return explain(self, as_pandas(X), y)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

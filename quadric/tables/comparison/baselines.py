@@ -18,6 +18,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -31,6 +33,10 @@ from quadric.support.extras import missing_extra
 
 MAX_LEVELS = 250
 """Categories of a column that trees see; rarer ones are holes to them (scikit-learn takes 255)."""
+
+
+GP_ROWS = 1_000
+"""A Gaussian process learns from so many: its time grows with their cube."""
 
 
 @dataclass(frozen=True)
@@ -179,21 +185,43 @@ def _pytabkit(name: str) -> Callable[[str, int, Mapping[str, str]], Any]:
     return make
 
 
+def _gaussian_process(task: str, seed: int, kinds: Mapping[str, str]) -> Any:
+    smooth = ConstantKernel() * RBF()
+    if task == "classification":
+        return _standardized(task, GaussianProcessClassifier(smooth, random_state=seed))
+    kernel = smooth + WhiteKernel(0.01)
+    model = GaussianProcessRegressor(kernel, n_restarts_optimizer=2, random_state=seed)
+    return _standardized(task, model)
+
+
 OTHERS = {
     "lightgbm": Baseline("LightGBM", _lightgbm, package="lightgbm"),
     "xgboost": Baseline("XGBoost", _xgboost, package="xgboost"),
     "catboost": Baseline("CatBoost", _catboost, slow=True, package="catboost"),
     "realmlp": Baseline("RealMLP", _pytabkit("RealMLP_TD"), slow=True, package="pytabkit"),
     "tabm": Baseline("TabM", _pytabkit("TabM_D"), slow=True, package="pytabkit"),
+    "gp": Baseline("Gaussian process", _gaussian_process, slow=True, max_rows=GP_ROWS),
 }
 """By the name that `--opponents` takes. LightGBM takes part wherever it is installed."""
 
 
+def absent_others(names: Sequence[str]) -> list[str]:
+    """Lines about the opponents that "all" leaves out, with what installs them."""
+    absent = [other for other in OTHERS.values() if not other.is_installed]
+    if "all" not in names or not absent:
+        return []
+    labels = ", ".join(other.label for other in absent)
+    packages = " ".join(sorted({str(other.package) for other in absent}))
+    return [f"left out, as they are not installed: {labels} (pip install {packages})"]
+
+
 def choose_others(names: Sequence[str], usual: bool) -> tuple[Baseline, ...]:
-    """The baselines of other libraries that take part."""
+    """The baselines of other libraries that take part; "all" are those that are installed."""
+    if "all" in names:
+        names = [name for name, other in OTHERS.items() if other.is_installed]
     for name in names:
         if name not in OTHERS:
-            raise InputError(f"opponents must be of {', '.join(OTHERS)}, got {name!r}")
+            raise InputError(f"opponents must be of all, {', '.join(OTHERS)}, got {name!r}")
         if not OTHERS[name].is_installed:
             if name == "lightgbm":
                 raise missing_extra("the opponent lightgbm", "rivals")

@@ -12,7 +12,7 @@ import pandas as pd
 from quadric.data.preparation import TablePreparation
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
-from quadric.tables.comparison.baselines import choose_others
+from quadric.tables.comparison.baselines import absent_others, choose_others
 from quadric.tables.comparison.fits import FitLog, Progress, count_outputs, run_fits, target_values
 from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
@@ -83,7 +83,8 @@ def compare(
         data_dir: the folder of the UCI tables.
         run_dir: the folder that keeps the fits; None for a directory under runs/compare.
         baselines: whether to fit scikit-learn's models too, and LightGBM where it is installed.
-        opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp.
+        opponents: further models: lightgbm, xgboost, catboost, tabm, realmlp, gp (a Gaussian
+            process on at most 1,000 rows); all: those that are installed.
         save: a file for the best network, refitted on all rows: .quadric takes the raw table, .onnx
             and .safetensors the prepared columns.
         progress: called with the number of new fits, what is being fitted, and the number of all.
@@ -135,6 +136,7 @@ def compare(
         seed=seed,
         with_baselines=baselines,
         others=others,
+        absent=tuple(absent_others(opponents)),
         split=way,
         large=large,
     )

@@ -106,6 +106,7 @@ class Plan:
         large: whether the table has more than `LARGE_ROWS` rows.
         solver: "adam" or "lm", the same for all networks; "auto" is decided before.
         why: why that one.
+        absent: lines about opponents that are not installed.
     """
 
     task: str
@@ -122,6 +123,7 @@ class Plan:
     large: bool = False
     solver: str = "adam"
     why: str = ""
+    absent: tuple[str, ...] = ()
 
     def with_solver(self, wanted: str, rows: int, columns: int, outputs: int) -> Plan:
         """The plan with one solver for all its networks, chosen by the size of the linear one."""
@@ -193,7 +195,7 @@ class Plan:
 
     def notes(self, rows: int) -> list[str]:
         """What is less than usual because a table has this many rows, a line each."""
-        notes: list[str] = []
+        notes = list(self.absent)
         learned = self.training_rows(rows)
         if self.why:
             name = "Levenberg-Marquardt after Adam" if self.solver == "lm" else "Adam"
@@ -210,7 +212,7 @@ class Plan:
             )
         return notes + [
             f"{baseline.label} learns from {baseline.max_rows:,} of {learned:,} rows: its time "
-            "grows with their square"
+            "grows faster than they do"
             for baseline in self.baselines(learned)
             if baseline.max_rows is not None and baseline.max_rows < learned
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,13 @@ import pytest
 
 from quadric.data.user_table import UserTable, make_table
 from quadric.tables.comparison import baselines
-from quadric.tables.comparison.baselines import OTHERS, TreeColumns, choose_others
+from quadric.tables.comparison.baselines import (
+    OTHERS,
+    Baseline,
+    TreeColumns,
+    absent_others,
+    choose_others,
+)
 from quadric.tables.comparison.fits import run_fits
 from quadric.tables.comparison.plan import Plan, parse_neurons
 
@@ -79,5 +86,28 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch: pytest.MonkeyPat
         choose_others(["lightgbm"], usual=True)
     with pytest.raises(ImportError, match="opponent tabm needs a package: pip install pytabkit"):
         choose_others(["tabm"], usual=True)
-    with pytest.raises(ValueError, match=r"opponents must be of lightgbm, .* got 'forest'"):
+    with pytest.raises(ValueError, match=r"opponents must be of all, lightgbm, .* got 'forest'"):
         choose_others(["forest"], usual=True)
+
+
+def test_all_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Baseline("TabM", lambda *_: None, package="no_such_package")
+    monkeypatch.setitem(OTHERS, "tabm", missing)
+    chosen = [other.label for other in choose_others(["all"], usual=True)]
+    assert "Gaussian process" in chosen
+    assert "TabM" not in chosen
+    assert "TabM" in absent_others(["all"])[0]
+    assert "pip install" in absent_others(["all"])[0]
+    assert "no_such_package" in absent_others(["all"])[0]
+    assert absent_others(["gp"]) == []
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_a_gaussian_process_learns_a_curve(task: str) -> None:
+    x = np.linspace(-3, 3, 80)
+    y = np.sin(2 * x) + 0.01 * np.cos(50 * x)
+    model = OTHERS["gp"].make(task, 0, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(pd.DataFrame({"x": x}), y if task == "regression" else y > 0)
+    assert model.score(pd.DataFrame({"x": x}), y if task == "regression" else y > 0) > 0.95
