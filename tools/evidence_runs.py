@@ -82,10 +82,10 @@ def shape(arm: Arm, **options: Any) -> Shape:
 
 
 @functools.cache
-def fitted(arm: Arm, columns: int, width: int) -> Shape:
+def fitted(arm: Arm, columns: int, width: int, outputs: int = 1) -> Shape:
     """The widest one of two hidden layers with no more parameters than the linear one."""
     plain: dict[str, Any] = {"in_features": columns, "hidden": (width, width)}
-    plain["activation"] = "silu"
+    plain |= {"out_features": outputs, "activation": "silu"}
     budget = shape(Arm("linear"), **plain).params
     found = models.fit("mlp", params=budget, **plain, **arm.options())
     return Shape(found.options, found.params, found.macs)

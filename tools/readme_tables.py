@@ -19,8 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidence_estimators import estimators_table
+from evidence_fresh import fresh_table
 from evidence_runs import read_piece
 from evidence_solvers import solvers_table
+from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
 from tables_of_counts import COUNTED_TABLES
@@ -63,24 +66,6 @@ def _compared(results: Path) -> str:
         )  # fmt: skip
     header = ["command", "rows", "linear", "eigen", "shared", "best other model", "verdict"]
     return markdown_table(header, rows, "lrrrrll")
-
-
-def _real_networks(results: Path) -> str:
-    """Fine-tuned pretrained networks: the plain loss, and the others' as multiples of it."""
-    data = read_piece(results / "real_networks.json")
-    losses = {(row["network"], row["rate"], row["neuron"]): row["loss"] for row in data["rows"]}
-    rows = []
-    for network, rate in sorted({key[:2] for key in losses}):
-        plain = losses[network, rate, "linear"]
-        cells = [network, f"{rate:g}", " / ".join(f"{loss:.2g}" for loss in plain.values())]
-        for neuron in ("eigen", "shared", "square"):
-            own = losses.get((network, rate, neuron))
-            ratios = [own[s] / plain[s] for s in plain if s != "0"] if own else []
-            cells.append(" / ".join(f"{r:.2f}" if r < 100 else f"{r:.0e}" for r in ratios))
-        rows.append([*cells, ", ".join(step for step in plain if step != "0")])
-    header = ["network", "rate", "plain: before / after", "eigen", "shared", "square", "steps"]
-    made = f"\n\nOne seed. Made by `{data['command']}`."
-    return markdown_table(header, rows, "lrrrrrl") + made
 
 
 EXAMPLES = ("houses", "churn", "beans", "sensors", "sensors-time")
@@ -345,7 +330,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "compared-verdicts": _compared_verdicts,
     "table-fits": _table_fits,
     "calibration": _calibration,
-    "real-networks": _real_networks,
+    "real-networks": networks_table,
     "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _groups(layers=False), RATIOS),
     "networks-before": _bench("suite_before.json", _groups(layers=False), RATIOS),
@@ -359,6 +344,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "defaults-uci": _defaults("uci"),
     "second-order-tables": _second_order,
     "solvers": solvers_table,
+    "estimators": estimators_table,
+    "fresh": fresh_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,
