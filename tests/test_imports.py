@@ -82,7 +82,7 @@ ORDER: dict[str, list[str]] = {
             measures splitting baselines plan fits report winner picture saving sources compare
         """,
         "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
-        "discover": "terms selection numbers units models powers support search result door",
+        "discover": "terms selection numbers units models doubts powers support search result door",
         "analysis": """
             forms distributions frequencies samples couplings formula measuring analyzing style
             analysis_figures figures drawing page

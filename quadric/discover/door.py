@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import numpy as np
 from quadric.data import laws
 from quadric.data.columns import NUMBER
 from quadric.data.formula_text import known_formula
-from quadric.discover.models import Model
-from quadric.discover.result import Formula, Formulas, rows_of, symbol_names, written_formula
-from quadric.discover.search import EXACT, Search, Told, correlated, same_as, structure_left
-from quadric.discover.units import read_units, split_unit
+from quadric.discover.doubts import EXACT, how_sure, twins
+from quadric.discover.result import Formula, Formulas, symbol_names, written_formula
+from quadric.discover.search import Search, Told
+from quadric.discover.units import Dimensions, read_units, split_unit
 from quadric.errors import InputError, InputTypeError
 from quadric.support.extras import load_extra
 from quadric.tables.comparison.sources import load_source
@@ -81,7 +82,55 @@ def formulas(
     said: list[str] = []
     if y is None:
         X, y, target, units, said = _read(X, target, units, rows, seed)
-    target = "y" if target is None else target
+    table = _prepared(X, y, names, units, "y" if target is None else target)
+    X, y, names, notes = table.X, table.y, table.names, [*said, *table.notes]
+    order = np.random.default_rng(seed).permutation(len(y))
+    held = order[: max(int(len(y) * HELD_OUT), 5)] if len(y) >= 2 * LEAST_ROWS else order[:0]
+    learned = np.setdiff1d(order, held)
+    search = Search(X[learned], y[learned], table.dimensions, seconds)
+    search.run(progress)
+    notes += search.notes
+    if not search.pool:
+        raise InputError(
+            "no formula was found that fits: give more rows, more time"
+            + (", or leave the units out" if table.dimensions is not None else "")
+        )
+    chosen = _front(search, X, y, held, names, symbol_names(names), most)
+    best = min(range(len(chosen)), key=lambda i: chosen[i].bic)
+    formula = chosen[best]
+    share = formula.error / search.spread
+    sentence = how_sure(formula.model, search.pool.values(), share, (X, y), table.target)
+    weak = [c.term for c in formula.coefficients if abs(c.value) < 4 * c.standard_error]
+    if weak:
+        sentence += f" Least sure: {', '.join(weak[:3])}."
+    notes += twins(formula.model, X, y, names)
+    snapped = [c for c in formula.coefficients if c.snapped]
+    if snapped and not search.exact:
+        listed = ", ".join(
+            f"{c.written} for {c.value:.6g} ± {c.standard_error:.1g}" for c in snapped
+        )
+        notes.append(f"written as simple numbers, which lie within the error: {listed}")
+    sizes, seconds = (len(learned), len(held)), time.monotonic() - begin
+    spread = float(y.std())
+    return Formulas(chosen, best, sentence, notes, table.target, sizes, spread, seconds)
+
+
+@dataclass
+class _Table:
+    """Columns and target, ready to be searched."""
+
+    X: np.ndarray
+    y: np.ndarray
+    names: list[str]
+    target: str
+    dimensions: Dimensions | None
+    notes: list[str]
+
+
+def _prepared(
+    X: Any, y: Any, names: Sequence[str] | None, units: Mapping[str, str] | None, target: str
+) -> _Table:
+    """Checks what was given, takes units out of names, and leaves out columns of one value."""
     frame = hasattr(X, "columns")
     raw = [str(c) for c in X.columns] if frame and names is None else names
     X = np.asarray(X.to_numpy() if frame else X)
@@ -90,48 +139,19 @@ def formulas(
     raw = [f"x{i}" for i in range(X.shape[1])] if raw is None else [str(n) for n in raw]
     _check_names(raw, X.shape[1])
     own = {name: unit for name, unit in map(split_unit, [*raw, target]) if unit is not None}
-    names = [split_unit(name)[0] for name in raw]
-    target = split_unit(target)[0]
+    names, target = [split_unit(name)[0] for name in raw], split_unit(target)[0]
     given = own | {split_unit(k)[0]: v for k, v in (units or {}).items()}
     X, y, notes = _checked(X, y, names, target)
-    notes = [*said, *notes]
     varying = [i for i in range(X.shape[1]) if X[:, i].min() < X[:, i].max()]
-    notes += [
-        f"{names[i]!r} has one value and is left out" for i in range(len(names)) if i not in varying
-    ]
+    fixed = [names[i] for i in range(len(names)) if i not in varying]
+    notes += [f"{name!r} has one value and is left out" for name in fixed]
     if not varying:
         raise InputError("X must have a column that varies, got none: every column has one value")
     names = [names[i] for i in varying]
-    X = X[:, varying]
     dimensions = read_units(given, names, target)
     if dimensions is not None:
         dimensions.check(names, target)
-    order = np.random.default_rng(seed).permutation(len(y))
-    held = order[: max(int(len(y) * HELD_OUT), 5)] if len(y) >= 2 * LEAST_ROWS else order[:0]
-    learned = np.setdiff1d(order, held)
-    search = Search(X[learned], y[learned], dimensions, seconds)
-    search.run(progress)
-    notes += search.notes
-    if not search.pool:
-        raise InputError(
-            "no formula was found that fits: give more rows, more time"
-            + (", or leave the units out" if dimensions is not None else "")
-        )
-    symbols = symbol_names(names)
-    chosen = _front(search, X, y, held, names, symbols, most)
-    best = min(range(len(chosen)), key=lambda i: chosen[i].bic)
-    sentence = _sure(chosen[best], search, X, y, target)
-    notes += _twins(chosen[best].model, X, y, names)
-    snapped = [c for c in chosen[best].coefficients if c.snapped]
-    if snapped and not search.exact:
-        listed = ", ".join(
-            f"{c.written} for {c.value:.6g} ± {c.standard_error:.1g}" for c in snapped
-        )
-        notes.append(f"written as simple numbers, which lie within the error: {listed}")
-    return Formulas(
-        chosen, best, sentence, notes, target, (len(learned), len(held)), float(y.std()),
-        time.monotonic() - begin, given,
-    )  # fmt: skip
+    return _Table(X[:, varying], y, names, target, dimensions, notes)
 
 
 def _read(
@@ -241,50 +261,3 @@ def _front(
         refitted.bic, refitted.rms = model.bic, model.rms
         result.append(written_formula(refitted, names, symbols, error))
     return result
-
-
-def _sure(formula: Formula, search: Search, X: np.ndarray, y: np.ndarray, target: str) -> str:
-    """How sure the best formula is, in a sentence."""
-    model, spread = formula.model, search.spread
-    share = formula.error / spread
-    if share < 100 * EXACT:
-        return f"Exact: on rows that were held out it errs by {share:.1g} of the spread: rounding."
-    left = structure_left(X[:, sorted(model.columns)], y - model(X))
-    others = structure_left(X, y - model(X))
-    left = max(left, others)
-    weak = [c.term for c in formula.coefficients if abs(c.value) < 4 * c.standard_error]
-    said = f"It errs by {100 * share:.2g} % of the spread of {target} on rows that were held out; "
-    if left > 4:
-        said += (
-            "what it leaves is no noise (neighboring rows err alike): it is an approximation, and "
-            "should not be trusted outside of the data."
-        )
-    else:
-        said += "what it leaves looks like noise."
-    rivals = [
-        m for m in search.pool.values()
-        if m.bic < search.best.bic + 10 and not m.columns >= search.best.columns  # type: ignore[union-attr]
-    ]  # fmt: skip
-    if rivals:
-        said += f" {len(rivals)} formulas in other columns are about as likely."
-    if weak:
-        said += f" Least sure: {', '.join(weak[:3])}."
-    return said
-
-
-def _twins(model: Model, X: np.ndarray, y: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Columns that the data cannot tell apart."""
-    notes = []
-    for i, j, r in correlated(X):
-        for one, other in ((i, j), (j, i)):
-            swapped = same_as(model, one, other)
-            fitted = None if swapped is None else swapped.fit(X, y)
-            if fitted is not None and fitted.rms < 1.05 * model.rms + EXACT * float(y.std()):
-                notes.append(
-                    f"{names[one]!r} and {names[other]!r} (correlation {r:.3f}) cannot be told "
-                    f"apart: with {names[other]!r} the formula is as good"
-                )
-    return notes
-
-
-__all__ = ["formulas", "rows_of"]

@@ -6,7 +6,7 @@ import keyword
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -260,7 +260,6 @@ class Formulas:
     rows: tuple[int, int]
     spread: float
     seconds: float
-    units: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, place: int) -> Formula:
         return self.formulas[place]

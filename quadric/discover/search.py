@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from quadric.discover.doubts import EXACT, structure_left
 from quadric.discover.models import SHAPES, Model
 from quadric.discover.powers import Peel, peels, power_laws, power_sums
 from quadric.discover.selection import backward, best_pairs, forward, solved, swapped
@@ -17,20 +18,16 @@ from quadric.discover.terms import (
     Term,
     bits,
     choices,
-    columns_of,
     design,
     library,
     monomials,
     polynomial,
 )
 from quadric.discover.units import Dimensions
-from quadric.support.extras import load_extra
 
 Array = np.ndarray
 Told = Callable[[int, str, int], object]
 
-EXACT = 1e-10
-"""Errors below this share of the spread are none."""
 NOISY = 0.2
 """With more noise than this share of the spread, every way is tried."""
 MOST_TERMS = 4000
@@ -382,41 +379,3 @@ class Search:
             model = Model(self.fitting(terms, "identity", ONE) or terms).fit(self.X, self.y)
             if self.add(model) is not None and model is not None:
                 self.add(model.simpler(self.X, self.y))
-
-
-def structure_left(X: Array, rest: Array) -> float:
-    """How far, in standard errors, the errors of neighbors are alike: 0 for noise."""
-    if not X.shape[1] or len(rest) < 20 or not rest.std():
-        return 0.0
-    Z = (X - X.mean(0)) / np.where(X.std(0) > 0, X.std(0), 1)
-    few = np.random.default_rng(0).permutation(len(rest))[:3000]
-    tree = load_extra("scipy.spatial", "a formula", "discover").KDTree
-    _, near = tree(Z[few]).query(Z[few], k=2)
-    e = np.clip((rest[few] - rest[few].mean()) / rest[few].std(), -4, 4)
-    alike = e * e[near[:, 1]]
-    return float(alike.mean() / max(alike.std(), 1e-12) * math.sqrt(len(e)) / math.sqrt(1.5))
-
-
-def correlated(X: Array, limit: float = 0.98) -> list[tuple[int, int, float]]:
-    """Pairs of columns that nearly say the same."""
-    if X.shape[1] < 2:
-        return []
-    C = np.corrcoef(X.T)
-    pairs = zip(*np.triu_indices(len(C), 1), strict=True)
-    return [(int(i), int(j), float(C[i, j])) for i, j in pairs if abs(C[i, j]) > limit]
-
-
-def same_as(model: Model, other: int, instead: int) -> Model | None:
-    """The formula with another column in place of one."""
-
-    def put(term: Term) -> Term:
-        return tuple(
-            (type(a)(a.function, tuple((instead if i == other else i, p) for i, p in a.powers)), q)
-            for a, q in term
-        )
-
-    if other not in columns_of([*model.top, *model.bottom, model.factor]):
-        return None
-    return Model(
-        [put(t) for t in model.top], [put(t) for t in model.bottom], model.shape, put(model.factor)
-    )
