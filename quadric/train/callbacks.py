@@ -138,13 +138,16 @@ class EpochRecords(Callback):
             self._print(trainer, epoch_line(record, pl_module.recipe.epochs, pl_module.task))
         self._save(trainer, pl_module)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops at once a run that had stopped, and was killed before its result was written."""
-        assert isinstance(pl_module, TrainingModule)
-        if trainer.is_global_zero:  # those of the checkpoint: what the file held may be damaged
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes the records of the checkpoint: what the file held may be damaged."""
+        if trainer.is_global_zero:
             self.directory.metrics_file.unlink(missing_ok=True)
             if self.records:
                 write_metrics(self.directory.metrics_file, self.records)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops at once a run that had stopped, and was killed before its result was written."""
+        assert isinstance(pl_module, TrainingModule)
         self._stop_if_none_is_better(trainer, pl_module.recipe)
 
     def _stop_if_none_is_better(self, trainer: Trainer, recipe: Recipe) -> None:
