@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from evidence_runs import read_piece
+from evidence_runs import read_piece, write_piece
 from results_summary import ROOT
 from torch import Tensor, nn
 
@@ -30,7 +30,7 @@ import quadric
 from quadric import encrypted
 from quadric import train as trainer
 from quadric.data import mnist
-from quadric.support.provenance import peak_memory, stamp, write_json
+from quadric.support.provenance import peak_memory
 
 RESULTS = ROOT / "results" / "encrypted"
 SEEDS, EPOCHS, BATCH, RATE = (0, 1, 2), 3, 256, 3e-3
@@ -70,7 +70,7 @@ ARMS: dict[str, Callable[[], nn.Module]] = {
     "shared": lambda: _layer("shared", 127, rank=9),
     "shared, one group": lambda: _layer("shared", 106, rank=106),
     "bilinear": lambda: _layer("bilinear", 64),
-    "SwiGLU (no polynomial)": lambda: _layer("glu", 64),
+    "SwiGLU": lambda: _layer("glu", 64),
 }
 
 
@@ -119,7 +119,7 @@ def neurons(data: Any, file: Path) -> None:
             }
         )
         print(rows[-1], flush=True)
-        write_json(file, {"settings": settings, "rows": rows} | stamp("tenseal"))
+        write_piece(file, {"settings": settings, "rows": rows}, "tenseal")
 
 
 def train(folder: Path) -> None:
@@ -187,7 +187,7 @@ def main() -> None:
         elif what == "neurons":
             neurons(data, file)
         elif not file.exists():
-            write_json(file, measure(data, given.folder, what) | stamp("tenseal"))
+            write_piece(file, measure(data, given.folder, what), "tenseal")
 
 
 if __name__ == "__main__":

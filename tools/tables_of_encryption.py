@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evidence_runs import read_piece
+from results_summary import MINUS
 
+from quadric.data.intervals import mean_difference
 from quadric.support.texttable import markdown_table
 
 NO_RESULT = "No result is published yet."
@@ -50,20 +52,20 @@ def neurons_table(results: Path) -> str:
     if not file.exists():
         return NO_RESULT
     data = read_piece(file)
-    rows = [
-        [
-            row["arm"],
-            f"{row['params']:,}",
-            str(row["depth"] or "-"),
-            f"{100 * row['test_accuracy']:.2f} ± {100 * row['std']:.2f}",
-        ]
-        for row in sorted(data["rows"], key=lambda row: -row["test_accuracy"])
-    ]
+    rows, plain = [], next(row["seeds"] for row in data["rows"] if row["arm"] == "x²")
+    for row in sorted(data["rows"], key=lambda row: -row["test_accuracy"]):
+        gap = mean_difference([100 * (row["seeds"][seed] - plain[seed]) for seed in plain])
+        shown = f"{gap.mean:+.2f} ± {gap.half_width:.2f}".replace("-", MINUS)
+        accuracy = f"{100 * row['test_accuracy']:.2f} ± {100 * row['std']:.2f}"
+        depth = str(row["depth"] or "no polynomial")
+        own = "" if row["arm"] == "x²" else shown
+        rows.append([row["arm"], f"{row['params']:,}", depth, accuracy, own])
     header = ["network", "parameters", "multiplications in a row", "accuracy, %"]
+    header.append("points to x², 95 % interval")
     own = data["settings"]
     note = f"{own['epochs']} epochs of batches of {own['batch']}, one rate for all, no shifts, "
     note += f"{len(data['rows'][0]['seeds'])} seeds. Made by `{data['command']}`."
-    return markdown_table(header, rows, "lrrr") + "\n\n" + note
+    return markdown_table(header, rows, "lrrrr") + "\n\n" + note
 
 
 TABLES_OF_ENCRYPTION: Mapping[str, Callable[[Path], str]] = {
