@@ -152,7 +152,8 @@ def _share(rows: Sequence[Mapping[str, Any]], key: str) -> str:
 def formulas_table(results: Path) -> str:
     """How many equations of each kind are found, by noise."""
     cells = []
-    for file in sorted((results / "formulas").glob("noise-*.json")):
+    files = sorted((results / "formulas").glob("noise-*.json"), key=lambda f: float(f.stem[6:]))
+    for file in files:
         rows = read_piece(file)["fits"]
         for wanted in ("polynomial", "ratio", "other"):
             own = [row for row in rows if row["kind"] == wanted]

@@ -78,7 +78,7 @@ def columns_of(terms: Sequence[Term]) -> frozenset[int]:
 @functools.lru_cache(maxsize=200_000)
 def bits(term: Term, columns: int) -> float:
     """How long it takes to write a term down, in natural units (extended BIC's log of choices)."""
-    total = 0.0
+    total = 1.5  # for being one more: dust is rarely worth it
     for atom, power in term:
         total += math.log(columns + 1) * len(atom.powers)
         total += math.log(6) if atom.function else 0.0
