@@ -1,10 +1,10 @@
 """A physics-informed network: Helmholtz' equation, linear against eigen neurons of equal size.
 
 The network u(x, y) is asked for u_xx + u_yy + u = q on the square [-1, 1]^2, and for 0 on its
-border; q is such that u = sin(pi x) sin(4 pi y). Needs second derivatives of the layers.
+border; q is such that u = sin(pi x) sin(4 pi y).
 
-Expected: in 6 minutes, relative errors 0.16, 1.52, 1.65 for linear and 0.12, 0.13, 0.13 for eigen:
-linear fails from two starts of three, eigen from none, but its step takes 6.6 times as long.
+Expected: in 6 minutes, relative errors 0.16, 1.52, 1.65 for linear and 0.12, 0.13, 0.13 for eigen,
+at 2.2 times the time a step (docs/speed.md). docs/equations.md has a far better solver than Adam.
     python examples/04_helmholtz.py
 """
 

@@ -24,6 +24,7 @@ SHORT = {
     "04_helmholtz": ["--steps", "3"],
     "05_compare_neurons": ["1"],
     "06_encrypted_digits": ["1"],
+    "07_burgers": ["--steps", "5"],
 }
 # What its output must hold even then.
 SAYS = {
@@ -35,6 +36,7 @@ SAYS = {
         r"(eigen, 1,248 parameters, seed \d: relative error \d\.\d+\n){3}",
     ],
     "05_compare_neurons": [r"\neigen +14528\.0 +0\.0", r"\nshared", r"\nlinear", r"wrote neurons"],
+    "07_burgers": [r"known viscosity: mean square of the equation \d", r"from 0\.2: \d\.\d{5}, "],
     "06_encrypted_digits": [r"9\d\.\d% of the digits right", "1 of 1 predictions are the plain"],
 }
 NEEDS = {

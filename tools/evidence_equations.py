@@ -153,9 +153,10 @@ def _helmholtz() -> list[Term]:
 
 
 def _burgers_points(count: int) -> Tensor:
-    """Half of them near x = 0, where the front is."""
+    """Two of three near x = 0, where the front is .006 wide."""
     points = uniform(count, (0, 1), (-1, 1))
-    points[::2, 1] = points[::2, 1] ** 3
+    near = torch.arange(count) % 3 > 0
+    points[near, 1] = points[near, 1] ** 5
     return points
 
 
@@ -164,7 +165,7 @@ def _burgers() -> list[Term]:
         slope = grad(u)(x)
         return slope[0] + u(x) * slope[1] - VISCOSITY * hessian(u)(x)[1, 1]
 
-    return [Term(inside, _burgers_points(2000))]
+    return [Term(inside, _burgers_points(3000))]
 
 
 def _inverse_burgers() -> list[Term]:
@@ -176,7 +177,7 @@ def _inverse_burgers() -> list[Term]:
     seen = burgers(data)
     joined = torch.cat([data, seen[:, None]], 1)
     return [
-        Term(inside, _burgers_points(2000)),
+        Term(inside, _burgers_points(3000)),
         Term(lambda u, x: u(x[:2]) - x[2], joined, 10),
     ]
 
@@ -389,6 +390,48 @@ def equations_table(results: Path) -> str:
     return f"{markdown_table(header, rows, 'llrrrrrr')}\n\n{note}"
 
 
+def speed(rounds: int = 15) -> list[dict[str, Any]]:
+    """Milliseconds of residuals and Jacobian of Poisson, by torch.func and by jets, width 20."""
+    found: list[dict[str, Any]] = []
+    for arm in ARMS:
+        torch.manual_seed(0)
+        same = lambda x: x  # noqa: E731
+        model = Network(arm, 20, 2, same, lambda x, out: out, None).double()
+        unknowns = Unknowns(model)
+        problem, took = TermProblem(unknowns, EQUATIONS["poisson"].terms()), {}
+        for way in ("func", "jets"):
+            if way == "jets":
+                problem.hasten()
+            times = []
+            for _ in range(rounds):
+                begin = time.process_time()
+                for _ in problem.blocks(unknowns.start()):
+                    pass
+                times.append(1e3 * (time.process_time() - begin))
+            took[way] = round(min(times), 2)
+        found.append({"arm": arm, "params": size(model), **took})
+    return found
+
+
+def speed_table(results: Path) -> str:
+    """What second derivatives cost, as multiples of linear."""
+    data = read_piece(results / "equations.json")["speed"]
+    base = data[0]
+    rows = [
+        [f"`{row['arm']}`", row["params"], row["func"], row["jets"],
+         *(f"{row[way] / base[way]:.2f}" for way in ("func", "jets"))]
+        for row in data
+    ]  # fmt: skip
+    header = ["neuron", "parameters", "ms, torch.func", "ms, jets", "torch.func, linear = 1",
+              "jets, linear = 1"]  # fmt: skip
+    note = (
+        "Residuals and all their derivatives by the weights: 576 points with a Laplacian and 120 "
+        "on the border, two layers of width 20 whatever they cost. Processor time, the best of 15, "
+        "on one thread of a busy machine. Made by `python tools/evidence_equations.py --speed`."
+    )
+    return f"{markdown_table(header, rows, 'lrrrrr')}\n\n{note}"
+
+
 def _work(seeds: int) -> list[tuple[str, str, str, int]]:
     """What is to be done, the most telling first."""
     first = [(n, arm, "lm", 0) for n in EQUATIONS for arm in ARMS[:2]]
@@ -404,22 +447,45 @@ def main() -> None:
     parser = parser_of(__doc__, "results/equations.json")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=[*EQUATIONS], nargs="*", default=[*EQUATIONS])
+    parser.add_argument("--add", type=Path, nargs="*", help="take runs from other such files")
+    parser.add_argument("--speed", action="store_true", help="time the derivatives alone")
+    parser.add_argument("--arms", choices=ARMS, nargs="*", default=[*ARMS])
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.summary:
         print(equations_table(given.out.parent))
         return
+    if given.speed:
+        _write(given.out, [], speed=speed())
+        return
+    if given.add:
+        _write(given.out, [run for path in given.add for run in read_piece(path)["fits"]])
+        return
     for work in _work(given.seeds):
-        runs = json.loads(given.out.read_text())["fits"] if given.out.exists() else []
-        key = ("equation", "arm", "solver", "seed")
-        if work[0] in given.only and work not in [tuple(r[k] for k in key) for r in runs]:
+        wanted = work[0] in given.only and work[1] in given.arms
+        if wanted and work not in map(_key, _read(given.out)["fits"]):
             run = measure(*work)
-            print(
-                {k: v if isinstance(v, (int, str)) else f"{v:.3g}" for k, v in run.items()},
-                flush=True,
-            )
-            runs = json.loads(given.out.read_text())["fits"] if given.out.exists() else []
-            write_piece(given.out, {"fits": [*runs, run]}, "numpy")
+            print(json.dumps(run), flush=True)
+            _write(given.out, [run])
+
+
+def _key(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells one run from another."""
+    return tuple(run[name] for name in ("equation", "arm", "solver", "seed"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was measured so far."""
+    data = read_piece(path) if path.exists() else {}
+    return {"fits": data.get("fits", []), "speed": data.get("speed", [])}
+
+
+def _write(path: Path, runs: list[dict[str, Any]], **more: Any) -> None:
+    """Adds runs that are not there yet."""
+    data = _read(path)
+    known = set(map(_key, data["fits"]))
+    new = [run for run in runs if _key(run) not in known]
+    write_piece(path, {**data, "fits": [*data["fits"], *new], **more}, "numpy")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidence_equations import equations_table, speed_table
 from evidence_estimators import estimators_table
 from evidence_fresh import fresh_table
 from evidence_runs import read_piece
@@ -346,6 +347,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "solvers": solvers_table,
     "estimators": estimators_table,
     "fresh": fresh_table,
+    "equations": equations_table,
+    "equation-speed": speed_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,
