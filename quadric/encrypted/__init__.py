@@ -17,4 +17,4 @@ from quadric.encrypted.pair import load_client as load_client
 from quadric.encrypted.pair import load_server as load_server
 from quadric.encrypted.parameters import InsecureWarning as InsecureWarning
 from quadric.encrypted.parameters import Plan as Plan
-from quadric.encrypted.polynomial import Square as Square
+from quadric.models.activations import Square as Square

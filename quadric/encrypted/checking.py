@@ -119,6 +119,7 @@ def check(
         InputError: if model and inputs do not fit, or no parameters are large enough.
 
     Examples:
+        >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> report = check(model, torch.randn(16, 4))
         >>> [problem.where for problem in report.problems]
@@ -187,7 +188,7 @@ def prepare(
         InputError: if a part is no polynomial, or no parameters are large enough.
 
     Examples:
-        >>> import quadric
+        >>> import quadric, torch
         >>> model = nn.Sequential(quadric.QuadraticLinear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
         >>> prepared = prepare(model, torch.randn(100, 4))
         >>> prepared.plan.ring, prepared.plan.squares

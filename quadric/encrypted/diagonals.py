@@ -56,14 +56,12 @@ class Diagonals:
         columns = max(int(self.sources.max()) + 1, inputs)
         padded = matrix.new_zeros(self.rows, columns)
         padded[:outputs, :inputs] = matrix
-        free = torch.ones(self.rows * columns, dtype=torch.bool)
         for offset in range(self.offsets):
             entry = slot % self.rows * columns + self.sources.roll(-offset)
-            first = torch.full_like(free, block, dtype=torch.long)
-            first.scatter_reduce_(0, entry, slot, "amin")
-            chosen = free[entry] & (first[entry] == slot)
-            free[entry] = False
-            diagonal = padded.flatten()[entry] * chosen
+            first = torch.full((self.rows * columns,), block).scatter_reduce_(
+                0, entry, slot, "amin"
+            )
+            diagonal = padded.flatten()[entry] * (first[entry] == slot)
             if bool(diagonal.any()):
                 yield offset, diagonal.repeat(self.slots // block)
 

@@ -92,19 +92,6 @@ class Polynomial:
         return len(self.stages) + self.squarings
 
 
-class Square(nn.Module):
-    """x^2 of every number: an activation that encryption can compute.
-
-    Examples:
-        >>> Square()(torch.tensor([-3.0, 2.0]))
-        tensor([9., 4.])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Computes the squares."""
-        return input * input
-
-
 @dataclass
 class _State:
     """The value at a place of the network, in terms of the last z: P z + R z^2 + c."""

@@ -27,6 +27,19 @@ class Sin(nn.Module):
         return torch.sin(input)
 
 
+class Square(nn.Module):
+    """The square of each number: an activation that encryption can compute.
+
+    Examples:
+        >>> Square()(torch.tensor([-3.0, 2.0]))
+        tensor([9., 4.])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The squares."""
+        return input * input
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
     "relu": nn.ReLU,
@@ -43,6 +56,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "sin": Sin,
+    "square": Square,
 }
 
 

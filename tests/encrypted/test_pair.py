@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ pytest.importorskip("tenseal")
 
 from quadric.encrypted import (
     Client,
+    Plan,
     RangeWarning,
     Server,
     compile,
@@ -23,6 +25,7 @@ from quadric.encrypted import (
     load_server,
     prepare,
 )
+from quadric.encrypted.diagonals import layouts, spread
 from quadric.encrypted.messages import pack, unpack
 from quadric.encrypted.seal import dump
 from quadric.errors import FileError, InputError
@@ -52,6 +55,26 @@ def test_decrypted_answers_are_the_networks(packing: str, depth: int) -> None:
     # No worse than was expected, and not so good that the expectation says nothing.
     assert prepared.error / 100 < float(wrong) < 2 * prepared.error
     assert prepared.error < 1e-3 * prepared.ranges[-1]
+
+
+@pytest.mark.parametrize("sizes", [(484, 128, 10), (20, 7, 30, 3), (3, 8, 1), (5, 5), (64, 64, 2)])
+@pytest.mark.parametrize("slots", [512, 4096])
+def test_diagonals_are_the_matrix(sizes: tuple[int, ...], slots: int) -> None:
+    """In plain numbers: rotations, products and sums of slots give each stage's product."""
+    draw, count = torch.Generator().manual_seed(0), len(sizes) - 1
+    parts: list[Any] = [(0, 0), 1, (1,) * count, (False,) * count, sizes, 0, 1.0, 1.0, (), ()]
+    plan = Plan("one", 2 * slots, *parts)
+    right = torch.randn(1, sizes[0], generator=draw)
+    value = spread(right, plan)[0]
+    for layout, before, after in zip(layouts(plan), sizes, sizes[1:], strict=False):
+        matrix = torch.randn(after, before, generator=draw) / before**0.5
+        turned = [diagonal * value.roll(-offset) for offset, diagonal in layout.of(matrix)]
+        assert len(turned) <= layout.offsets
+        value = torch.stack(turned).sum(0)
+        for step in layout.sums:
+            value = value + value.roll(-step)
+        right = right @ matrix.T
+        torch.testing.assert_close(value[:after], right[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("packing", ["one", "many"])
@@ -193,11 +216,13 @@ def test_requests_are_bounded_and_counted(small: Pair) -> None:
 def test_ciphertexts_of_another_make_are_refused(small: Pair) -> None:
     client, server = small
     model, facts, parts = unpack(client.encrypt(inputs(2)), "request")
-    # Bytes that are no ciphertext; one of other parameters; an answer sent as a request.
+    # Another scale; no ciphertext; other parameters; an answer sent as a request.
     other, _ = compile(perceptron(), inputs(), packing="one")
     (foreign,) = unpack(other.encrypt(inputs(1)), "request")[2]
     answered = unpack(server.run(client.encrypt(inputs(2))), "answer")[2][0]
+    finer = client._ring.encode([0.5] * client.plan.slots, 2.0 ** (client.plan.scale + 1))
     for wrong, message in (
+        (dump(client._encryptor.encrypt_symmetric(finer)), "level and scale of its place"),
         (b"garbage", "SEAL refuses"),
         (foreign, "SEAL refuses"),
         (answered, "level and scale of its place"),
