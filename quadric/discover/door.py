@@ -24,6 +24,8 @@ from quadric.tables.comparison.sources import load_source
 
 HELD_OUT = 0.2
 LEAST_ROWS = 20
+WILD = 3.0
+"""How many times its error on the rows of the search a formula may err on those held out."""
 CODES = 12
 """A column of whole numbers with at most so many values may be codes, and is said."""
 
@@ -96,7 +98,9 @@ def formulas(
             + (", or leave the units out" if table.dimensions is not None else "")
         )
     chosen = _front(search, X, y, held, names, symbol_names(names), most)
-    best = min(range(len(chosen)), key=lambda i: chosen[i].bic)
+    floor = EXACT * search.spread
+    wild = [f.error > WILD * f.model.rms + floor for f in chosen]  # on rows that it has not seen
+    best = min(range(len(chosen)), key=lambda i: (wild[i], chosen[i].bic))
     formula = chosen[best]
     share = formula.error / search.spread
     sentence = how_sure(formula.model, search.pool.values(), share, (X, y), table.target)

@@ -208,3 +208,14 @@ def test_the_command(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "force = q1*q2/(4*pi*eps*r**2)" in shown.stdout
     assert_mistake(quadric("discover", "I.6.20b.csv", "--target", "F"), "no column 'F'")
     assert_mistake(quadric("discover", "I.6.20b.csv", "--target", "E", "--units", "x"), "NAME=UNIT")
+
+
+def test_a_formula_that_explodes_on_new_rows_is_not_the_best() -> None:
+    X, target = table(LAWS["products"][0], [(-1, 1)] * 3, 100, 0.05)
+    held = np.random.default_rng(0).permutation(100)[:20]
+    target[held] += 0.8  # what was learned does not hold there
+    found = formulas(X, target)
+    lowest = min(found.formulas, key=lambda f: f.bic)
+    assert lowest.error > 3 * lowest.model.rms  # the one that a search without them would choose
+    assert found.formula is not lowest
+    assert found.formula.error < 3 * found.formula.model.rms
