@@ -55,7 +55,8 @@ from quadric.tables.scoring import Judge
 from quadric.tables.second_order import fit_jobs
 from quadric.tables.training import FORWARD_ROWS, train
 
-HeldOut = Sequence[tuple[nn.Sequential, Rows]]
+HeldOut = Sequence[tuple[nn.Sequential, Rows, Rows | None]]
+"""Each member, the rows that it learned from, and those that were held out."""
 
 Self = TypeVar("Self", bound="QuadraticNetwork")
 
@@ -190,7 +191,7 @@ class QuadraticNetwork(FittedNetwork):
             X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
         )
         self.target_name_ = getattr(y, "name", None)
-        self._held = [(job.network, job.validation) for job in jobs if job.validation is not None]
+        self._held = [(job.network, job.train, job.validation) for job in jobs]
         return jobs
 
     def _take_records(self, records: Sequence[FitRecord]) -> None:
@@ -272,20 +273,21 @@ class QuadraticNetwork(FittedNetwork):
                 self._read(*pair(eval_set), None, first=False, dtype=rows[0].dtype),
                 False,
             )
+        columns, computing = rows[0].shape[1], getattr(torch, rows[0].dtype.name)
         parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
+        del rows, X  # a table may fill the memory
         if continued:
-            self._check_network(rows[0].shape[1])
+            self._check_network(columns)
             module = copy.deepcopy(self.module_)
         else:
-            computing = getattr(torch, rows[0].dtype.name)
-            networks = [self._build(rows[0].shape[1], seed).to(computing) for _, seed, _ in seeds]
+            networks = [self._build(columns, seed).to(computing) for _, seed, _ in seeds]
             module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
             module.note_pressed(parts[0][0][0])
             module.others.extend(networks[1:])
         module.to(self.device)
         jobs = [
-            self._job(module, network, *part, seed, not continued)
-            for network, part, (_, _, seed) in zip(module.networks, parts, seeds, strict=True)
+            self._job(module, network, *parts.pop(0), seed, not continued, own=stopping)
+            for network, (_, _, seed) in zip(module.networks, seeds, strict=True)
         ]
         self._choose_solver(jobs)
         self.module_ = module
@@ -301,14 +303,17 @@ class QuadraticNetwork(FittedNetwork):
         held: Arrays | None,
         seed: int,
         first: bool,
+        own: bool,
     ) -> Job:
-        """What one member learns."""
+        """What one member learns; rows of its own are changed in place."""
         batch: Any = 200 if self.batch_size == "auto" else self.batch_size
         quadratic_lr = self.learning_rate_init if self.quadratic_lr is None else self.quadratic_lr
         job = Job(
             network=network,
-            train=self._rows(self._by_class(rows, rows), module),
-            validation=None if held is None else self._rows(self._by_class(held, rows), module),
+            train=self._rows(self._by_class(rows, rows), module, own),
+            validation=None
+            if held is None
+            else self._rows(self._by_class(held, rows), module, own),
             loss=self._loss(),
             settings=Settings(
                 batch_size=min(int(batch), len(rows[0])),
@@ -383,10 +388,10 @@ class QuadraticNetwork(FittedNetwork):
         y, self._target_reader = read_numbers(y, self._target_reader)
         return y
 
-    def _rows(self, rows: Arrays, module: Scaled) -> Rows:
+    def _rows(self, rows: Arrays, module: Scaled, own: bool) -> Rows:
         X, targets, weights = rows
         device = module.input_mean.device
-        inputs = torch.tensor(X, device=device)
+        inputs = torch.from_numpy(X).to(device) if own else torch.tensor(X, device=device)
         for part in inputs.split(FORWARD_ROWS):
             part.copy_(module.standardized(part))
         weight = torch.tensor(weights, device=device)

@@ -29,6 +29,9 @@ NORMAL_HALF = 1.349
 # How far, in deviations, the largest number can still lie beyond a limit.
 REACH = 3.0
 
+# Rows looked at together, so that no second copy of a table is made.
+PART = 2**14
+
 
 class InputScaling(NamedTuple):
     """How columns are standardized, (columns,) each.
@@ -90,8 +93,11 @@ class Scaled(nn.Module):
 
     def note_pressed(self, values: np.ndarray) -> None:
         """Notes which columns have numbers beyond the limits."""
-        z = (torch.tensor(values).to(self.input_mean) - self.input_mean) / self.input_scale
-        beyond = torch.maximum(z - self.input_high, self.input_low - z).amax(0) > 1e-4
+        beyond = torch.zeros_like(self.input_mean, dtype=torch.bool)
+        for start in range(0, len(values), PART):
+            rows = torch.tensor(values[start : start + PART]).to(self.input_mean)
+            z = (rows - self.input_mean) / self.input_scale
+            beyond |= torch.maximum(z - self.input_high, self.input_low - z).amax(0) > 1e-4
         self.pressed = tuple(beyond.nonzero().flatten().tolist())
 
     def answer(self, outputs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
@@ -23,6 +24,7 @@ from quadric.tables.jobs import Job
 from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.tables.parameters import ParameterCheck, is_finite
+from quadric.tables.scoring import worse_than_ridge
 from quadric.tables.second_order import SOLVERS, MemberBars, choose
 from quadric.tables.target_transforms import TRANSFORMS, TransformedRegressor, make_transform
 
@@ -209,8 +211,19 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
 
     def _measure_gaps(self, held: HeldOut) -> np.ndarray | None:
         module, gaps = self.module_, []
+        if self.loss == "squared_error":
+            worse = [worse_than_ridge(*parts) for parts in held]
+            if max(worse) > 1:
+                warnings.warn(
+                    f"the fit ends with {max(worse):.1f} times the squared error of ridge "
+                    "regression: try another random_state, several members, or ridge itself",
+                    ConvergenceWarning,
+                    stacklevel=5,
+                )
         with torch.no_grad():
-            for network, rows in held:
+            for network, _, rows in held:
+                if rows is None:
+                    return None
                 truth = module.answer(rows.targets)
                 gaps.append((module.answer(network(rows.inputs)) - truth).abs().cpu().numpy())
         return np.concatenate(gaps) if gaps and self.loss != "quantile" else None

@@ -1,18 +1,27 @@
-"""A scorer of scikit-learn as the judge of early stopping."""
+"""A scorer of scikit-learn as the judge of early stopping; ridge as that of a whole fit."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer
+from torch import Tensor, nn
 
 from quadric.errors import InputError
+from quadric.tables.jobs import Rows
 
 WORST = 1e30
 """What an epoch counts that a scorer cannot judge."""
+
+PART = 2**14
+FEW_ROWS = 20
+CLEARLY_WORSE = 1.25
+"""A network with so many times the squared error of ridge regression is worth a warning."""
 
 
 class _Predicted(BaseEstimator):  # type: ignore[misc]
@@ -89,3 +98,34 @@ class Judge:
                 f"scoring={self.scoring!r} must be able to judge the {len(self.truth):,} rows that "
                 f"are held out, but {reason}: choose another scorer, or other rows by eval_set"
             )
+
+
+@torch.no_grad()
+def worse_than_ridge(network: nn.Module, train: Rows, held: Rows | None) -> float:
+    """How many times ridge's squared error a network has, on the rows that tell; 1 if not clear."""
+    rows = train if held is None else held
+    size = train.inputs.shape[1] + 1
+    if len(rows.inputs) < FEW_ROWS or size > len(train.inputs):
+        return 1.0
+    penalty = 1e-3 * float(train.weights.double().sum())
+    square = penalty * torch.eye(size, dtype=torch.float64, device=train.inputs.device)
+    product: Any = 0.0
+    for inputs, targets, weights in _parts(train):
+        weighted = (inputs * weights[:, None]).T
+        square += weighted @ inputs
+        product = product + weighted @ targets
+    line = torch.linalg.solve(square, product)
+    ridge = torch.cat([(x @ line - y).square().mean(1) for x, y, _ in _parts(rows)])
+    pairs = zip(rows.inputs.split(PART), rows.targets.split(PART), strict=True)
+    own = torch.cat([(network(x) - y).double().square().mean(1) for x, y in pairs])
+    gap = own - ridge
+    clear = float(gap.mean()) > 2 * float(gap.std()) / len(gap) ** 0.5
+    ratio = float(own.mean() / ridge.mean().clamp(min=1e-12))
+    return ratio if clear and ratio > CLEARLY_WORSE else 1.0
+
+
+def _parts(rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Some rows at a time in float64, with a column of ones."""
+    for inputs, targets, weights in zip(*(part.split(PART) for part in rows), strict=True):
+        ones = torch.ones_like(inputs[:, :1])
+        yield torch.cat([inputs, ones], 1).double(), targets.double(), weights.double()

@@ -439,3 +439,38 @@ def test_means_of_the_target_do_not_tell_a_row_its_own() -> None:
     assert np.corrcoef(seen, noise)[0, 1] > 0.3
     new = model.prepare(pd.DataFrame({"who": ["nobody"], "size": [0.0]}))
     assert new[0, place] == pytest.approx(noise.mean())
+
+
+MEMORY = """
+import threading, time, warnings
+import numpy as np, pandas as pd
+from quadric.sklearn import QuadraticRegressor
+warnings.simplefilter("ignore")
+options = dict(max_iter=1, solver="adam", batch_size=2000, random_state=0)
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+def frame(rows):
+    draw = np.random.default_rng(0)
+    made = pd.DataFrame({f"c{i}": draw.normal(size=rows) for i in range(20)})
+    made.loc[::7, "c1"] = np.nan
+    return made.assign(town=draw.choice(["a", "b"], rows))
+first = frame(500)
+QuadraticRegressor((8,), **options).fit(first, first["c0"])
+X = frame(300_000)
+y, before, most, done = X["c0"].to_numpy(), resident(), [0], []
+def watch():
+    while not done:
+        most[0] = max(most[0], resident())
+        time.sleep(0.005)
+thread = threading.Thread(target=watch)
+thread.start()
+QuadraticRegressor((8,), **options).fit(X, y)
+done.append(True)
+thread.join()
+print((most[0] - before) / X.memory_usage().sum())
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_takes_at_most_three_times_the_frame() -> None:
+    ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 3

@@ -13,13 +13,15 @@ import time
 import timeit
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from joblib import Parallel, delayed
+from joblib.parallel import get_active_backend
 from sklearn.exceptions import ConvergenceWarning
 
 from quadric.counting.cost import cost
@@ -242,6 +244,9 @@ def _fit_all(runner: _Runner, rows: list[tuple[np.ndarray, np.ndarray]]) -> None
     # There may be fits of other models, which are not of this plan.
     runner.tell(sum(key[0] in plan.starts() for key in log.fits), "")
     for group in runner.groups(rows):
+        if _is_spread():
+            _fit_elsewhere(runner, group)
+            continue
         baselines = plan.baselines(max(len(part.X_train) for part in group.values()))
         # First those that take moments, so that there is soon something to see.
         for baseline in [b for b in baselines if not b.slow]:
@@ -252,13 +257,56 @@ def _fit_all(runner: _Runner, rows: list[tuple[np.ndarray, np.ndarray]]) -> None
             runner.fit_baseline(baseline.label, group)
 
 
+def _is_spread() -> bool:
+    """Whether `joblib.parallel_config` names workers for the fits."""
+    return get_active_backend()[1] not in (None, 1)
+
+
+def _fit_elsewhere(runner: _Runner, group: dict[int, Part]) -> None:
+    """Fits each model on each fold as a task of its own; what is done is written here at once."""
+    table = replace(runner.table, inputs=runner.table.inputs.head(0))
+    tasks = [
+        delayed(_fit_apart)(
+            _Runner(table, runner.plan, _Gathered(dict.fromkeys(runner.log.fits)), None, None),
+            label, fold, part,
+        )
+        for fold, part in group.items()
+        for label in runner.plan.starts()
+        if any(key[0] == fold for key in runner.missing(label))
+    ]  # fmt: skip
+    for made in Parallel(return_as="generator_unordered")(tasks):
+        for fit in made:
+            if (fit["model"], fit["fold"], fit["seed"]) not in runner.log.fits:
+                runner.note(fit)
+
+
+def _fit_apart(runner: _Runner, label: str, fold: int, part: Part) -> list[dict[str, Any]]:
+    networks = {network.label: network for network in runner.plan.networks}
+    if label in networks:
+        runner.fit_networks(networks[label], {fold: part})
+    else:
+        runner.fit_baseline(label, {fold: part})
+    return [fit for fit in runner.log.fits.values() if fit is not None]
+
+
+@dataclass
+class _Gathered:
+    """The fits of a worker; those that are done already are None."""
+
+    fits: dict[Key, dict[str, Any] | None]
+
+    def add(self, **fit: Any) -> None:
+        """Keeps a fit."""
+        self.fits[fit["model"], fit["fold"], fit["seed"]] = fit
+
+
 @dataclass
 class _Runner:
     """Fits what is not in the log yet."""
 
     table: UserTable
     plan: Plan
-    log: FitLog
+    log: Any  # a FitLog, or what a worker gathers
     progress: Progress | None
     on_model: Callable[[FitLog, str], object] | None
 
@@ -365,7 +413,11 @@ class _Runner:
         return {**measures, "predict_seconds": min(times), "columns": part.columns}
 
     def _add(self, **fit: Any) -> None:
-        self.log.add(**fit, peak_memory_bytes=provenance.peak_memory())
+        self.note({**fit, "peak_memory_bytes": provenance.peak_memory()})
+
+    def note(self, fit: dict[str, Any]) -> None:
+        """Writes a fit down and tells of it."""
+        self.log.add(**fit)
         self.tell(1, fit["model"])
         if self.on_model is not None and not self.missing(fit["model"]):
             self.on_model(self.log, fit["model"])

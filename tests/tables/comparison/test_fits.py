@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import onnxruntime
 import pandas as pd
@@ -535,3 +538,46 @@ def test_saving(done: TableComparison, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(ValueError, match="does not describe a network"):
         load_network(tmp_path / "model.safetensors")
+
+
+def test_fits_in_other_processes_are_the_same(done: TableComparison, tmp_path: Path) -> None:
+    chosen = plan(folds=2, seeds=1, max_iter=3)
+    here = run_fits(done.table, chosen, directory=tmp_path / "here")
+    told: list[str] = []
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        there = run_fits(
+            done.table, chosen, directory=tmp_path / "there",
+            on_model=lambda _, label: told.append(label),
+        )  # fmt: skip
+    assert set(here.fits) == set(there.fits)
+    assert sorted(told) == sorted(chosen.starts())
+    for key, fit in here.fits.items():
+        assert there.fits[key]["error"] == pytest.approx(fit["error"], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # dask has its own about ports and workers that are gone
+def test_a_cluster_does_the_fits_of_a_dead_worker_again(
+    done: TableComparison, tmp_path: Path
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    chosen = plan(folds=3, seeds=2, max_iter=60)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        killed: list[int] = []
+
+        def kill_one(done: int, what: str, total: int) -> None:
+            if done and not killed:
+                worker = next(iter(cluster.workers.values()))
+                killed.append(worker.process.pid)
+                os.kill(worker.process.pid, signal.SIGKILL)
+
+        with joblib.parallel_config(backend="dask"):
+            log = run_fits(done.table, chosen, directory=tmp_path / "c", progress=kill_one)
+    assert len(killed) == 1
+    lines = (tmp_path / "c" / "fits.jsonl").read_text().splitlines()
+    assert len(lines) == len(log.fits) == 3 * sum(chosen.starts().values())
