@@ -259,7 +259,8 @@ def _fit_all(runner: _Runner, rows: list[tuple[np.ndarray, np.ndarray]]) -> None
 
 def _is_spread() -> bool:
     """Whether `joblib.parallel_config` names workers for the fits."""
-    return get_active_backend()[1] not in (None, 1)
+    backend, jobs = get_active_backend()
+    return bool((backend.default_n_jobs if jobs is None else jobs) != 1)
 
 
 def _fit_elsewhere(runner: _Runner, group: dict[int, Part]) -> None:
