@@ -128,3 +128,15 @@ def test_what_jets_cannot_stays_with_torch_func(name: str) -> None:
     make, function = PLAIN[name]
     way, _ = both(make(), function, 1)
     assert type(way) is Way
+
+
+def test_one_point_that_looks_elsewhere_is_enough() -> None:
+    line = torch.linspace(0.1, 0.9, 40, dtype=torch.float64)
+    points = torch.stack([line, line.square()], 1)
+
+    def function(u: Field, x: Tensor) -> Tensor:
+        # Derivatives are compared at every other point, and this is none of them.
+        return u(x)[0] + torch.where(x[0] == line[1], u(-x)[0], 0.0)
+
+    way, _ = way_of(Unknowns(chain()), Term(function, points), 1)
+    assert type(way) is Way
