@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from evidence_equations import equations_table, speed_table
+from evidence_error_bars import error_bars_table
 from evidence_estimators import estimators_table
 from evidence_fresh import fresh_table
+from evidence_functions import functions_table
 from evidence_runs import read_piece
-from evidence_solvers import solvers_table
+from evidence_solvers import map_table, solvers_table
 from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
@@ -349,6 +351,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "fresh": fresh_table,
     "equations": equations_table,
     "equation-speed": speed_table,
+    "solver-map": map_table,
+    "functions": functions_table,
+    "error-bars": error_bars_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,

@@ -101,7 +101,7 @@ plt.show()
 # ## Residuals
 #
 # What is left should be noise: no pattern over the inputs, and in units of the error bars a normal
-# distribution.
+# distribution. It is narrower here, as the error bars are somewhat too large.
 
 # %%
 mean, std = model.predict(X, return_std=True)
