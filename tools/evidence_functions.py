@@ -196,8 +196,8 @@ def functions_table(results: Path) -> str:
     rows.append(["seeds", *(str(seeds[m]) for m in models)])
     note = (
         f"Root mean square errors as a share of the target's deviation, {ROWS:,} rows without "
-        "noise; geometric means over the seeds. pykan: the grid of 3, 5, 10 and 20 with the lowest "
-        "error on the test rows. Seconds of a busy machine. Made by "
+        "noise; geometric means over the seeds; –: not measured. pykan: the grid of 3, 5, 10 and "
+        "20 with the lowest error on the test rows. Seconds of a busy machine. Made by "
         "`python tools/evidence_functions.py`."
     )
     table = markdown_table(["function", *models], rows, "l" + "r" * len(models))

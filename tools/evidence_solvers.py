@@ -274,10 +274,11 @@ def map_table(results: Path) -> str:
             count = f"{len({c[0] for c in whole})}, {len(whole)}"
             rows.append([where, count, f"{linear:.2g}", *ratios])
     header = ["where", "laws, runs", "error, linear", "shared-k4, linear = 1", "glu, linear = 1"]
+    outside = f"learned in the inner {INNER:.0%} of each variable's range, tested on the rest"
+    place = f" Outside of the rows: {outside}." if any(row[0] == OUTSIDE for row in rows) else ""
     note = (
-        "Under Levenberg-Marquardt, without noise; as above where a row does not say otherwise. "
-        f"Outside of the rows: learned in the inner {INNER:.0%} of each variable's range, tested "
-        "on the rest. Made by `python tools/evidence_solvers.py --part map`."
+        "Under Levenberg-Marquardt, without noise; as above where a row does not say otherwise."
+        f"{place} Made by `python tools/evidence_solvers.py --part map`."
     )
     return f"{markdown_table(header, rows, 'lrrrr')}\n\n{note}"
 
