@@ -247,6 +247,8 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         gaps = []
         for rest, part in KFold(cv, shuffle=True, random_state=0).split(y):
             apart = clone(self)
+            if self.early_stopping == "auto":  # as the fit did, though these rows are fewer
+                apart.set_params(early_stopping=self.validation_scores_ is not None)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 apart.fit(_take(X, rest), y[rest])
