@@ -11,6 +11,7 @@ intervals of 90 %, and the mean negative log density.
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 import time
@@ -37,15 +38,17 @@ def _rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _laplace(model: QuadraticRegressor, X: np.ndarray, y: np.ndarray, X_new: np.ndarray) -> Any:
     """Standard deviations of new targets by laplace-torch, for the same network."""
-    from laplace import Laplace
     from torch.utils.data import DataLoader, TensorDataset
 
+    laplace: Any = importlib.import_module("laplace")
     module = model.module_
     network = module.networks[0]
     inputs = module.standardized(torch.tensor(X))
     targets = model._targets(y[:, None], module)
     loader = DataLoader(TensorDataset(inputs, targets), len(inputs))
-    found = Laplace(network, "regression", subset_of_weights="all", hessian_structure="full")
+    found = laplace.Laplace(
+        network, "regression", subset_of_weights="all", hessian_structure="full"
+    )
     found.fit(loader)
     # As its own example of regression does it.
     logs = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(2)]

@@ -16,6 +16,7 @@ the grid with the lowest error on the test rows. Seconds are those of the proces
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import itertools
 import math
@@ -31,7 +32,6 @@ from typing import Any
 import numpy as np
 import torch
 from evidence_runs import Arm, fitted, make_network, parser_of, read_piece, run_cells
-from scipy import special
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -39,6 +39,8 @@ from sklearn.preprocessing import StandardScaler
 
 from quadric.sklearn import QuadraticRegressor
 from quadric.support.texttable import markdown_table
+
+special: Any = importlib.import_module("scipy.special")
 
 ROWS, WIDTH, GRIDS, GRID_STEPS = 1_000, 16, (3, 5, 10, 20), 50
 PI = math.pi
@@ -102,7 +104,7 @@ def _ours(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
         shape.options["hidden"], neuron=arm.neuron, rank=arm.rank, shrinkage=0.0,
         learning_rate="adaptive", random_state=seed, solver=solver,
     )  # fmt: skip
-    return estimator.fit(*split[:2]).predict(split[2]), shape.params
+    return np.asarray(estimator.fit(*split[:2]).predict(split[2])), shape.params
 
 
 def _mlp(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
@@ -123,8 +125,7 @@ def _standardized(split: Split) -> tuple[list[torch.Tensor], float, float]:
 
 
 def _torch_lm(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
-    import torch_levenberg_marquardt as tlm
-
+    tlm: Any = importlib.import_module("torch_levenberg_marquardt")
     (X, y, X_test), mean, std = _standardized(split)
     shape = fitted(Arm("linear"), X.shape[1], WIDTH)
     network = make_network(shape, seed).double()
@@ -136,8 +137,7 @@ def _torch_lm(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
 
 
 def _pykan(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
-    import kan
-
+    kan: Any = importlib.import_module("kan")
     (_, y, _), mean, std = _standardized(split)
     y_test = torch.tensor((split[3] - mean) / std)[:, None]
     low, high = split[0].min(0), split[0].max(0)  # its grids begin as -1 ... 1

@@ -206,7 +206,9 @@ def measure_curve(name: str, law: str, seed: int, solver: str) -> dict[str, Any]
             job.train.inputs,
             job.train.targets,
             validation=(X_test, y_test),
-            callback=lambda step: points.append((time.process_time() - begin, step.validation)),
+            callback=lambda step: points.append(
+                (time.process_time() - begin, float(step.validation or math.nan))
+            ),
         )
     )
     assert found.steps == len(points)
@@ -222,11 +224,11 @@ def solvers_table(results: Path) -> str:
     rows = []
     for noise in sorted({run["noise"] for run in runs}):
         own = [run for run in runs if run["noise"] == noise]
-        by = {(r["arm"], r["solver"], r["law"], r["seed"]): r for r in own}
-        cells = {key[2:] for key in by}
-        whole = sorted(c for c in cells if all((a, s, *c) in by for a in arms for s in solvers))
+        by = {(r["arm"], r["solver"], (r["law"], r["seed"])): r for r in own}
+        cells = {key[2] for key in by}
+        whole = sorted(c for c in cells if all((a, s, c) in by for a in arms for s in solvers))
         for arm in arms if whole else ():
-            every = {s: [by[(arm, s, *cell)] for cell in whole] for s in solvers}
+            every = {s: [by[arm, s, cell] for cell in whole] for s in solvers}
             mean = {s: _mean(run["error"] for run in found) for s, found in every.items()}
             took = [statistics.median(run["seconds"] for run in every[s]) for s in solvers]
             rows.append(
@@ -265,11 +267,11 @@ def map_table(results: Path) -> str:
     runs += read_piece(own)["fits"] if own.exists() else []
     rows = []
     for where in dict.fromkeys(run["where"] for run in runs):
-        by = {(r["arm"], "lm", r["law"], r["seed"]): r for r in runs if r["where"] == where}
-        cells = {key[2:] for key in by}
-        whole = sorted(c for c in cells if all((a.name, "lm", *c) in by for a in MAP_ARMS))
+        by = {(r["arm"], "lm", (r["law"], r["seed"])): r for r in runs if r["where"] == where}
+        cells = {key[2] for key in by}
+        whole = sorted(c for c in cells if all((a.name, "lm", c) in by for a in MAP_ARMS))
         if whole:
-            linear = _mean(by[("linear", "lm", *cell)]["error"] for cell in whole)
+            linear = _mean(by["linear", "lm", cell]["error"] for cell in whole)
             ratios = [_beside_linear(by, arm.name, whole, "lm") for arm in MAP_ARMS[1:]]
             count = f"{len({c[0] for c in whole})}, {len(whole)}"
             rows.append([where, count, f"{linear:.2g}", *ratios])
@@ -295,7 +297,7 @@ def _beside_linear(
         return "1"
     logs = [
         statistics.fmean(
-            math.log(by[(arm, solver, *cell)]["error"] / by[("linear", solver, *cell)]["error"])
+            math.log(by[arm, solver, cell]["error"] / by["linear", solver, cell]["error"])
             for cell in whole
             if cell[0] == law
         )
