@@ -25,7 +25,8 @@ from quadric.runs.reading import read_runs
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, compare
 from quadric.support.locks import locked
 from quadric.support.tensor_files import write_tensors
-from quadric.tables.comparison.fits import FitLog, run_fits
+from quadric.tables.comparison.fit_log import FitLog
+from quadric.tables.comparison.fits import run_fits
 from quadric.tables.comparison.saving import check_path
 from quadric.tables.modules import load_network
 from quadric.train.runner import plan_run

@@ -34,7 +34,7 @@ from quadric.runs.tables import group_table, run_rows
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 from quadric.sklearn import load as load_estimator
 from quadric.support.tensor_files import read_tensors, write_tensors
-from quadric.tables.comparison.fits import FitLog
+from quadric.tables.comparison.fit_log import FitLog
 from quadric.train import catalog, checkpoints
 from tests.runs.made import result
 

@@ -79,7 +79,8 @@ ORDER: dict[str, list[str]] = {
             classifier loading predicting many comparison
         """,
         "tables/comparison": """
-            measures splitting baselines plan fits report winner picture saving sources compare
+            measures splitting baselines plan fit_log fits report winner picture saving sources
+            compare
         """,
         "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
         "discover": "terms selection numbers units models doubts powers support search result door",

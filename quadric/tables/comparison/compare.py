@@ -13,7 +13,8 @@ from quadric.data.preparation import TablePreparation
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
 from quadric.tables.comparison.baselines import absent_others, choose_others
-from quadric.tables.comparison.fits import FitLog, Progress, count_outputs, run_fits, target_values
+from quadric.tables.comparison.fit_log import FitLog
+from quadric.tables.comparison.fits import Progress, count_outputs, run_fits, target_values
 from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best

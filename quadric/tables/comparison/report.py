@@ -15,7 +15,7 @@ from quadric.data.intervals import Difference, mean_difference
 from quadric.data.user_table import UserTable
 from quadric.support import provenance
 from quadric.support.texttable import text_table
-from quadric.tables.comparison.fits import FitLog
+from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.measures import ACCURACY, choose_measure, guess_loss, is_blow_up
 from quadric.tables.comparison.plan import LINEAR, Network, Plan
 

@@ -10,7 +10,7 @@ import pytest
 from quadric.errors import InputError
 from quadric.sklearn import compare, load_network
 from quadric.tables.comparison import compare as module
-from quadric.tables.comparison.fits import FORMAT
+from quadric.tables.comparison.fit_log import FORMAT
 
 QUICK: dict[str, Any] = {"hidden": [4], "folds": 2, "seeds": 1, "epochs": 2, "baselines": False}
 

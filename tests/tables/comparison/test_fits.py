@@ -20,7 +20,8 @@ import torch
 from quadric.data.user_table import UserTable, make_table
 from quadric.sklearn import QuadraticRegressor, load_network
 from quadric.tables.comparison import fits as fits_module
-from quadric.tables.comparison.fits import FitLog, run_fits, settings
+from quadric.tables.comparison.fit_log import FitLog
+from quadric.tables.comparison.fits import run_fits, settings
 from quadric.tables.comparison.picture import draw
 from quadric.tables.comparison.plan import Plan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
