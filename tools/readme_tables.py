@@ -22,6 +22,7 @@ from typing import Any
 from evidence_equations import equations_table, speed_table
 from evidence_error_bars import error_bars_table
 from evidence_estimators import estimators_table
+from evidence_formulas import formulas_table, opponents_table
 from evidence_fresh import fresh_table
 from evidence_functions import functions_table
 from evidence_runs import read_piece
@@ -354,6 +355,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "solver-map": map_table,
     "functions": functions_table,
     "error-bars": error_bars_table,
+    "formulas": formulas_table,
+    "formulas-opponents": opponents_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,
