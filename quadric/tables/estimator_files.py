@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,7 @@ from torch import Tensor
 
 from quadric.errors import InputError
 from quadric.support.tensor_files import read_tensors, write_tensors
-from quadric.tables.modules import (
-    InputScaling,
-    Scaled,
-    TableClassifier,
-    TableRegressor,
-    check_sizes,
-)
+from quadric.tables.modules import Scaled, TableRegressor, check_sizes, empty
 from quadric.tables.target_transforms import TransformedRegressor, empty_transform
 
 KEY = "quadric_estimator"
@@ -157,23 +152,18 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
     sizes = {"in_features": columns, "out_features": outputs, "members": model.members}
     check_sizes(sizes | {"hidden": model._widths()}, header["classes"], tensors)
     networks = [model._build(columns, seed=0).to(dtype) for _ in range(int(model.members))]
-    inputs = InputScaling(*torch.zeros(4, columns, dtype=dtype))
-    target = torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype)
-    module: Any
-    if header["classes"] is not None:
-        module = TableClassifier(networks[0], inputs, len(header["classes"]))
-    elif header["transform"] is None:
-        module = TableRegressor(networks[0], inputs, target, bool(header["flat"]))
-    else:
+    regressor: Any = TableRegressor
+    if header["transform"] is not None:
         shapes = {
             name.removeprefix("transform."): tensor
             for name, tensor in tensors.items()
             if name.startswith("transform.")
         }
         transform = empty_transform(header["transform"], shapes)
-        module = TransformedRegressor(networks[0], inputs, target, bool(header["flat"]), transform)
-    module.others.extend(networks[1:])
+        regressor = partial(TransformedRegressor, transform=transform)
+    flat = bool(header["flat"])
+    classes = header["classes"]
+    module = empty(networks, columns, outputs, classes, dtype, flat=flat, regressor=regressor)
     module.load_state_dict(dict(tensors))
     module.pressed = tuple(header["pressed"])
-    filled: Scaled = module.eval()
-    return filled
+    return module.eval()

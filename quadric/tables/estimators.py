@@ -17,11 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_X_y, validate_data
 from torch import Tensor, nn
 
 from quadric.errors import InputError
@@ -29,19 +27,7 @@ from quadric.layers import get_neuron
 from quadric.layers.scale import ScaledEigenvalues
 from quadric.models import create
 from quadric.tables.fitted import FittedNetwork
-from quadric.tables.inputs import (
-    Arrays,
-    as_pandas,
-    pair,
-    plain_booleans,
-    read_numbers,
-    read_weights,
-    refuse_large,
-    usable_targets,
-    weighted,
-    without_masked,
-    without_zeros,
-)
+from quadric.tables.inputs import Arrays, pair, weighted
 from quadric.tables.jobs import FitRecord, Job, Rows, Settings, merge
 from quadric.tables.losses import Loss
 from quadric.tables.modules import Scaled, in_words
@@ -96,13 +82,6 @@ class QuadraticNetwork(FittedNetwork):
     na_values: Sequence[Any] = ()
 
     # What the two classes add.
-
-    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
-        """Targets as the loss takes them, before standardization.
-
-        The first time it notes their form: `n_outputs_`, and the classes.
-        """
-        raise NotImplementedError
 
     def _loss(self) -> Loss:
         raise NotImplementedError
@@ -355,38 +334,6 @@ class QuadraticNetwork(FittedNetwork):
         with torch.no_grad():
             judge.check(module.answer(job.network(job.validation.inputs)).cpu().numpy())
         return judged
-
-    def _read(
-        self, X: Any, y: Any, sample_weight: Any, *, first: bool, dtype: np.dtype | None
-    ) -> Arrays:
-        """Rows as numbers, those of weight zero left out, and targets encoded."""
-        options = {
-            "dtype": [np.float64, np.float32],
-            "multi_output": True,
-            "y_numeric": is_regressor(self),
-        }
-        X, y, sample_weight = without_masked(as_pandas(X), y, sample_weight)
-        if first:
-            self._target_reader = None
-        y = self._read_target(y)
-        X, prepared = self._read_inputs(X, first, usable_targets(y, is_regressor(self)))
-        if prepared:
-            X, y = check_X_y(X, y, estimator=self, **options)
-        else:
-            X, y = validate_data(self, X, y, reset=first, **options)
-        refuse_large(X, self._prepared_names())
-        weights = read_weights(sample_weight, len(X), X.dtype)
-        X, y, weights = without_zeros(X, y, weights)
-        if dtype is not None:
-            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
-        return X, self._encode(y, X.dtype, first=first), weights
-
-    def _read_target(self, y: Any) -> Any:
-        """Targets as scikit-learn takes them: amounts in text as numbers, booleans as numpy's."""
-        if not is_regressor(self):
-            return plain_booleans(y)
-        y, self._target_reader = read_numbers(y, self._target_reader)
-        return y
 
     def _rows(self, rows: Arrays, module: Scaled, own: bool) -> Rows:
         X, targets, weights = rows

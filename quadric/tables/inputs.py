@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from quadric.errors import DroppedColumnWarning, InputError
 from quadric.support.extras import load_extra
@@ -38,6 +38,45 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
     na_values: Sequence[Any] = ()
     _preparation: TablePreparation | None = None
     _target_reader: Column | None = None
+
+    def _encode(self, y: np.ndarray, dtype: np.dtype, first: bool) -> np.ndarray:
+        """Targets as the loss takes them, before standardization.
+
+        The first time it notes their form: `n_outputs_`, and the classes.
+        """
+        raise NotImplementedError
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, dtype: np.dtype | None
+    ) -> Arrays:
+        """Rows as numbers, those of weight zero left out, and targets encoded."""
+        options = {
+            "dtype": [np.float64, np.float32],
+            "multi_output": True,
+            "y_numeric": is_regressor(self),
+        }
+        X, y, sample_weight = without_masked(as_pandas(X), y, sample_weight)
+        if first:
+            self._target_reader = None
+        y = self._read_target(y)
+        X, prepared = self._read_inputs(X, first, usable_targets(y, is_regressor(self)))
+        if prepared:
+            X, y = check_X_y(X, y, estimator=self, **options)
+        else:
+            X, y = validate_data(self, X, y, reset=first, **options)
+        refuse_large(X, self._prepared_names())
+        weights = read_weights(sample_weight, len(X), X.dtype)
+        X, y, weights = without_zeros(X, y, weights)
+        if dtype is not None:
+            X, weights = X.astype(dtype, copy=False), weights.astype(dtype, copy=False)
+        return X, self._encode(y, X.dtype, first=first), weights
+
+    def _read_target(self, y: Any) -> Any:
+        """Targets as scikit-learn takes them: amounts in text as numbers, booleans as numpy's."""
+        if not is_regressor(self):
+            return plain_booleans(y)
+        y, self._target_reader = read_numbers(y, self._target_reader)
+        return y
 
     def _read_inputs(self, X: Any, first: bool, y: Any = None) -> tuple[Any, bool]:
         """Inputs as numbers, and whether they were prepared from a frame."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,28 +217,40 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
         check_sizes(options, classes, shapes)
         members, dtype = options.pop("members"), getattr(torch, options.pop("dtype"))
         networks = [create("mlp", **options).to(dtype) for _ in range(members)]
-        inputs, outputs = options["in_features"], options["out_features"]
-        columns = InputScaling(*torch.zeros(4, inputs, dtype=dtype))
+        sizes = options["in_features"], options["out_features"]
+        module: nn.Module = empty(networks, *sizes, classes, dtype, flat=sizes[1] == 1)
     except Exception as error:  # what a foreign description raises is up to its values
         reason = in_one_line(error)
         raise InputError(
             f"{beside} does not describe a network ({reason}): save it again"
         ) from None
-    first: Any = networks[0]
-    module: Scaled
-    if classes is None:
-        targets = (torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype))
-        module = TableRegressor(first, columns, targets, flat=outputs == 1)
-    else:
-        module = TableClassifier(first, columns, len(classes))
-    module.others.extend(networks[1:])
-    whole: nn.Module = module
     if "0.kept" in shapes:
         parts = ("kept", "medians", "marked", "leveled", "levels")
         front = NumberColumns(*(shapes[f"0.{name}"] for name in parts))
-        whole = nn.Sequential(front, module)
-    load_(whole, path)
-    return whole.eval()
+        module = nn.Sequential(front, module)
+    load_(module, path)
+    return module.eval()
+
+
+def empty(
+    networks: Sequence[Any],
+    columns: int,
+    outputs: int,
+    classes: Sequence[Any] | None,
+    dtype: torch.dtype,
+    *,
+    flat: bool,
+    regressor: Callable[..., Scaled] = TableRegressor,
+) -> Scaled:
+    """Networks with a scaling that is to be filled from a file."""
+    inputs = InputScaling(*torch.zeros(4, columns, dtype=dtype))
+    if classes is None:
+        target = torch.zeros(outputs, dtype=dtype), torch.ones(outputs, dtype=dtype)
+        module = regressor(networks[0], inputs, target, flat)
+    else:
+        module = TableClassifier(networks[0], inputs, len(classes))
+    module.others.extend(networks[1:])
+    return module
 
 
 def in_words(networks: Sequence[nn.Sequential]) -> str:
