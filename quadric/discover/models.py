@@ -36,6 +36,20 @@ class Shape:
     power: float | None = None
     price: float = 2.0
 
+    def undone(self, y: Array, factor: Array) -> tuple[Array, Array] | None:
+        """The u of y = factor F(u), and the weights that make errors of u those of y.
+
+        Both are 0 where there is no u; None if there is none for many.
+        """
+        with np.errstate(all="ignore"):
+            u = self.back(y / factor)
+            weight = np.abs(factor * self.slope(u, y / factor))
+        known = np.isfinite(u) & np.isfinite(weight)
+        if known.mean() < 0.9:
+            return None
+        most = 10 * np.median(weight[known])
+        return np.where(known, u, 0), np.where(known, np.minimum(weight, most), 0)
+
 
 def _power(name: str, p: float) -> Shape:
     if p == 1:

@@ -259,14 +259,11 @@ class Search:
                 places = [i for i in places if terms[i] in good]
             if not places:
                 continue
-            with np.errstate(all="ignore"):
-                z = shape.back(y / g)
-                weight = np.abs(g * shape.slope(z, y / g))
-            known = np.isfinite(z) & np.isfinite(weight)
-            if known.mean() < 0.9:
+            undone = shape.undone(y, g)
+            if undone is None:
                 continue
-            weight = np.where(known, np.minimum(weight, 10 * np.median(weight[known])), 0)
-            D, target = whole[:, places] * weight[:, None], np.where(known, z, 0) * weight
+            z, weight = undone
+            D, target = whole[:, places] * weight[:, None], z * weight
             own = [terms[i] for i in places]
             price = prices[places]
             chosen = forward(D, target, price, 12)
@@ -347,14 +344,10 @@ class Search:
         if len(terms) < 2 or 4 * len(terms) > len(y):
             return
         shape, M, g = SHAPES[name], design(terms, X), design([factor], X)[:, 0]
-        with np.errstate(all="ignore"):
-            z = shape.back(y / g)
-            weight = np.abs(g * shape.slope(z, y / g))
-        known = np.isfinite(z) & np.isfinite(weight)
-        if known.mean() < 0.9:
+        undone = shape.undone(y, g)
+        if undone is None:
             return
-        weight = np.where(known, np.minimum(weight, 10 * np.median(weight[known])), 0)
-        z, price = np.where(known, z, 0), self.cost(terms)
+        (z, weight), price = undone, self.cost(terms)
         found: list[tuple[float, Model]] = []
         # A Q with a coefficient of 1: the constant, or one of the simplest terms.
         for one in np.argsort(price)[: 1 + min(len(terms) - 1, 2 * X.shape[1] + 2)]:
