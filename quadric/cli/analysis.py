@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from typer import Argument, Option
@@ -103,7 +102,7 @@ def figures(
     with options.progress_bar(None, "drawing") as told:
         files, missing = draw(finished, names, out, latex=latex, width=width, progress=told)
     for note in (*notes, *missing):
-        print(note, file=sys.stderr)
+        say(note)
     written = [str(file) for file in files]
     data = {"runs": len(finished), "files": written, "notes": [*notes, *missing]}
     options.show("\n".join(written), data, json_file)
@@ -129,7 +128,7 @@ def report(
     say(f"a page of {len(finished)} runs, about {duration(len(finished) * SECONDS)}")
     report(finished, out, title=title, notes=notes)
     for note in notes:
-        print(note, file=sys.stderr)
+        say(note)
     size = out.stat().st_size
     text = f"{out}: {len(finished)} runs, {size:,} bytes"
     options.show(text, {"file": str(out), "runs": len(finished), "bytes": size}, json_file)

@@ -34,7 +34,7 @@ def discover(
     from quadric.discover import formulas
     from quadric.errors import InputError
     from quadric.support.provenance import finite
-    from quadric.support.writing import check_writable
+    from quadric.support.writing import check_writable, whole_file
 
     pairs = [word.partition("=") for word in options.words(units)]
     wrong = [name for name, equals, _ in pairs if not equals]
@@ -54,5 +54,6 @@ def discover(
             progress=advance,
         )
     if picture is not None:
-        found.picture().savefig(picture, dpi=150)
+        with whole_file(picture) as file:
+            found.picture().savefig(file, format=picture.suffix[1:] or "png", dpi=150)
     options.show(str(found), finite(found.to_dict()), json_file)

@@ -134,14 +134,8 @@ class Client:
         """
         parts = [dump(self._key)]
         content = pack(CLIENT, self.model, self.plan.to_dict(), parts)
-        mask = os.umask(0o077)
-        try:
-            with whole_file(path) as file:
-                if os.path.isfile(path):  # its mode is kept
-                    os.chmod(path, 0o600)
-                file.write_bytes(content)
-        finally:
-            os.umask(mask)
+        with whole_file(path, private=True) as file:
+            file.write_bytes(content)
 
 
 class Server:

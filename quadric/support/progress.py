@@ -58,7 +58,7 @@ class Lines:
         left = (time_now - self.started) * (self.total - self.done) / self.done
         counted = f"{self.done:,} of {self.total:,}"
         progress = f"{now or self.what}: {counted}, about {duration(left)} left"
-        print(progress, file=self.screen or sys.stderr, flush=True)
+        print(printable(progress), file=self.screen or sys.stderr, flush=True)
 
 
 @contextmanager
@@ -68,16 +68,17 @@ def progress_bar(total: int | None, what: str) -> Iterator[Callable[..., None]]:
         yield Lines(total, what).advance
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(escape(printable(what)), total=total)
 
         def advance(
             done: int = 1, now: str = "", total: int | None = total, line: str | None = None
         ) -> None:
-            bar.update(task, advance=done, description=now or what, total=total)
+            bar.update(task, advance=done, description=escape(printable(now or what)), total=total)
             if line is not None:
                 # As it is: no markup, no colors, no breaks of its own.
                 console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

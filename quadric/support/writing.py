@@ -27,22 +27,24 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], before: Path | None = None) -> Iterator[Path]:
+def whole_file(
+    path: str | os.PathLike[str], before: Path | None = None, private: bool = False
+) -> Iterator[Path]:
     """A place to write a file under its own name; it moves to `path` when it is complete.
 
     Every file that we write goes through here. It is absent, or whole and on the disk, whatever
     ends the process. Files written beside the place (the weights of a very large network) move
-    along. A file that is replaced keeps its mode. A pipe or a terminal gets the content; a folder,
-    a socket or a disk is refused.
+    along. A file that is replaced keeps its mode; a private one is for its owner alone. A pipe or a
+    terminal gets the content; a folder, a socket or a disk is refused.
     """
     check_place(path)
     if _is_stream(path):
         yield from _into_stream(path)
     else:
-        yield from _beside(path, before)
+        yield from _beside(path, before, private)
 
 
-def _beside(path: str | os.PathLike[str], before: Path | None) -> Iterator[Path]:
+def _beside(path: str | os.PathLike[str], before: Path | None, private: bool) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     with naming(path):
         folder = Path(tempfile.mkdtemp(prefix=MARK, suffix=PARTIAL, dir=target.parent))
@@ -56,7 +58,8 @@ def _beside(path: str | os.PathLike[str], before: Path | None) -> Iterator[Path]
             for goal in goals:
                 check_place(goal)
             for file, goal in zip(files, goals, strict=True):
-                file.chmod(stat.S_IMODE(goal.stat().st_mode) if goal.exists() else _mode(folder))
+                mode = stat.S_IMODE(goal.stat().st_mode) if goal.exists() else _mode(folder)
+                file.chmod(0o600 if private else mode)
                 sync(file)
                 if before is not None and goal == target and target.exists():
                     _keep(target, before)

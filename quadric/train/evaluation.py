@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from quadric.counting.cost import cost
 from quadric.data.batches import Batches
 from quadric.errors import InputError
-from quadric.support.provenance import finite
 from quadric.train.data import RunData
 from quadric.train.monitors import LargestActivation
 from quadric.train.network import device_of, load_run, memory_format
@@ -109,7 +109,7 @@ def evaluate(
     bad = [
         name
         for name, value in metrics.items()
-        if isinstance(value, float) and finite(value) is None
+        if isinstance(value, float) and not math.isfinite(value)
     ]
     if bad:
         raise InputError(

@@ -16,6 +16,7 @@ from quadric.errors import FileError, InputError
 from quadric.runs.groups import ENVIRONMENT_FIELDS
 from quadric.support.extras import EXTRAS, require
 from quadric.support.process import in_notebook
+from quadric.support.texttable import printable
 from quadric.support.writing import DISK, naming
 from quadric.train import catalog, checkpoints
 from quadric.train.data import GIVEN, DataSet, load_data
@@ -212,7 +213,7 @@ def _train_here(
             checkpoints.take(directory, checkpoint)
         loaded.keep(directory.path)
         if screen is not None:
-            print(f"{recipe.title}, in {directory.path}", file=screen)
+            print(printable(f"{recipe.title}, in {directory.path}"), file=screen)
             for note in (*loaded.notes, *_notes(recipe, checkpoint)):
                 print(f"note: {note}", file=screen)
         fit(recipe, directory, loaded, network, screen=screen, profile=profile)

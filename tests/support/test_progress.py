@@ -17,7 +17,7 @@ progress.FIRST = 0.05
 with progress.progress_bar(None, "reading") as advance:
     for i in range(4):
         time.sleep(0.03)
-        advance(1, "row", 4)
+        advance(1, "row[/x]\\x1b[31m", 4)
 print("done")
 """
 
@@ -36,16 +36,17 @@ def test_lines_say_how_far_it_is_and_how_long_it_takes() -> None:
     assert screen.getvalue().splitlines()[1] == "the last one: 4 of 5, about 3 seconds left"
 
 
-def test_a_pipe_gets_lines_and_a_terminal_a_bar() -> None:
+def test_a_pipe_gets_lines_and_a_terminal_a_bar_with_names_as_they_are() -> None:
     piped = subprocess.run(
         [sys.executable, "-c", WAITS], capture_output=True, text=True, check=True
     )
     assert piped.stdout == "done\n"
-    assert piped.stderr.startswith("row: ")
+    assert piped.stderr.startswith(r"row[/x]\x1b[31m: ")
     assert " of 4, about a second left\n" in piped.stderr
     terminal, side = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     subprocess.run([sys.executable, "-c", WAITS], stderr=side, stdout=side, env=env, check=True)
     os.close(side)
-    assert "━" in os.read(terminal, 100_000).decode()
+    shown = os.read(terminal, 100_000).decode()
+    assert "━" in shown and r"row[/x]\x1b[31m" in shown
     os.close(terminal)
