@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from quadric.cli import options
-from quadric.errors import FileError, InputError
+from quadric.errors import InputError
 from quadric.support.extras import require
 
 
@@ -44,12 +44,7 @@ def encrypted(
         raise InputError(f"the step must be check or compile, got {step!r}: choose one")
     if (out is None) == (step == "compile"):
         raise InputError("--out is the folder of compile, and of compile alone: name one for it")
-    if not source.exists():
-        raise FileError(
-            f"there is no run directory or file {source}: name one of quadric train, or a file of "
-            "quadric.save"
-        )
-    if source.is_dir():
+    if options.is_run(source, model, input, set_):
         require("train", "quadric encrypted on a run")
         from quadric.train.exported_run import from_run
 

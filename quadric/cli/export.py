@@ -7,7 +7,7 @@ from pathlib import Path
 from typer import Argument, Option
 
 from quadric.cli import options
-from quadric.errors import FileError, InputError
+from quadric.errors import InputError
 from quadric.support.extras import require
 from quadric.support.progress import say
 from quadric.support.writing import check_writable
@@ -45,20 +45,10 @@ def export(
 
     check_format(out, int8)
     check_writable("--out", out)
-    if not source.exists():
-        raise FileError(
-            f"there is no run directory or file {source}: name one of quadric train, or a file of "
-            "quadric.save"
-        )
-    if source.is_dir():
+    if options.is_run(source, model, input, set_):
         require("train", "quadric export of a run")
         from quadric.train.exported_run import export_translation, from_run, is_translation
 
-        if model is not None or input or set_:
-            raise InputError(
-                f"{source} is a run directory, which knows its network: leave --model, --input and "
-                "--set out"
-            )
         if is_translation(source):
             if int8:
                 raise InputError("int8 is for convolutional networks: leave --int8 out")

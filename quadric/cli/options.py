@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from quadric.errors import InputError
+from quadric.errors import FileError, InputError
 from quadric.support.progress import progress_bar as progress_bar
 from quadric.support.texttable import printable
 from quadric.support.writing import check_writable, write_text
@@ -71,6 +71,21 @@ def selection(entries: list[str]) -> Any:
 def words(text: str) -> list[str]:
     """The words of a list such as `a,b`."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def is_run(source: Path, model: str | None, inputs: Any, set_: Any) -> bool:
+    """Whether the network is that of a run, which knows it, or of a file of weights."""
+    if not source.exists():
+        raise FileError(
+            f"there is no run directory or file {source}: name one of quadric train, or a file of "
+            "quadric.save"
+        )
+    if source.is_dir() and (model is not None or inputs or set_):
+        raise InputError(
+            f"{source} is a run directory, which knows its network: leave --model, --input and "
+            "--set out"
+        )
+    return source.is_dir()
 
 
 def numbers(what: str, text: str, separator: str = ",", count: int | None = None) -> list[int]:
