@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from evidence_runs import read_piece, write_piece
+from evidence_runs import run_cells, write_piece
 from results_summary import ROOT
 from torch import Tensor, nn
 
@@ -83,14 +83,12 @@ def neurons(data: Any, file: Path) -> None:
     """Trains every arm three times; the same rate, batches and epochs for all."""
     (x, y), (test_x, test_y) = _pictures(data, "train"), _pictures(data, "test")
     settings = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "augmentation": None}
-    rows = read_piece(file)["rows"] if file.exists() else []
-    for name, make in ARMS.items():
-        if name in {row["arm"] for row in rows}:
-            continue
+
+    def measured(name: str) -> dict[str, Any]:
         found = []
         for seed in SEEDS:
             torch.manual_seed(seed)
-            model = make()
+            model = ARMS[name]()
             quadratic_rate = 9 * RATE  # what recipes take for networks from random weights
             groups = quadric.param_groups(model, lr=RATE, quadratic_lr=quadratic_rate)
             optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
@@ -108,18 +106,16 @@ def neurons(data: Any, file: Path) -> None:
                 outputs = model.eval()(test_x)
             found.append(float((outputs.argmax(1) == test_y).double().mean()))
         report = encrypted.check(model, test_x[:64])
-        rows.append(
-            {
-                "arm": name,
-                "params": sum(p.numel() for p in model.parameters()),
-                "depth": report.depth if report.ok else None,
-                "test_accuracy": statistics.mean(found),
-                "std": statistics.stdev(found),
-                "seeds": dict(zip(map(str, SEEDS), found, strict=True)),
-            }
-        )
-        print(rows[-1], flush=True)
-        write_piece(file, {"settings": settings, "rows": rows}, "tenseal")
+        return {
+            "params": sum(p.numel() for p in model.parameters()),
+            "depth": report.depth if report.ok else None,
+            "test_accuracy": statistics.mean(found),
+            "std": statistics.stdev(found),
+            "seeds": dict(zip(map(str, SEEDS), found, strict=True)),
+        }
+
+    arms = [(name,) for name in ARMS]
+    run_cells(file, "rows", ("arm",), arms, measured, {"settings": settings}, "tenseal")
 
 
 def train(folder: Path) -> None:

@@ -11,7 +11,8 @@ lower than that of ridge regression. A seed draws data, start and order; arms ar
 
 from __future__ import annotations
 
-import json
+import functools
+import itertools
 import math
 import statistics
 import time
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidence_runs import Arm, parser_of, read_piece, shape, write_piece
+from evidence_runs import Arm, parser_of, read_piece, run_cells, shape
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 
@@ -50,6 +51,7 @@ def rmse(predicted: Any, y: np.ndarray) -> float:
     return math.sqrt(((predicted - y) ** 2).mean()) / float(y.std())
 
 
+@functools.lru_cache(1)
 def measure(arm: Arm, law: str) -> list[dict[str, Any]]:
     """All seeds of a law, which train side by side."""
     tables = [laws.table(law, ROWS, TEST_ROWS, seed=s, dtype=torch.float64) for s in SEEDS]
@@ -67,12 +69,11 @@ def measure(arm: Arm, law: str) -> list[dict[str, Any]]:
         fit_many(fits, learned)
     seconds = (time.process_time() - begin) / len(SEEDS)
     runs = []
-    for seed, table, fit, (X, y) in zip(SEEDS, tables, fits, learned, strict=True):
+    for table, fit, (X, y) in zip(tables, fits, learned, strict=True):
         X_test, y_test = table.test_inputs.numpy(), table.test_targets.numpy().ravel()
         error, ridge = (rmse(m.predict(X_test), y_test) for m in (fit, Ridge().fit(X, y)))
-        found = {"arm": arm.name, "law": law, "seed": seed, "error": error, "ridge": ridge}
-        more = {"params": fit.n_parameters_, "epochs": fit.n_iter_, "seconds": seconds}
-        runs.append(found | more)
+        found = {"error": error, "ridge": ridge, "params": fit.n_parameters_}
+        runs.append(found | {"epochs": fit.n_iter_, "seconds": seconds})
     return runs
 
 
@@ -111,16 +112,11 @@ def main() -> None:
     if given.summary:
         print(estimators_table(given.out.parent))
         return
-    runs = json.loads(given.out.read_text())["fits"] if given.out.exists() else []
-    done = {(run["arm"], run["law"]) for run in runs}
-    for arm in ARMS:
-        for law in laws.names():
-            if (arm.name, law) not in done:
-                runs += measure(arm, law)
-                worst = max(run["error"] for run in runs[-len(SEEDS) :])
-                failed = sum(map(has_failed, runs[-len(SEEDS) :]))
-                print(f"{arm.name} {law}: worst {worst:.3f}, {failed} failed", flush=True)
-                write_piece(given.out, {"rows": ROWS, "fits": runs}, "scikit-learn")
+    arms = {arm.name: arm for arm in ARMS}
+    run_cells(
+        given.out, "fits", ("arm", "law", "seed"), itertools.product(arms, laws.names(), SEEDS),
+        lambda arm, law, seed: measure(arms[arm], law)[seed], {"rows": ROWS}, "scikit-learn",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

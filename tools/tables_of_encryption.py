@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evidence_runs import read_piece
-from results_summary import MINUS
+from results_summary import signed
+from tables_of_evidence import NO_RUN
 
 from quadric.data.intervals import mean_difference
 from quadric.support.texttable import markdown_table
-
-NO_RESULT = "No result is published yet."
 
 
 def packings_table(results: Path) -> str:
@@ -39,7 +38,7 @@ def packings_table(results: Path) -> str:
         )
         notes.append(f"`{data['command']}`")
     if not rows:
-        return NO_RESULT
+        return NO_RUN
     header = ["packing", "pictures", "accuracy", "predictions that differ", "largest error"]
     header += ["server, s a picture (of processor time)", "client, s a picture"]
     header += ["last request / answer", "server's keys", "peak memory"]
@@ -50,12 +49,12 @@ def neurons_table(results: Path) -> str:
     """Polynomial networks of one square, at equal parameters."""
     file = results / "encrypted" / "neurons.json"
     if not file.exists():
-        return NO_RESULT
+        return NO_RUN
     data = read_piece(file)
     rows, plain = [], next(row["seeds"] for row in data["rows"] if row["arm"] == "x²")
     for row in sorted(data["rows"], key=lambda row: -row["test_accuracy"]):
         gap = mean_difference([100 * (row["seeds"][seed] - plain[seed]) for seed in plain])
-        shown = f"{gap.mean:+.2f} ± {gap.half_width:.2f}".replace("-", MINUS)
+        shown = f"{signed(gap.mean, 2)} ± {gap.half_width:.2f}"
         accuracy = f"{100 * row['test_accuracy']:.2f} ± {100 * row['std']:.2f}"
         depth = str(row["depth"] or "no polynomial")
         own = "" if row["arm"] == "x²" else shown
