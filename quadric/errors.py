@@ -49,3 +49,15 @@ def explained(rule: str, remedy: str, alone: bool = False) -> Iterator[None]:
     except Exception as error:
         cause = None if alone else error
         raise InputError(f"{rule}, got {in_one_line(error)}: {remedy}") from cause
+
+
+@contextlib.contextmanager
+def described(what: str, remedy: str = "save it again") -> Iterator[None]:
+    """A context in which a file says how something is rebuilt; its values may raise anything."""
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, QuadricError) else in_one_line(error)
+        raise InputError(f"{what} ({reason}): {remedy}") from None

@@ -24,8 +24,8 @@ def output(*args: object) -> str:
 
 
 def assert_mistake(result: Any, message: str) -> None:
-    """Exit code 2 and one line on stderr that holds the message."""
+    """Exit code 2 and one line on stderr that holds the message, after what was being written."""
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert re.fullmatch(r"Error: [^\n]+\n", result.stderr), result.stderr
+    assert re.fullmatch(r"(writing [^\n]+\n)?Error: [^\n]+\n", result.stderr), result.stderr
     assert message in result.stderr

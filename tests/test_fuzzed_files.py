@@ -26,6 +26,8 @@ from torch import nn
 
 import quadric
 from quadric.data.table_files import read_table
+from quadric.encrypted.messages import pack, unpack
+from quadric.encrypted.pair import CLIENT, SERVER
 from quadric.errors import QuadricError
 from quadric.models.weight_files import read_checkpoint
 from quadric.runs.groups import group, without_twins
@@ -33,9 +35,11 @@ from quadric.runs.reading import read_runs
 from quadric.runs.tables import group_table, run_rows
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 from quadric.sklearn import load as load_estimator
+from quadric.support.provenance import finite
 from quadric.support.tensor_files import read_tensors, write_tensors
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.train import catalog, checkpoints
+from tests.encrypted.networks import inputs, perceptron
 from tests.runs.made import result
 
 SECONDS = float(os.environ.get("QUADRIC_FUZZ_SECONDS", "20"))
@@ -130,6 +134,13 @@ def in_header(key: str) -> Callable[[Path], st.SearchStrategy[bytes]]:
     return made
 
 
+def in_message(file: Path) -> st.SearchStrategy[bytes]:
+    """Damage to the facts of a file for predictions under encryption, whose checksum is right."""
+    kind = {"c": CLIENT, "s": SERVER}[file.name]
+    model, facts, parts = unpack(file.read_bytes(), kind)
+    return damaged_data(facts).map(lambda other: pack(kind, model, finite(other), parts))
+
+
 def of_bytes(file: Path) -> st.SearchStrategy[bytes]:
     """Damage to the bytes of a file."""
     return damaged_bytes(file.read_bytes())
@@ -199,6 +210,15 @@ def read_fits(file: Path) -> None:
     FitLog({"a": 1}, "table", file.parent).frame()
 
 
+def write_encrypted(end: str) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        pytest.importorskip("tenseal")
+        client, server = quadric.encrypted.compile(perceptron(), inputs(), tolerance=0.1)
+        {"client": client, "server": server}[end].save(file)
+
+    return write
+
+
 def write_recipe(file: Path) -> None:
     file.write_text(
         "base: law-lorentz\nquick: {epochs: 2}\nlr: 1e-2\nhidden: [8, 8]\ntitle: mine\n"
@@ -251,6 +271,10 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], Any, Callable[[Path], Any]]
     "fits": ("fits.jsonl", write_fits, of_bytes, read_fits),
     "fit": ("fits.jsonl", write_fits, of_json, read_fits),
     "settings": ("settings.json", write_fits, of_bytes, read_fits),
+    "client": ("c", write_encrypted("client"), of_bytes, quadric.encrypted.load_client),
+    "client's facts": ("c", write_encrypted("client"), in_message, quadric.encrypted.load_client),
+    "server": ("s", write_encrypted("server"), of_bytes, quadric.encrypted.load_server),
+    "server's facts": ("s", write_encrypted("server"), in_message, quadric.encrypted.load_server),
     "recipe": ("r.yaml", write_recipe, of_yaml, resolve),
     "recipe's bytes": ("r.yaml", write_recipe, of_bytes, resolve),
 }

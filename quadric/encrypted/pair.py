@@ -21,7 +21,7 @@ from quadric.encrypted.messages import LARGEST, pack, unpack
 from quadric.encrypted.parameters import HEADROOM, Plan
 from quadric.encrypted.polynomial import Stage
 from quadric.encrypted.seal import Ring, dump
-from quadric.errors import FileError, InputError
+from quadric.errors import FileError, InputError, described
 from quadric.support.writing import whole_file
 
 REQUEST, ANSWER, CLIENT, SERVER = "request", "answer", "client's file", "server's file"
@@ -314,9 +314,10 @@ def load_client(path: str | os.PathLike[str]) -> Client:
         InputError: if the file is damaged, or another one.
     """
     name, facts, parts = unpack(_read(path), CLIENT)
-    plan = _plan(facts, parts, CLIENT)
-    ring = Ring(plan)
-    return Client(plan, name, ring.load("SecretKey", parts[0]), ring)
+    with described(f"a {CLIENT} must hold what its plan says", "write it again"):
+        plan = _plan(facts, parts, CLIENT)
+        ring = Ring(plan)
+        return Client(plan, name, ring.load("SecretKey", parts[0]), ring)
 
 
 def load_server(path: str | os.PathLike[str]) -> Server:
@@ -336,16 +337,14 @@ def load_server(path: str | os.PathLike[str]) -> Server:
 
 def _server(content: bytes) -> Server:
     name, facts, parts = unpack(content, SERVER, largest=64 * LARGEST)
-    plan, numbers = _plan(facts, parts, SERVER), iter(parts[2:])
-    stages = []
-    try:
+    with described(f"a {SERVER} must hold what its plan says", "write it again"):
+        plan, numbers = _plan(facts, parts, SERVER), iter(parts[2:])
+        stages = []
         for before, after in zip(plan.sizes, plan.sizes[1:], strict=False):
             shapes = ((after, before), (after, before), (after,))
             tensors: list[Any] = [_numbers(next(numbers), shape) for shape in shapes]
             stages.append(Stage(*tensors))
-    except (StopIteration, ValueError, RuntimeError):
-        raise _other_parts(SERVER) from None
-    return Server(plan, name, stages, parts[:2])
+        return Server(plan, name, stages, parts[:2])
 
 
 def _numbers(data: bytes, shape: tuple[int, ...]) -> Tensor | None:
@@ -356,17 +355,11 @@ def _numbers(data: bytes, shape: tuple[int, ...]) -> Tensor | None:
 
 def _plan(facts: dict[str, Any], parts: list[bytes], kind: str) -> Plan:
     """The plan of a file."""
-    try:
-        plan = Plan.from_dict(facts)
-    except TypeError:
-        raise _other_parts(kind) from None
-    if len(parts) != (1 if kind == CLIENT else 2 + 3 * len(plan.squares)):
-        raise _other_parts(kind)
+    plan = Plan.from_dict(facts)
+    wanted = 1 if kind == CLIENT else 2 + 3 * len(plan.squares)
+    if len(parts) != wanted:
+        raise InputError(f"it needs {wanted} parts, and has {len(parts)}")
     return plan
-
-
-def _other_parts(kind: str) -> InputError:
-    return InputError(f"a {kind} must hold what its plan says, got other parts: write it again")
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quadric.errors import InputError
+from quadric.errors import InputError, described
 from quadric.support.tensor_files import read_tensors, write_tensors
 from quadric.tables.modules import Scaled, TableRegressor, check_sizes, empty
 from quadric.tables.target_transforms import TransformedRegressor, empty_transform
@@ -103,21 +103,17 @@ def read_estimator(path: str | os.PathLike[str], kinds: Mapping[str, Any]) -> An
             f"{path} must be a saved estimator, got a file of tensors alone: write it with "
             "estimator.save(path)"
         )
-    try:
+    what = f"{path} does not describe an estimator"
+    with described(what):
         header = json.loads(metadata[KEY])
-        if header["format"] > FORMAT:
-            raise InputError(
-                f"{path} has format {header['format']} of a later Quadric ({header['version']}), "
-                f"this one reads {FORMAT}: upgrade Quadric"
-            )
-        return _rebuilt(header, tensors, kinds[header["kind"]])
-    except Exception as error:  # what a hostile header raises is up to its values
-        if isinstance(error, InputError):
-            raise
+        written, version = int(header["format"]), str(header["version"])
+    if written > FORMAT:
         raise InputError(
-            f"{path} does not describe an estimator ({type(error).__name__}: "
-            f"{str(error)[:100]}): save it again"
-        ) from None
+            f"{path} has format {written} of a later Quadric ({version}), this one reads {FORMAT}: "
+            "upgrade Quadric"
+        )
+    with described(what):
+        return _rebuilt(header, tensors, kinds[header["kind"]])
 
 
 def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quadric.data.tables import NumberColumns, mean_and_deviation
-from quadric.errors import InputError, in_one_line
+from quadric.errors import InputError, described
 from quadric.models import create
 from quadric.saving import load_
 from quadric.support.tensor_files import read_tensors
@@ -211,7 +211,7 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
     """
     beside = Path(path).with_suffix(".json")
     shapes = {name: torch.empty_like(t) for name, t in read_tensors(os.fspath(path))[0].items()}
-    try:
+    with described(f"{beside} does not describe a network"):
         facts = json.loads(beside.read_text(encoding="utf-8"))
         options, classes = dict(facts["network"]), facts["classes"]
         check_sizes(options, classes, shapes)
@@ -219,11 +219,6 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
         networks = [create("mlp", **options).to(dtype) for _ in range(members)]
         sizes = options["in_features"], options["out_features"]
         module: nn.Module = empty(networks, *sizes, classes, dtype, flat=sizes[1] == 1)
-    except Exception as error:  # what a foreign description raises is up to its values
-        reason = in_one_line(error)
-        raise InputError(
-            f"{beside} does not describe a network ({reason}): save it again"
-        ) from None
     if "0.kept" in shapes:
         parts = ("kept", "medians", "marked", "leveled", "levels")
         front = NumberColumns(*(shapes[f"0.{name}"] for name in parts))

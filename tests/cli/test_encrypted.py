@@ -46,3 +46,5 @@ def test_mistakes(weights: Path) -> None:
     assert_mistake(run("encrypted", "decrypt", weights), "check or compile, got 'decrypt'")
     assert_mistake(run("encrypted", "compile", weights), "--out is the folder of compile")
     assert_mistake(run("encrypted", "check", "nowhere"), "no run directory or file nowhere")
+    told = run("encrypted", "check", weights.parent, *NETWORK)
+    assert_mistake(told, "leave --model, --input and --set out")

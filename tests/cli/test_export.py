@@ -50,7 +50,9 @@ def test_a_run(digits: Path, tmp_path: Path) -> None:
     done = run_command("export", digits, "-o", out)
     assert done.exit_code == 0, done.output
     assert re.fullmatch(
-        rf"{out} is written and compared; timing it beside linear takes .+ more\n", done.stderr
+        rf"writing {out} and comparing it with the network\n"
+        rf"{out} is written and compared; timing it beside linear takes .+ more\n",
+        done.stderr,
     )
     assert f"{out}: ONNX, opset 20" in done.stdout
     assert "3 BatchNorm folded, 0 kept" in done.stdout

@@ -121,6 +121,16 @@ def test_steps_have_the_tokens_of_the_recipe_however_they_are_shared_out(tmp_pat
     assert (len(data.train(0, 1)), data.accumulate) == (6, 2)
 
 
+def test_a_schedule_counts_steps_and_not_their_passes(tmp_path: Path) -> None:
+    options = {"schedule": "cosine", "lr": 1e-3, "epochs": 2, "epoch_steps": 3, "average": 1}
+    run = run_of(tmp_path, **options, pass_tokens=300)
+    assert load_data(run.recipe).accumulate == 2
+    train(run)
+    epochs = json.loads(run.directory.result_file.read_text())["epochs"]
+    # An epoch's first step: half of the way down after 3 of 6 steps, a quarter of it of 12.
+    assert [epoch["lr"] for epoch in epochs] == pytest.approx([1e-3, 5e-4])
+
+
 def test_a_step_of_several_passes_takes_the_mean_over_its_tokens(tmp_path: Path) -> None:
     options = {"model_options": SMALL | {"dropout": 0.0}, "label_smoothing": 0.0, "average": 1}
     options |= {"optimizer": "sgd", "momentum": 0.0, "lr": 1.0, "warmup_steps": 1}
