@@ -30,6 +30,7 @@ from evidence_solvers import map_table, solvers_table
 from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
+from table_of_findings import findings_table
 from tables_of_counts import COUNTED_TABLES
 from tables_of_encryption import TABLES_OF_ENCRYPTION
 from tables_of_evidence import TABLES_OF_EVIDENCE
@@ -186,14 +187,6 @@ def _groups(layers: bool) -> Callable[[Sequence[dict[str, Any]]], str]:
     return lambda rows: summary([r for r in rows if r["group"].startswith("conv") is layers])
 
 
-def _short(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of the README."""
-    with_kernels = ("resnet20, ", "transformer, ", "perceptron, ")
-    wanted = (("resnet20, ", "plain"), *((name, "kernels") for name in with_kernels))
-    found = [r for r in rows if any(r["group"].startswith(g) and r["path"] == p for g, p in wanted)]
-    return summary([r for r in found if r["neuron"] in NEURONS])
-
-
 def _memory(rows: Sequence[dict[str, Any]]) -> str:
     """The peak memory of a training step of each network, in its best format and path."""
     known = [r for r in rows if r["peak_memory_bytes"] and not r["group"].startswith("conv")]
@@ -335,7 +328,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "table-fits": _table_fits,
     "calibration": _calibration,
     "real-networks": networks_table,
-    "speed": _bench("suite.json", _short, RATIOS),
     "networks": _bench("suite.json", _groups(layers=False), RATIOS),
     "networks-before": _bench("suite_before.json", _groups(layers=False), RATIOS),
     "bf16": _bench("bf16.json", _each_way),
@@ -357,6 +349,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "error-bars": error_bars_table,
     "formulas": formulas_table,
     "formulas-opponents": opponents_table,
+    "findings": findings_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,

@@ -348,61 +348,6 @@ def extremes_table(experiment: str) -> Callable[[Path], str]:
     return made
 
 
-HEADLINES: Mapping[str, tuple[str, float, str, Sequence[str]]] = {
-    # experiment: what it is, the score's scale and digits, arms (all if none is named)
-    "images/r8": ("CIFAR-10 at 16x16, ResNet-8; accuracy, %", 100, ".2f", ()),
-    "images/r20": ("the same, ResNet-20; accuracy, %", 100, ".2f", ()),
-    "images/poly8": ("ResNet-8 without activations; accuracy, %", 100, ".2f", ()),
-    "polynomial/digits": (
-        "digits without activations; accuracy, %", 100, ".2f",
-        ("linear", "linear-norm", "linear-relu-norm", "linear-then-square-norm", "eigen-k3-norm",
-         "shared-k4-norm"),
-    ),
-    "tables/equal/power-plant": (
-        "UCI power plant; RMSE", 1, "#.3g",
-        ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
-    ),
-    "tables/equal/protein-tertiary-structure": (
-        "UCI protein, the largest table; RMSE", 1, "#.3g",
-        ("linear", "eigen-k3", "shared-k4", "glu", "LightGBM"),
-    ),
-    "translation/multi30k10": ("Multi30k, small Transformer, 10 epochs; BLEU", 1, ".2f", ()),
-}  # fmt: skip
-
-
-def headline_table(results: Path) -> str:
-    """Pictures, digits and two of the UCI tables, a row an arm."""
-    rows = []
-    for experiment, (words, scale, digits, arms) in HEADLINES.items():
-        found = arms_of(results, experiment).values()
-        own = [row for row in found if not arms or row["arm"] in arms]
-        if not own:
-            raise ValueError(f"no result of {experiment}: collect its runs")
-        for place, row in enumerate(own):
-            rows.append(
-                row | {"words": "" if place else words, "shown": spread(row, scale, digits)}
-            )
-
-    def change(row: Row) -> str:
-        return "" if row["arm"] == "linear" else changed(row, " %" if row["unit"] == "%" else "")
-
-    return (
-        table(
-            rows,
-            ("task", lambda row: row["words"]),
-            ("network|", lambda row: row["arm"]),
-            ("mean ± std", lambda row: row["shown"]),
-            ("against linear", change),
-            SHARE,
-            SEEDS,
-            *COSTS,
-            ("command of the first|", lambda row: f"`{row['command']}`"),
-        )
-        + "\n\nAgainst linear: the difference, paired by seed or split, with its 95 % interval; "
-        "points of accuracy, or % of the error; **bold** where the interval leaves 0 out."
-    )
-
-
 # Translation
 
 
@@ -513,7 +458,6 @@ TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
     "uci": equal_table,
     "uci-literature": literature_table,
     "polynomial": polynomial_table,
-    "headlines": headline_table,
     "images-neurons": runs_table("images", 100, ".2f", "r8"),
     "images-sizes": sizes_table,
     "images-full": runs_table("images", 100, ".2f", "full20"),
