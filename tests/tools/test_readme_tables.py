@@ -31,7 +31,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_readme_is_up_to_date(tool: ModuleType) -> None:
-    assert "<!-- table: laws -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "<!-- table: findings -->" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert tool.main(["--check"]) == 0
 
 

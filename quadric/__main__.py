@@ -1,0 +1,5 @@
+"""`python -m quadric`: the command line."""
+
+from quadric.cli import main
+
+main()
