@@ -190,13 +190,18 @@ def _jacobian(values: Tensor, x: Tensor) -> Tensor:
     return torch.stack(rows, 1).detach()
 
 
+def ranked(found: Mapping[str, Any], most: int = 10) -> list[dict[str, Any]]:
+    """The strongest pairs and squares together."""
+    entries = [*found["pairs"], *found["squares"]]
+    return sorted(entries, key=lambda entry: -entry[found["ranked_by"]])[:most]
+
+
 def ranked_list(found: Mapping[str, Any], most: int = 10) -> list[list[str]]:
     """The strongest pairs and squares as rows of text: pair, strengths, factor of the product."""
     unit = f" {found['target_unit']}" if found["target_unit"] not in ("", "1") else ""
     keys = ("strength", "total") if found["ranked_by"] == "strength" else ("total",)
     rows = []
-    entries = sorted([*found["pairs"], *found["squares"]], key=lambda entry: -entry[keys[0]])
-    for entry in entries[:most]:
+    for entry in ranked(found, most):
         a, b = entry["columns"]
         row = [f"{a}²" if a == b else f"{a} × {b}", *(f"{entry[key]:.4g}{unit}" for key in keys)]
         if "coefficient" in entry:

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from quadric.analysis.couplings import ranked_list
+from quadric.analysis.couplings import ranked, ranked_list
 from quadric.analysis.style import curve_label, neuron_styles, score_label, unit_text
 from quadric.runs.groups import by_dataset, in_lines
 from quadric.runs.reading import RunResult, read_runs
@@ -179,7 +179,8 @@ def _couplings(coupled: Mapping[str, Any]) -> dict[str, Any]:
         "standard deviation of both."
     )
     pairs = []
-    for row, entry in zip(ranked_list(coupled, MOST_PAIRS), coupled["pairs"], strict=False):
+    rows = ranked_list(coupled, MOST_PAIRS)
+    for row, entry in zip(rows, ranked(coupled, MOST_PAIRS), strict=True):
         factor = f", factor of the product {unit_text(row[-1])}" if len(row) > 2 else ""
         pairs.append({"columns": row[0], "size": entry[key], "text": f"{row[1]}{factor}"})
     matrix = [[_short(value) for value in row] for row in coupled[key]]

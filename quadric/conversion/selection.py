@@ -355,6 +355,7 @@ def _end(module: nn.Module, last: nn.Module) -> nn.Module:
     one_by_one = isinstance(module, nn.ModuleList) and all(
         isinstance(part, (nn.Linear, QuadraticLayer)) for part in parts
     )
-    if isinstance(module, nn.Sequential) or one_by_one or len(parts) == 1:
+    holds_one = len(parts) == 1 and any(True for _ in parts[0].children())
+    if isinstance(module, nn.Sequential) or one_by_one or holds_one:
         return _end(parts[-1], last)
     return module

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quadric import analysis
+from quadric.analysis.couplings import ranked
 from tests.analysis.made import diverged, law_result, picture_analysis, result, table_analysis
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -118,8 +119,10 @@ def test_a_point_shows_details_and_opens_its_run(opened: Any) -> None:
     details = "mlp, shared, seed 0\ntest RMSE (N): 0.5\n1,000 parameters, 9,000 MACs"
     assert details in one(opened, "#tip").text
     point.click()
-    strongest = table_analysis()["couplings"]["pairs"][0]["columns"][0]
-    assert one(opened, "#couplings ol li").text.startswith(strongest)
+    strongest = ranked(table_analysis()["couplings"])[0]
+    text = one(opened, "#couplings ol li").text
+    assert text.startswith(strongest["columns"][0])
+    assert f"{strongest['coefficient']:.4g}" in text
     one(opened, "#close").click()
     assert not one(opened, "#run").is_displayed()
     choose(opened, "by-dataset", "digits")

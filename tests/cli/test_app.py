@@ -81,6 +81,7 @@ def test_extras_are_those_of_the_package() -> None:
         if found is not None:
             extras.setdefault(found[2], set()).add(found[1].lower())
     modules = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
+    modules["pina-mathlab"] = "pina"
     declared = {
         extra: {modules.get(name, name) for name in names}
         for extra, names in extras.items()

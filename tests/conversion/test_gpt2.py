@@ -69,7 +69,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[Any, tuple[str, ...], Tenso
     torch.manual_seed(0)
     model = converted(request.param)
     linear = logits(model)
-    curve_(model)
+    curve_(model, 0.5)
     expected = logits(model)
     assert (expected - linear).abs().max() > 1e-3
     return model, request.param, expected, linear

@@ -85,7 +85,7 @@ def test_the_validation_part_of_a_table_is_left_out_of_its_scaling() -> None:
         ("uci-yacht", {}, "needs the directory of the UCI tables: name it with --data-dir"),
         ("digits", {"resize": 4}, "resize has no meaning for the data set 'digits', got 4"),
         ("law-lorentz", {"model": "resnet20", "hidden": None}, "needs a network for tables"),
-        ("digits", {"dataset": "mnist"}, "unknown data set 'mnist'"),
+        ("digits", {"dataset": "emnist"}, "unknown data set 'emnist'"),
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, overrides: dict[str, Any], message: str) -> None:
