@@ -1,5 +1,0 @@
-"""`python -m quadric`: the command line."""
-
-from quadric.cli import main
-
-main()
