@@ -132,6 +132,11 @@ def test_links_that_lead_back_end(here: Path) -> None:
         (here / name).symlink_to(".")
     (here / "run").mkdir()
     (here / "run" / "result.json").write_text(json.dumps(result(0.5)))
+    others = [here / f"runs{i}" for i in range(9)]
+    for folder in others:
+        folder.mkdir()
+        for other in others:  # each way through all of them would be gone once
+            (folder / other.name).symlink_to(other)
     assert len(read_runs([here])[0]) == 1
 
 

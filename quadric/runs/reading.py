@@ -157,13 +157,12 @@ def read_runs(sources: Any) -> tuple[list[RunResult], list[str]]:
     return runs, notes
 
 
-def _result_files(
-    folder: Path, notes: list[str], above: frozenset[Path] = frozenset()
-) -> Iterator[Path]:
+def _result_files(folder: Path, notes: list[str], known: set[Path] | None = None) -> Iterator[Path]:
     """The files of a directory and those below it that may hold results."""
-    here = folder.resolve()
-    if here in above:  # a link that leads back
+    top, known = known is None, known or set()
+    if folder.resolve() in known:  # by a link
         return
+    known.add(folder.resolve())
     if (folder / "result.json").is_file():
         yield folder / "result.json"
     elif (folder / "recipe.yaml").is_file():
@@ -175,10 +174,10 @@ def _result_files(
             notes.append(f"{folder}: {_verdict(compared, notes)}")
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
-                yield from _result_files(entry, notes, above | {here})
+                yield from _result_files(entry, notes, known)
             elif compared.is_file():
                 continue  # of its own kind
-            elif not above and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
+            elif top and entry.suffix == ".json" and not entry.name.endswith("analysis.json"):
                 yield entry  # a folder in which results are kept, one file per run
 
 

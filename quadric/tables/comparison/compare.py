@@ -6,12 +6,15 @@ import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from quadric.data.preparation import TablePreparation
+from quadric.data.user_table import UserTable
 from quadric.errors import InputError
 from quadric.models.activations import ACTIVATIONS
+from quadric.support.checks import check_size
 from quadric.tables.comparison.baselines import absent_others, choose_others
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.fits import Progress, count_outputs, run_fits, target_values
@@ -108,7 +111,8 @@ def compare(
         ['linear', 'eigen', 'shared']
     """
     networks, widths = parse_neurons(neurons), tuple(hidden)
-    _check(widths, activation, solver, save)
+    sizes = {"seeds": seeds, "epochs": epochs, "rows": rows}
+    _check(widths, activation, solver, sizes, save)
     others, way = choose_others(opponents, usual=baselines), parse_split(split)
     source = as_pandas(source)
     table = load_source(
@@ -125,24 +129,21 @@ def compare(
         seed=seed,
     )
     table = check_table(table, folds)
-    large = len(table.target) > LARGE_ROWS
-    plan = Plan(
-        task=table.task,
+    plan = _plan(
+        table,
+        solver,
+        seeds,
         networks=networks,
         hidden=widths,
         activation=activation,
         max_iter=epochs,
         folds=folds,
-        seeds=seeds or (1 if large else SEEDS),
         seed=seed,
         with_baselines=baselines,
         others=others,
         absent=tuple(absent_others(opponents)),
         split=way,
-        large=large,
     )
-    columns = len(TablePreparation().fit(table.inputs, target_values(table)).names_)
-    plan = plan.with_solver(solver, len(table.target), columns, count_outputs(table))
 
     def on_model(log: FitLog, label: str) -> None:
         if on_result is not None:
@@ -156,8 +157,22 @@ def compare(
     return comparison
 
 
-def _check(hidden: tuple[int, ...], activation: str, solver: str, save: Place) -> None:
+def _plan(table: UserTable, solver: str, seeds: int | None, **chosen: Any) -> Plan:
+    """What was chosen, and what the size of the table decides."""
+    large = len(table.target) > LARGE_ROWS
+    starts = (1 if large else SEEDS) if seeds is None else seeds
+    plan = Plan(task=table.task, seeds=starts, large=large, **chosen)
+    columns = len(TablePreparation().fit(table.inputs, target_values(table)).names_)
+    return plan.with_solver(solver, len(table.target), columns, count_outputs(table))
+
+
+def _check(
+    hidden: tuple[int, ...], activation: str, solver: str, sizes: dict[str, Any], save: Place
+) -> None:
     """Refuses what does not depend on the table, before it is read."""
+    for name, size in sizes.items():
+        if size is not None:
+            check_size(name, size)
     if not hidden or min(hidden) < 1:
         raise InputError(f"hidden must be positive whole numbers, as in (64, 64), got {hidden!r}")
     if activation not in ACTIVATIONS:

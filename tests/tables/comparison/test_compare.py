@@ -58,6 +58,8 @@ def test_without_matplotlib_there_is_no_picture(
     [
         ({"hidden": ()}, "hidden must be positive whole numbers"),
         ({"hidden": (8, 0)}, "hidden must be positive whole numbers"),
+        ({"seeds": 0}, "seeds must be >= 1, got 0"),
+        ({"epochs": -1}, "epochs must be >= 1, got -1"),
         ({"activation": "logistic"}, "activation must be one of none, relu"),
         ({"folds": 1}, "folds must be >= 2"),
         ({"neurons": "linear"}, "one besides linear"),
