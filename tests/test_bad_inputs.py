@@ -109,6 +109,7 @@ def mine_is_beside() -> None:
         "one kind",
     ),
     (lambda: read_table(bomb(".gz", 2**28)), InputError, "unpacks to more than 300 times"),
+    (lambda: models.create("mlp", hidden=(10**400,)), InputError, "hidden must be a number of 64"),
     (lambda: described(hidden=[10**12]), InputError, "does not describe a network"),
     (lambda: described(members=10**12), InputError, "does not describe a network"),
     (lambda: described(in_features=10**400), InputError, "does not describe a network"),

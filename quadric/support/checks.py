@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 
 from quadric.errors import InputError, InputTypeError
@@ -18,6 +19,8 @@ def check_size(name: str, value: int) -> int:
         )
     if value < 1:
         raise InputError(f"{name} must be >= 1, got {value}: give a positive number")
+    if value > sys.maxsize:
+        raise InputError(f"{name} must be a number of 64 bits, got a larger one: make it smaller")
     return value
 
 
