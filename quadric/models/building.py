@@ -97,7 +97,8 @@ def create(
     entry = checked_entry(name, options, neuron)
     own = {key: options.pop(key) for key in list(options) if key in entry.options}
     with contextlib.nullcontext() if seed is None else drawing(seed):
-        _check_memory(name, entry.factory, own)
+        if own:  # the defaults fit anywhere
+            _check_memory(name, entry.factory, own)
         model = entry.factory(**own)
         chosen: dict[str, Any] = {"include": include, "exclude": exclude, "first": first}
         chosen |= {"init": init, "head": head or None}
