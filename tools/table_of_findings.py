@@ -58,13 +58,17 @@ def _solvers(results: Path) -> list[str]:
         if all((arm, solver, *cell) in errors for arm in NETWORKS for solver in ("adam", "lm"))
     ]
 
+    def error(arm: str, solver: str, cell: tuple[str, int]) -> float:
+        key = (arm, solver, *cell)
+        return float(errors[key])
+
     def mean(arm: str, solver: str) -> float:
-        return math.exp(statistics.fmean(math.log(errors[(arm, solver, *cell)]) for cell in whole))
+        return math.exp(statistics.fmean(math.log(error(arm, solver, cell)) for cell in whole))
 
     gaps = [
         mean_difference([
             statistics.fmean(
-                math.log(errors[(arm, "lm", *cell)] / errors[("linear", "lm", *cell)])
+                math.log(error(arm, "lm", cell) / error("linear", "lm", cell))
                 for cell in whole
                 if cell[0] == law
             )
