@@ -74,7 +74,7 @@ ORDER: dict[str, list[str]] = {
             processes step loggers callbacks checkpoint_plugin profiling loop runner worker grid api
         """,
         "tables": """
-            checks adam losses jobs stacks modules training second_order parameters scoring
+            checks adam losses jobs stacks modules training linear second_order parameters scoring
             target_transforms estimator_files explaining inputs fitted estimators regressor
             classifier loading predicting many comparison
         """,

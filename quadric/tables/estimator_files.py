@@ -28,7 +28,7 @@ FORMAT = 1
 NOTED = (
     "loss_curve_", "best_loss_", "loss_", "n_iter_", "validation_scores_",
     "best_validation_score_", "solver_", "solver_reason_", "n_layers_", "n_parameters_",
-    "n_outputs_", "n_features_in_", "target_name_",
+    "fallback_", "n_outputs_", "n_features_in_", "target_name_",
 )  # fmt: skip
 """What a fit says of itself, as plain data."""
 
@@ -146,7 +146,7 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
     dtype = getattr(torch, header["dtype"])
     columns, outputs = header["columns"], model.n_outputs_
     sizes = {"in_features": columns, "out_features": outputs, "members": model.members}
-    check_sizes(sizes | {"hidden": model._widths()}, header["classes"], tensors)
+    check_sizes(sizes | {"hidden": model._hidden()}, header["classes"], tensors)
     networks = [model._build(columns, seed=0).to(dtype) for _ in range(int(model.members))]
     regressor: Any = TableRegressor
     if header["transform"] is not None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -29,6 +30,7 @@ from quadric.models import create
 from quadric.tables.fitted import FittedNetwork
 from quadric.tables.inputs import Arrays, pair, weighted
 from quadric.tables.jobs import FitRecord, Job, Rows, Settings, merge
+from quadric.tables.linear import beside, linear_network
 from quadric.tables.losses import Loss
 from quadric.tables.modules import Scaled, in_words
 from quadric.tables.parameters import (
@@ -80,6 +82,7 @@ class QuadraticNetwork(FittedNetwork):
     verbose: bool = False
     device: str = "cpu"
     na_values: Sequence[Any] = ()
+    linear_fallback: bool = True
 
     # What the two classes add.
 
@@ -170,15 +173,18 @@ class QuadraticNetwork(FittedNetwork):
             X, y, sample_weight, eval_set=eval_set, continued=continued, stopping=True
         )
         self.target_name_ = getattr(y, "name", None)
-        self._held = [(job.network, job.train, job.validation) for job in jobs]
+        self._jobs = jobs
         return jobs
 
     def _take_records(self, records: Sequence[FitRecord]) -> None:
         """The last part of `fit`: notes how the training of the members went."""
         settings_max, record = int(self.max_iter), merge(records)
         self._note(record, [])
-        self._gaps = self._measure_gaps(self._held)
-        del self._held
+        jobs = self._jobs
+        del self._jobs
+        records[0].seconds += self._compare_with_linear(jobs)
+        held = zip(self.module_.networks, jobs, strict=True)
+        self._gaps = self._measure_gaps([(net, job.train, job.validation) for net, job in held])
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
         if record.interrupted:
@@ -190,6 +196,31 @@ class QuadraticNetwork(FittedNetwork):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _compare_with_linear(self, jobs: Sequence[Job]) -> float:
+        """Puts a linear model in the network's place if the network is no better; the seconds."""
+        # A fit that goes on later must find the network that it left.
+        found = beside(jobs, bool(self.linear_fallback) and not self.warm_start)
+        if found.said:
+            self.solver_reason_ = "; ".join(filter(None, [self.solver_reason_, found.said]))
+        if found.networks:
+            self.fallback_, self.best_validation_score_ = found.name, found.score
+            self.module_.network, others = found.networks[0], found.networks[1:]
+            self.module_.others = nn.ModuleList(others)
+            self._count()
+        if not found.learned:
+            warnings.warn(
+                "on the held-out rows the fit is worse than "
+                f"{'the mean' if is_regressor(self) else 'the shares of classes'} alone: the "
+                "columns may say nothing about the target, or the rows are too few",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return found.seconds
+
+    def _count(self) -> None:
+        self.n_layers_ = len(self._hidden()) + 2
+        self.n_parameters_ = sum(p.numel() for p in self.module_.parameters())
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._check_parameters()
@@ -259,6 +290,7 @@ class QuadraticNetwork(FittedNetwork):
             self._check_network(columns)
             module = copy.deepcopy(self.module_)
         else:
+            self.fallback_ = None
             networks = [self._build(columns, seed).to(computing) for _, seed, _ in seeds]
             module = self._make_module(networks[0], self._by_class(parts[0][0], parts[0][0]))
             module.note_pressed(parts[0][0][0])
@@ -270,8 +302,7 @@ class QuadraticNetwork(FittedNetwork):
         ]
         self._choose_solver(jobs)
         self.module_ = module
-        self.n_layers_ = len(self._widths()) + 2
-        self.n_parameters_ = sum(p.numel() for p in module.parameters())
+        self._count()
         return jobs
 
     def _job(
@@ -362,11 +393,16 @@ class QuadraticNetwork(FittedNetwork):
     def _widths(self) -> tuple[int, ...]:
         return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
+    def _hidden(self) -> tuple[int, ...]:
+        """The widths of the network that is there."""
+        return () if getattr(self, "fallback_", None) else self._widths()
+
     def _build(self, columns: int, seed: int) -> nn.Sequential:
+        if not self._hidden():
+            return linear_network(columns, self.n_outputs_, seed)
         options: dict[str, Any] = {"in_features": columns, "out_features": self.n_outputs_}
         options |= {"hidden": self._widths(), "activation": self.activation}
-        if self._widths():  # the last layer stays linear
-            options |= {"neuron": self.neuron, "rank": self.rank, **(self.neuron_options or {})}
+        options |= {"neuron": self.neuron, "rank": self.rank, **(self.neuron_options or {})}
         network: Any = create("mlp", seed=seed, **options)
         for layer in network:
             if isinstance(layer, ScaledEigenvalues):

@@ -34,6 +34,9 @@ class FittedNetwork(TableInput):
     n_outputs_: int
     n_parameters_: int
     target_name_: Any
+    solver_reason_: str
+    best_validation_score_: float | None
+    fallback_: str | None
     _optimizer: list[AdamState | None] | None
     _error_bars: Any = None
     _gaps: np.ndarray | None = None

@@ -75,7 +75,7 @@ def fit_many(
             if whole.usable:
                 fresh[i]._take_records(records)
                 estimators[i]._become(fresh[i])
-            on_fit(i, whole)
+            on_fit(i, merge(records))
 
     every = [job for jobs in made for job in jobs]
     fit_jobs(every, on_finish=finish, on_epoch=on_epoch, max_stack=max_stack)

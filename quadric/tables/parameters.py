@@ -35,6 +35,7 @@ def shared_checks(model: Any) -> list[ParameterCheck]:
         ("early_stopping", model.early_stopping in stops, "True, False or 'auto'"),
         ("standardize", plain or is_switch(model.standardize), "True, False or 'plain'"),
         ("warm_start", is_switch(model.warm_start), "True or False"),
+        ("linear_fallback", is_switch(model.linear_fallback), "True or False"),
         ("random_state", seeds(model.random_state), "None, a RandomState or 0 <= seed < 2**32"),
         ("learning_rate", model.learning_rate in rates, "'constant' or 'adaptive'"),
         ("learning_rate_init", is_finite(lr) and lr > 0, "a finite number > 0"),

@@ -93,6 +93,10 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         device: the device on which the network learns and predicts.
         na_values: cells of a frame that stand for a hole, besides empty ones and, among numbers and
             dates, words such as "n.a.", "-" and "?".
+        linear_fallback: let ridge regression (or logistic regression) take the network's place
+            where the network's error on the held-out rows is not lower. Both learn the same rows.
+            Without held-out rows, with `warm_start`, for losses that are no squares and for more
+            than 500 prepared columns the network stays.
 
     Attributes:
         module_: the fitted network with its scaling; `to_torch()` gives a copy.
@@ -104,7 +108,10 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         best_validation_score_: the validation score of the epoch that was kept.
         n_iter_: the number of epochs, and of second-order steps.
         solver_: "adam" or "lm".
-        solver_reason_: why that one, and how it went.
+        solver_reason_: why that one, how it went, and the held-out errors of the network and of
+            the linear model.
+        fallback_: the linear model in the network's place, "ridge regression" or "logistic
+            regression"; None where the network stays.
         n_features_in_: the number of columns.
         feature_names_in_: the names of the columns, where X had any.
         prepared_names_: the columns that the network takes, made of those by `prepare`.

@@ -23,6 +23,7 @@ from quadric.layers import QuadraticLayer
 from quadric.support.process import one_thread
 from quadric.tables.adam import FlatAdam, flatten
 from quadric.tables.jobs import AdamState, FitRecord, Job, Rows
+from quadric.tables.losses import Loss
 from quadric.tables.stacks import make_stack, stack_parameters
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
@@ -117,6 +118,24 @@ def _chunks(jobs: Sequence[Job], max_stack: int | None, workers: int) -> Iterato
             yield positions[i * len(positions) // number : (i + 1) * len(positions) // number]
 
 
+@torch.no_grad()
+def find_caps(loss: Loss, rows: Rows, outputs: int) -> Tensor:
+    """What a held-out row of each network counts at most, (networks, 1)."""
+    inputs, targets, weights = rows
+    nothing = inputs.new_zeros(*inputs.shape[:2], outputs)
+    costs = loss.rows(nothing, targets).masked_fill(weights == 0, math.nan)
+    caps = CAP * costs.nanquantile(CAPPED, dim=1, keepdim=True)
+    return caps.where(caps > 0, math.inf)
+
+
+def held_out_losses(loss: Loss, outputs: Tensor, rows: Rows, caps: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each network on its held-out rows, and its score."""
+    _, targets, weights = rows
+    weights = weights / weights.sum(1, keepdim=True)
+    losses = (loss.rows(outputs, targets).minimum(caps) * weights).sum(1)
+    return losses, loss.score(outputs, targets, weights)
+
+
 def _padded(parts: Sequence[Rows]) -> Rows:
     """The rows of several networks, each filled up with zeros, so also with weights of zero."""
     if len(parts) == 1:  # no copy of a table that may be large
@@ -161,7 +180,9 @@ class _Stack:
         self.best = self.optimizer.flat.clone()
         self.caps = self.best.new_full((len(members), 1), math.inf)
         if self.validation is not None:
-            self.caps = self._find_caps(*self.validation)
+            rows = self.validation
+            outputs = self._forward(rows.inputs[:, :1]).shape[-1]
+            self.caps = find_caps(self.loss, rows, outputs)
         columns = self.data.inputs.shape[-1]
         first, _ = next(jobs[0].network.named_children())
         self.first = [
@@ -247,24 +268,12 @@ class _Stack:
         pieces = inputs.split(FORWARD_ROWS, 1)
         return torch.cat([self.stack.forward(self.optimizer.parameters, p) for p in pieces], 1)
 
-    @torch.no_grad()
-    def _find_caps(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """What a held-out row of each network counts at most, (networks, 1)."""
-        outputs = self._forward(inputs[:, :1]).shape[-1]
-        nothing = inputs.new_zeros(*inputs.shape[:2], outputs)
-        costs = self.loss.rows(nothing, targets).masked_fill(weights == 0, math.nan)
-        caps = CAP * costs.nanquantile(CAPPED, dim=1, keepdim=True)
-        return caps.where(caps > 0, math.inf)
-
     def _validate(self) -> list[tuple[float, float]] | None:
         """Loss and score of each network on its validation rows."""
         if self.validation is None:
             return None
-        inputs, targets, weights = self.validation
-        weights = weights / weights.sum(1, keepdim=True)
-        outputs = self._forward(inputs)
-        losses = (self.loss.rows(outputs, targets).minimum(self.caps) * weights).sum(1)
-        scores = self.loss.score(outputs, targets, weights)
+        outputs = self._forward(self.validation.inputs)
+        losses, scores = held_out_losses(self.loss, outputs, self.validation, self.caps)
         judged = list(zip(losses.tolist(), scores.tolist(), strict=True))
         for i, member in enumerate(self.members):
             job = member.job

@@ -109,7 +109,9 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
 
 def test_hidden_layers_and_attributes() -> None:
     X, y = table()
-    model = QuadraticRegressor((6, 5), neuron="eigen", rank=2, solver="adam", max_iter=4).fit(X, y)
+    model = QuadraticRegressor(
+        (6, 5), neuron="eigen", rank=2, solver="adam", max_iter=4, linear_fallback=False
+    ).fit(X, y)
     first, _, second, _, last = model.module_.network
     assert isinstance(first, QuadraticLinear)
     assert (first.rank, first.out_features, second.out_features) == (2, 6, 5)
@@ -119,7 +121,7 @@ def test_hidden_layers_and_attributes() -> None:
     assert (model.n_layers_, model.n_outputs_) == (4, 1)
     assert model.n_parameters_ == sum(p.numel() for p in model.module_.network.parameters())
     assert np.isfinite(model.best_loss_)
-    one = QuadraticRegressor(hidden_layer_sizes=7, max_iter=2).fit(X, y)
+    one = QuadraticRegressor(hidden_layer_sizes=7, max_iter=2, linear_fallback=False).fit(X, y)
     assert one.module_.network[0].out_features == 7
 
 

@@ -17,7 +17,7 @@ from quadric.support import provenance
 from quadric.support.checks import file_name
 from quadric.support.writing import naming
 
-FORMAT = 4
+FORMAT = 5
 """Of settings.json and fits.jsonl."""
 
 FIELDS = (

@@ -256,7 +256,7 @@ class _Runner:
                 status="ok" if record.usable else "diverged",
                 seconds=record.seconds,
                 epochs=len(record.losses),
-                widths=list(model.hidden_layer_sizes),  # type: ignore[arg-type]
+                widths=list(model._hidden()),  # none where a linear model took its place
                 **facts,
             )
 

@@ -18,6 +18,7 @@ from quadric.support.texttable import text_table
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.measures import ACCURACY, choose_measure, guess_loss, is_blow_up
 from quadric.tables.comparison.plan import LINEAR, Network, Plan
+from quadric.tables.linear import LOGISTIC_REGRESSION, RIDGE
 
 UNSURE = 25.0
 """With a wider interval there may well be a difference, which these folds do not show."""
@@ -265,6 +266,13 @@ class TableComparison:
                         f"{label} used up its epochs in {ended} of {len(epochs)} fits: with more "
                         "--epochs its error may be lower"
                     )
+        rival = RIDGE if self.is_regression else LOGISTIC_REGRESSION
+        for label in self.networks:
+            fits = self.fits[self.fits["model"] == label]
+            linear = sum(widths == [] for widths in fits["widths"])
+            if linear:
+                said = f"{rival} took the place of {label}, no better on the held-out rows,"
+                notes.append(f"{said} in {linear} of {len(fits)} fits")
         if split.kind == "time":
             notes.append(f"{self.plan.folds} folds by time: each is tested on what comes after it")
         elif split.kind == "group":

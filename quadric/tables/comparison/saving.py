@@ -81,6 +81,8 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
         warnings.simplefilter("ignore", DroppedColumnWarning)
         model.fit(table.inputs, target_values(table))
     lines = [f"{path}: the {best.label} network, refitted on all {len(table.target):,} rows"]
+    if model.fallback_:
+        lines.append(f"{model.fallback_} took the network's place: {model.solver_reason_}")
     first = winner(comparison)
     if first != best.label and first is not None:
         line = python_line(comparison, first)
@@ -115,9 +117,9 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
         "network": {
             "in_features": len(preparation.names_),
             "out_features": model.n_outputs_,
-            "hidden": list(model.hidden_layer_sizes),  # type: ignore[arg-type]
-            "neuron": model.neuron,
-            "rank": best.resolved_rank,
+            "hidden": list(model._hidden()),
+            "neuron": "linear" if model.fallback_ else model.neuron,
+            "rank": None if model.fallback_ else best.resolved_rank,
             "activation": model.activation,
             "members": int(model.members),
             "dtype": preparation.dtype_.name,
