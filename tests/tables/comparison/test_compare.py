@@ -47,7 +47,7 @@ def test_files_and_lines(tmp_path: Path) -> None:
 
 def test_a_linear_model_in_a_networks_place_is_told_and_saved(tmp_path: Path) -> None:
     file = tmp_path / "line.csv"
-    rows = [f"{i % 17},{i % 11},{2 * (i % 17) - i % 11}.5" for i in range(300)]
+    rows = [f"{i % 17},{i % 11},{2 * (i % 17) + i % 11}.5" for i in range(300)]
     file.write_text("a,b,c\n" + "\n".join(rows) + "\n")
     found = compare(
         file, target="c", run_dir=tmp_path / "run", save=tmp_path / "model.safetensors", **QUICK
@@ -55,7 +55,7 @@ def test_a_linear_model_in_a_networks_place_is_told_and_saved(tmp_path: Path) ->
     assert "ridge regression took the place of linear, no better" in str(found)
     assert any("took the network's place" in line for line in found.written)
     module = load_network(tmp_path / "model.safetensors")
-    assert float(module(torch.tensor([[3.0, 4.0]]))) == pytest.approx(2.5, abs=0.1)
+    assert module(torch.tensor([[3.0, 4.0]])).item() == pytest.approx(10.5, abs=0.1)
 
 
 def test_without_matplotlib_there_is_no_picture(
