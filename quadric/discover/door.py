@@ -80,6 +80,8 @@ def formulas(
         m*v**2/2
     """
     load_extra("sympy", "quadric.discover", "discover")
+    if most < 1 or seed < 0:
+        raise InputError(f"most must be at least 1 and seed at least 0, got {most} and {seed}")
     begin = time.monotonic()
     said: list[str] = []
     if y is None:
@@ -101,6 +103,8 @@ def formulas(
     floor = EXACT * search.spread
     wild = [f.error > WILD * f.model.rms + floor for f in chosen]  # on rows that it has not seen
     best = min(range(len(chosen)), key=lambda i: (wild[i], chosen[i].bic))
+    for each in chosen:
+        each.given = tuple(table.given)
     formula = chosen[best]
     share = formula.error / search.spread
     sentence = how_sure(formula.model, search.pool.values(), share, (X, y), table.target)
@@ -126,6 +130,7 @@ class _Table:
     X: np.ndarray
     y: np.ndarray
     names: list[str]
+    given: list[str]
     target: str
     dimensions: Dimensions | None
     notes: list[str]
@@ -137,13 +142,20 @@ def _prepared(
     """Checks what was given, takes units out of names, and leaves out columns of one value."""
     frame = hasattr(X, "columns")
     raw = [str(c) for c in X.columns] if frame and names is None else names
-    X = np.asarray(X.to_numpy() if frame else X)
+    try:
+        X = np.asarray(X.to_numpy() if frame else X)
+    except ValueError:
+        raise InputError("X must be (rows, columns), got rows of several lengths") from None
     if X.ndim != 2 or not X.shape[1]:
         raise InputError(f"X must be (rows, columns), got shape {X.shape}: give a table")
     raw = [f"x{i}" for i in range(X.shape[1])] if raw is None else [str(n) for n in raw]
-    _check_names(raw, X.shape[1])
+    if units is not None and not isinstance(units, Mapping):
+        raise InputTypeError(
+            f"units must be a dict by name, got {type(units).__name__}: write {{'mass': 'kg'}}"
+        )
     own = {name: unit for name, unit in map(split_unit, [*raw, target]) if unit is not None}
     names, target = [split_unit(name)[0] for name in raw], split_unit(target)[0]
+    _check_names(names, X.shape[1])
     given = own | {split_unit(k)[0]: v for k, v in (units or {}).items()}
     X, y, notes = _checked(X, y, names, target)
     varying = [i for i in range(X.shape[1]) if X[:, i].min() < X[:, i].max()]
@@ -151,11 +163,11 @@ def _prepared(
     notes += [f"{name!r} has one value and is left out" for name in fixed]
     if not varying:
         raise InputError("X must have a column that varies, got none: every column has one value")
-    names = [names[i] for i in varying]
+    everything, names = names, [names[i] for i in varying]
     dimensions = read_units(given, names, target)
     if dimensions is not None:
         dimensions.check(names, target)
-    return _Table(X[:, varying], y, names, target, dimensions, notes)
+    return _Table(X[:, varying], y, names, everything, target, dimensions, notes)
 
 
 def _read(

@@ -14,6 +14,7 @@ import numpy as np
 from quadric.discover.models import SHAPES, Model
 from quadric.discover.numbers import number_sympy, simple_number
 from quadric.discover.terms import term_sympy
+from quadric.discover.units import split_unit
 from quadric.errors import InputError
 from quadric.support.texttable import text_table
 
@@ -75,6 +76,9 @@ class Formula:
         bic: Bayesian information criterion on the rows of the search, in which each term also
             counts what it takes to write it down; lower is better.
         length: the number of signs: numbers, names and operations.
+        names: the columns that were searched.
+        symbols: their names in the expression.
+        given: all columns of the table, with those of one value.
     """
 
     model: Model
@@ -85,6 +89,7 @@ class Formula:
     length: int
     names: tuple[str, ...]
     symbols: tuple[str, ...]
+    given: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return str(self.expression)
@@ -103,7 +108,7 @@ class Formula:
         """The formula's values on rows: an array of all columns in order, or a frame with them."""
         import sympy as sp
 
-        rows = rows_of(X, self.names)
+        rows = rows_of(X, self.names, self.given)
         call = sp.lambdify([sp.Symbol(s) for s in self.symbols], self.expression, "numpy")
         with np.errstate(all="ignore"):
             values = np.asarray(call(*rows.T), dtype=np.float64)
@@ -132,14 +137,17 @@ class Formula:
         }
 
 
-def rows_of(X: Any, names: Sequence[str]) -> np.ndarray:
-    """Rows as an array; of a frame the columns by name."""
+def rows_of(X: Any, names: Sequence[str], given: Sequence[str]) -> np.ndarray:
+    """Rows as an array of the searched columns; of a frame by name, with or without units."""
     if hasattr(X, "columns"):
-        missing = [name for name in names if name not in X.columns]
+        labels = {split_unit(str(label))[0]: label for label in X.columns}
+        missing = [name for name in names if name not in labels]
         if missing:
             raise InputError(f"the rows need the column {missing[0]!r}, got {list(X.columns)}")
-        X = X[list(names)]
+        X = X[[labels[name] for name in names]]
     rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim == 2 and rows.shape[1] == len(given):
+        rows = rows[:, [given.index(name) for name in names]]
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise InputError(f"rows must be (N, {len(names)}), got {rows.shape}: give all columns")
     return rows
@@ -182,45 +190,62 @@ def _numbers(
     sp: Any, model: Model, errors: np.ndarray, one: int | None
 ) -> tuple[list[Any], Any, list[bool]]:
     """The numbers of a formula, a factor in front, and which are simple."""
+    if one is None:
+        numbers, flags = _all_written(sp, model.theta, model.covariance, _constant(model))
+        return numbers, sp.Integer(1), flags
     theta, power = model.theta, SHAPES[model.shape].power
-    numbers, flags = [], []
-    front: Any = sp.Integer(1)
-    if one is not None:
-        assert power is not None
-        scale = abs(theta[one])
-        relative = errors[one] / scale
-        front, simple = _written(sp, scale**power, abs(power) * scale**power * relative)
-        C = model.covariance
-        for i, value in enumerate(theta):
-            # The ratio to the one in front: its error from both and how they go together.
-            ratio = value / scale
-            variance = (
-                C[i, i] - 2 * ratio * np.sign(theta[one]) * C[i, one] + ratio**2 * C[one, one]
-            )
-            error = math.sqrt(max(float(variance), 0.0)) / scale
-            number, snapped = (
-                (sp.Integer(int(np.sign(value))), simple)
-                if i == one
-                else _written(sp, ratio, error)
-            )
-            numbers.append(number)
-            flags.append(snapped)
-        return numbers, front, flags
-    for i, (value, error) in enumerate(zip(theta, errors, strict=True)):
-        if (
-            model.shape == "exponential"
-            and i < len(model.top)
-            and not model.top[i]
-            and not model.bottom
-        ):
-            # exp(c + …) = C exp(…)
-            number, snapped = _written(sp, math.exp(value), math.exp(value) * error)
-            number = sp.log(number)
-        else:
-            number, snapped = _written(sp, value, error)
-        numbers.append(number)
-        flags.append(snapped)
+    assert power is not None
+    # In place of one number the factor in front; the others become ratios to it.
+    scale, sign = abs(theta[one]), np.sign(theta[one])
+    values = theta / scale
+    slopes = np.eye(len(theta)) / scale
+    slopes[:, one] -= values * sign / scale
+    values[one] = scale**power
+    slopes[one] = 0
+    slopes[one, one] = power * values[one] * sign / scale
+    numbers, flags = _all_written(sp, values, slopes @ model.covariance @ slopes.T)
+    front, numbers[one] = numbers[one], sp.Integer(int(sign))
     return numbers, front, flags
+
+
+def _constant(model: Model) -> int | None:
+    """The place of c in exp(c + ...), which is written as C exp(...)."""
+    if model.shape != "exponential" or model.bottom:
+        return None
+    return next((i for i, term in enumerate(model.top) if not term), None)
+
+
+def _all_written(
+    sp: Any, values: np.ndarray, covariance: np.ndarray, power: int | None = None
+) -> tuple[list[Any], list[bool]]:
+    """Numbers as they are written, and which are simple; one may be written as its logarithm's.
+
+    One number after another is written, the surest first, and the rest moves along with it as the
+    data want it: numbers that each lie within their error may together lie far outside.
+    """
+    values, covariance = values.copy(), covariance.copy()
+    numbers: list[Any] = [None] * len(values)
+    flags = [False] * len(values)
+    own = np.diag(covariance).copy()
+    for simple_only in (True, False):
+        for i in np.argsort(own / np.maximum(values**2, 1e-300)).tolist():
+            if flags[i]:
+                continue
+            value, variance = float(values[i]), max(float(covariance[i, i]), 0.0)
+            error = math.sqrt(variance)
+            if i == power:
+                number, flags[i] = _written(sp, math.exp(value), math.exp(value) * error)
+                number = sp.log(number)
+            else:
+                number, flags[i] = _written(sp, value, error)
+            if simple_only and not flags[i]:
+                continue
+            numbers[i] = number
+            if variance > 1e-12 * own[i]:
+                along = covariance[:, i] / variance
+                values = values + along * (float(number) - value)
+                covariance = covariance - np.outer(along, covariance[i])
+    return numbers, flags
 
 
 def _written(sp: Any, value: float, error: float) -> tuple[Any, bool]:

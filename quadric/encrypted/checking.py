@@ -174,8 +174,8 @@ def prepare(
 
     Args:
         model: the network; it stays as it is.
-        data: inputs such as will be encrypted: a few hundred. No larger ones than four times the
-            largest of these can be computed later.
+        data: inputs such as will be encrypted: a few hundred. Outputs up to four times the largest
+            on these can be computed later: inputs twice as large for one square in a row.
         packing: "one" answer soon, or "many" answers cheaply.
         security: bits of security by the standard's table: 128, 192 or 256. 0 makes parameters
             that protect nothing, with a warning.

@@ -56,7 +56,7 @@ def unpack(
         header = json.loads(bytes(rest[:size]))
         found, name = str(header["kind"]), str(header["model"])
         facts, lengths = dict(header["facts"]), [int(n) for n in header["lengths"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise _refused(kind, "a header that is none", "send it again") from None
     if found != kind:
         raise _refused(kind, f"a {found}", f"give a {kind}")

@@ -29,7 +29,7 @@ _BEYOND = 2 ** (HEADROOM - 1)
 
 
 class RangeWarning(UserWarning):
-    """An answer is larger than any output on the calibration data by far: do not rely on it."""
+    """Inputs or an answer are far larger than on the calibration data: do not rely on it."""
 
 
 class Client:
@@ -77,6 +77,16 @@ class Client:
                 f"inputs must be at most {_BEYOND} times as large as the calibration data's "
                 f"{plan.input_range:.4g}, got {most:.4g}: normalize them in the same way"
             )
+        # A square squares the factor by which its input is too large.
+        safe = _BEYOND ** (0.5 ** sum(plan.squares))
+        if most > safe * plan.input_range:
+            warnings.warn(
+                f"inputs are more than {safe:.3g} times as large as the calibration data's: behind "
+                f"{sum(plan.squares)} squares in a row the arithmetic may overflow without a sign; "
+                "calibrate with data like these",
+                RangeWarning,
+                stacklevel=2,
+            )
         if plan.packing == "one":
             slots = list(spread(rows, plan))
         else:
@@ -117,10 +127,10 @@ class Client:
         else:
             groups = slots.unflatten(0, (-1, plan.sizes[-1]))
             rows = groups.transpose(1, 2).flatten(0, 1)[:count]
-        if not float(rows.abs().max()) <= _BEYOND:
+        if not float(rows.abs().max()) <= _BEYOND / 2:  # what overflows may come back smaller
             warnings.warn(
-                f"an output is more than {_BEYOND} times the largest on the calibration data: the "
-                "arithmetic may have overflowed; calibrate with data like these",
+                f"an output is more than {_BEYOND // 2} times the largest on the calibration "
+                "data: the arithmetic may have overflowed; calibrate with data like these",
                 RangeWarning,
                 stacklevel=2,
             )

@@ -345,12 +345,12 @@ class TermProblem(Problem):
         return [n for n, (a, b, _) in parts if found is None or not bool(found[a:b].any())]
 
     def means(self, u: Tensor) -> list[float]:
-        """The mean squared residual of each term, without its weight."""
+        """The squared residual of each term at a point, in the mean, without its weight."""
         with torch.no_grad():
             squares = self.residuals(u).square()
-        sizes = [len(t.points) * k for t, k in zip(self.terms, self.sizes, strict=True)]
-        parts = zip(squares.split(sizes), self.factors, strict=True)
-        return [float(part.mean()) / factor**2 for part, factor in parts]
+        rows = [len(t.points) * k for t, k in zip(self.terms, self.sizes, strict=True)]
+        parts = zip(squares.split(rows), self.terms, strict=True)
+        return [float(part.sum()) / (term.weight * self.count) for part, term in parts]
 
     def _probe(self, i: int) -> int:
         """Calls a term at its first point; the number of its residuals there."""

@@ -104,6 +104,26 @@ def test_a_coefficient_that_is_no_simple_number_stays() -> None:
     assert abs(coefficient.value - 0.4637) < 3 * coefficient.standard_error < 0.001
 
 
+def test_simple_numbers_fit_together() -> None:
+    draw = np.random.default_rng(1)
+    X = draw.uniform(1000, 1001, (400, 1))  # slope and constant go together
+    target = 3 * X[:, 0] + 200 + draw.normal(0, 0.003, 400)
+    found = formulas(X, target, seconds=8)
+    assert any(c.snapped for c in found.formula.coefficients)
+    assert np.sqrt(np.mean((found.predict(X) - target) ** 2)) < 0.0033
+
+
+def test_rows_are_predicted_from_the_table_as_it_was_given() -> None:
+    X, target = table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.0)
+    X.insert(1, "same", 7.0)
+    X.columns = ["a [m]", "same", "b [m]"]
+    found = formulas(X.to_numpy(), target)
+    assert np.allclose(found.predict(X.to_numpy()), target)
+    assert np.allclose(found.predict(X[["a [m]", "b [m]"]].to_numpy()), target)
+    found = formulas(X, target, units={"same": "1"}, target="A [m**2]")
+    assert np.allclose(found.predict(X), target)
+
+
 def test_units_rule_formulas_out() -> None:
     X, target = table(lambda x, y, z: 0.5 * x * y**2 + 0 * z, [(1, 3)] * 3, 300, 0.05)
     units = {"x": "kg", "y": "m/s", "z": "s", "E": "J"}
@@ -167,6 +187,13 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame, np.ndarray], object], str]] = {
     "one value": (lambda X, t: formulas(X * 0, t), "a column that varies, got none"),
     "lengths": (lambda X, t: formulas(X, t[1:]), "one number for each of"),
     "names": (lambda X, t: formulas(X, t, names=["a", "a"]), "names must differ, got 'a' twice"),
+    "names with units": (
+        lambda X, t: formulas(X, t, names=["a [m]", "a [s]"]),
+        "names must differ, got 'a' twice",
+    ),
+    "most": (lambda X, t: formulas(X, t, most=0), "most must be at least 1"),
+    "lines": (lambda X, t: formulas([[1, 2], [3]], t), "rows of several lengths"),
+    "units": (lambda X, t: formulas(X, t, units=["m", "s"]), "units must be a dict by name"),
     "nothing": (lambda X, t: formulas("nowhere"), "no such file or data set: 'nowhere'"),
     "code": (lambda X, t: formulas("__import__('os').system('ls'); x=0:1"), "may not hold"),
     "range": (lambda X, t: formulas("x*y; x=0:1"), "needs a range, got none for y"),
@@ -177,7 +204,7 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame, np.ndarray], object], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_mistakes(case: str) -> None:
     call, message = BAD[case]
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, InputTypeError), match=message):
         call(*table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.0))
 
 

@@ -7,11 +7,13 @@ import os
 import stat
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("tenseal")
 
@@ -20,13 +22,14 @@ from quadric.encrypted import (
     Plan,
     RangeWarning,
     Server,
+    Square,
     compile,
     load_client,
     load_server,
     prepare,
 )
 from quadric.encrypted.diagonals import layouts, spread
-from quadric.encrypted.messages import pack, unpack
+from quadric.encrypted.messages import _HEAD, _MAGIC, VERSION, pack, unpack
 from quadric.encrypted.seal import dump
 from quadric.errors import FileError, InputError
 from tests.encrypted.networks import convolutional, inputs, perceptron
@@ -177,8 +180,31 @@ def test_an_answer_opens_with_its_own_key_alone() -> None:
         assert not torch.allclose(bob.decrypt(forged), alice.decrypt(answer), atol=1)
 
 
+@pytest.mark.parametrize("packing", ["one", "many"])
+def test_an_overflow_is_announced(packing: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Square(), nn.Linear(4, 1), Square(), nn.Linear(1, 1))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, float(parameter.dim() > 1))
+    model.requires_grad_(False)
+    client, server = compile(model, torch.ones(8, 4), packing=packing, tolerance=0.01)
+    fine = client.decrypt(server.run(client.encrypt(torch.full((1, 4), 1.1))))
+    assert float(fine) == pytest.approx(float(model(torch.full((1, 4), 1.1))), rel=0.02)
+    with pytest.warns(RangeWarning, match="inputs are more than 1.41 times"):
+        request = client.encrypt(torch.full((1, 4), 1.5))  # 5 times the output
+    with pytest.warns(RangeWarning, match="an output is more than 2 times"):
+        client.decrypt(server.run(request))
+
+
 def cut(data: bytes) -> bytes:
     return data[:-1]
+
+
+HEADER = b'{"kind":"request","model":"","facts":{},"lengths":[1e999]}'
+
+
+def sealed(header: bytes) -> bytes:
+    """A message with the right checksum of any header."""
+    return _HEAD.pack(_MAGIC, VERSION, len(header), sha256(header).digest()) + header
 
 
 def flipped(data: bytes) -> bytes:
@@ -194,6 +220,8 @@ def flipped(data: bytes) -> bytes:
         (lambda data: b"x" * 1000, "got other bytes"),
         (lambda data: data[:8] + b"\x07\x00" + data[10:], "version 7"),
         (lambda data: "text", "got str: give bytes"),
+        (lambda data: sealed(b"[" * 200_000), "a header that is none"),
+        (lambda data: sealed(HEADER), "a header that is none"),
     ],
 )
 def test_damaged_requests_get_one_clear_error(small: Pair, damage: object, message: str) -> None:

@@ -54,6 +54,13 @@ def test_poisson(neuron: str) -> None:
     assert fit.loss == pytest.approx(fit.term_losses[0] + 100 * fit.term_losses[1])
 
 
+def test_losses_of_terms_with_several_equations_add_up() -> None:
+    model = network(outputs=2)
+    terms = [Term(lambda u, x: u(x) - x.exp(), INNER, weight=3), Term(lambda u, x: u(x)[0], EDGE)]
+    fit = least_squares(model, terms=terms, regularization=None, max_steps=2)
+    assert fit.loss == pytest.approx(3 * fit.term_losses[0] + fit.term_losses[1])
+
+
 @pytest.mark.slow
 def test_poisson_with_500_parameters() -> None:
     line = torch.linspace(0, 1, 26, dtype=torch.float64)[1:-1]
