@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-CHANCE = 0.02
-"""How likely it may be that a number without meaning lies as near to one as simple."""
+CHANCE = 0.2
+"""How many numbers as simple may lie within reach of a number without meaning, in the mean."""
 WITHIN = 3.0
 """Standard errors that a simple number may lie away."""
 
@@ -56,9 +56,9 @@ def simple_number(value: float, error: float) -> tuple[Fraction, float] | None:
     if not len(near):
         return None
     best = int(near[np.argmin(price[near] * np.exp((distance[near] / spread) ** 2 / 4))])
-    # Of numbers at least as simple, how many would lie this near by chance?
-    rivals = (price <= price[best]) & (np.abs(logs - logs[best]) < 1.0)
-    if rivals.sum() / 2.0 * 2 * WITHIN * spread > max(CHANCE, 0.0) * 10:
+    # Numbers at least as simple, for each unit of the logarithm, times the width of the reach.
+    rivals = ((price <= price[best]) & (np.abs(logs - logs[best]) < 1.0)).sum() / 2
+    if rivals * 2 * WITHIN * spread > CHANCE:
         return None
     fraction, power = written[best]
     return (fraction if value > 0 else -fraction), power

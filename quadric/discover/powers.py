@@ -61,11 +61,10 @@ def peels(X: Array, y: Array, allowed: Choices, columns: Sequence[int]) -> list[
     D = np.column_stack([L, design(curved, Z)])
     found: list[Peel] = [Peel(ONE, tuple(columns))]
     rows = np.log(len(y))
-    for count in (D.shape[1], L.shape[1] + 1):
-        if 3 * count > len(y):
+    short = np.column_stack([L, np.ones(len(y))])
+    for part in (D, short):
+        if 3 * part.shape[1] > len(y):
             continue
-        part = D[:, : len(atoms) + 1] if count <= L.shape[1] + 1 else D
-        part = np.column_stack([L, np.ones(len(y))]) if count <= L.shape[1] + 1 else part
         cost = np.full(part.shape[1], rows + 4.0)
         cost[: len(atoms)] = rows
         sets = list(backward(part * weight[:, None], z * weight, cost))
@@ -76,7 +75,7 @@ def peels(X: Array, y: Array, allowed: Choices, columns: Sequence[int]) -> list[
         if answer is None:
             continue
         powers = dict(zip(kept, answer[0], strict=True))
-        left = {i for k in kept if k >= len(atoms) and count > L.shape[1] + 1
+        left = {i for k in kept if k >= len(atoms) and part is D
                 for atom, _ in curved[k - len(atoms)] for i, _ in atom.powers}  # fmt: skip
         for far, only_alone in ((0.1, True), (0.12, False), (0.3, False)):
             term, rest = [], set(left)

@@ -18,7 +18,7 @@ from quadric.encrypted.arithmetic import Many, One
 from quadric.encrypted.checking import TOLERANCE, Prepared, prepare
 from quadric.encrypted.diagonals import spread
 from quadric.encrypted.messages import LARGEST, pack, unpack
-from quadric.encrypted.parameters import HEADROOM, Plan
+from quadric.encrypted.parameters import HEADROOM, Plan, say_insecure
 from quadric.encrypted.polynomial import Stage
 from quadric.encrypted.seal import Ring, dump
 from quadric.errors import FileError, InputError, described
@@ -369,6 +369,8 @@ def _plan(facts: dict[str, Any], parts: list[bytes], kind: str) -> Plan:
     wanted = 1 if kind == CLIENT else 2 + 3 * len(plan.squares)
     if len(parts) != wanted:
         raise InputError(f"it needs {wanted} parts, and has {len(parts)}")
+    if plan.security == 0:
+        say_insecure()
     return plan
 
 

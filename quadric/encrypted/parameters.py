@@ -152,12 +152,7 @@ def plans(
     if packing not in ("one", "many"):
         raise InputError(f'packing must be "one" or "many", got {packing!r}: choose one')
     if security == 0:
-        warnings.warn(
-            "INSECURE: security=0 asks for parameters that anybody can break; never use them for "
-            "data that matter",
-            InsecureWarning,
-            stacklevel=4,
-        )
+        say_insecure()
     elif security not in STANDARD:
         raise InputError(
             f"security must be 128, 192 or 256 bits by the standard, got {security}: take 128; "
@@ -188,6 +183,16 @@ def plans(
             f"row and values of {max(sizes):,} numbers: take fewer layers, or smaller ones"
         )
     return found
+
+
+def say_insecure() -> None:
+    """Warns whoever makes or loads parameters that protect nothing."""
+    warnings.warn(
+        "INSECURE: security=0 stands for parameters that anybody can break; never use them for "
+        "data that matter",
+        InsecureWarning,
+        stacklevel=5,
+    )
 
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
