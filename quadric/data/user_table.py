@@ -126,7 +126,7 @@ def make_table(
     learned = pd.DataFrame(inputs).reset_index(drop=True)
     groups = None if group is None else frame[group].reset_index(drop=True)
     kinds = {name: column.kind for name, column in readers.items()}
-    labels = labels.reset_index(drop=True)
+    labels = labels.rename(target).reset_index(drop=True)
     return UserTable(name, learned, labels, kinds, task, notes, groups, readers, facts)
 
 

@@ -164,6 +164,11 @@ def _prepared(
     if not varying:
         raise InputError("X must have a column that varies, got none: every column has one value")
     everything, names = names, [names[i] for i in varying]
+    missing = [name for name in [*names, target] if name not in given]
+    if given and missing and not units:  # brackets in a heading may be anything
+        listed = ", ".join(map(repr, missing))
+        notes.append(f"the units in names are not used, as there are none for {listed}")
+        given = {}
     dimensions = read_units(given, names, target)
     if dimensions is not None:
         dimensions.check(names, target)
@@ -185,6 +190,7 @@ def _read(
     numbers = [c for c in table.inputs if table.kinds[str(c)] == NUMBER]
     left = [c for c in table.inputs if c not in numbers]
     notes = [note for note in table.notes if "median" not in note]
+    notes += [f"{f['column']!r} is left out: {f['dropped']}" for f in table.facts if f["dropped"]]
     if left:
         notes.append(f"left out, as they are no numbers: {', '.join(map(repr, left))}")
     if not numbers:

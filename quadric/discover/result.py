@@ -370,4 +370,5 @@ class Formulas:
         axes.set(
             yscale="log", xlabel="length of the formula", ylabel=f"error of {self.target}, held out"
         )
+        axes.xaxis.get_major_locator().set_params(integer=True)
         return figure

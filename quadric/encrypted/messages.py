@@ -59,7 +59,7 @@ def unpack(
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise _refused(kind, "a header that is none", "send it again") from None
     if found != kind:
-        raise _refused(kind, f"a {found}", f"give a {kind}")
+        raise _refused(kind, _one(found), f"give {_one(kind)}")
     if model is not None and name != model:
         raise _refused(kind, "one for other keys or another network", "use the pair of one compile")
     if min(lengths, default=0) < 0 or sum(lengths) != len(rest) - size:
@@ -72,4 +72,8 @@ def unpack(
 
 
 def _refused(kind: str, got: str, remedy: str) -> InputError:
-    return InputError(f"a {kind} of quadric.encrypted was expected, got {got}: {remedy}")
+    return InputError(f"{_one(kind)} of quadric.encrypted was expected, got {got}: {remedy}")
+
+
+def _one(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"

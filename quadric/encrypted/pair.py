@@ -67,9 +67,8 @@ class Client:
             or not len(inputs)
         ):
             shape = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
-            raise InputError(
-                f"inputs must be a batch of shape (N, *{plan.input_shape}), got {shape}"
-            )
+            wanted = ", ".join(["N", *map(str, plan.input_shape)])
+            raise InputError(f"inputs must be a tensor of shape ({wanted}), N >= 1, got {shape}")
         rows = inputs.detach().cpu().flatten(1).double() / plan.input_range
         most = float(rows.abs().max()) * plan.input_range
         if not most <= _BEYOND * plan.input_range:  # also NaN

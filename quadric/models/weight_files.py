@@ -87,7 +87,7 @@ def saved_network(
     if model is None:
         raise InputError(
             f"a file of weights needs its network, got {path} alone: name it with --model, or "
-            "export a run directory"
+            "give a run directory"
         )
     for name in code:
         user_code.load(name)

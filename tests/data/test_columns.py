@@ -355,6 +355,7 @@ def test_how_columns_are_read_is_said() -> None:
     table = make_table("t", frame, "price", categories=["code"])
     assert table.kinds == {"share": "number", "code": "category"}
     assert table.target.tolist()[:2] == [1000.0, 1007.0]
+    assert table.target.name == "price"
     assert table.task == "regression"
     assert table.notes == ["the target 'price' is read as amounts such as '$1,000'"]
     assert [fact["how"] for fact in table.facts] == ["amounts such as '0%'", ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -136,7 +137,19 @@ def test_units_rule_formulas_out() -> None:
     with pytest.raises(InputError, match=r"one that pint knows, such as .*got .hogshovel"):
         formulas(X, target, target="E [hogshovel]")
     with pytest.raises(InputError, match="for all columns and the target or for none, got none"):
-        formulas(X, target, target="E")
+        formulas(X, target, units={"mass": "kg"}, target="E")
+    partly = formulas(X, target, target="E", seconds=1)
+    assert "the units in names are not used, as there are none for 'E'" in str(partly)
+
+
+def test_columns_of_a_file_that_are_left_out_are_said(tmp_path: Path) -> None:
+    X, target = table(lambda x, y: x * y, [(1, 3)] * 2, 100, 0.01)
+    frame = X.assign(note="x", id=np.arange(100), price=[f"${1000 * v:.2f}" for v in target])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    said = str(formulas(tmp_path / "t.csv", target="price", seconds=1))
+    assert "price = " in said
+    assert "'note' is left out: constant" in said
+    assert "'id' is left out: an identifier" in said
 
 
 def test_columns_that_cannot_be_told_apart_are_said() -> None:

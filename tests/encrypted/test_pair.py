@@ -274,8 +274,9 @@ def test_inputs_out_of_range_are_refused(pair: Pair) -> None:
     for wrong, message in (
         (100 * inputs(2), "at most 4 times as large"),
         (inputs(2) * float("nan"), "at most 4 times as large"),
-        (inputs(2)[:, :5], r"batch of shape \(N, \*\(12,\)\)"),
-        (inputs(0), "must be a batch"),
+        (inputs(2)[:, :5], r"tensor of shape \(N, 12\), N >= 1, got \(2, 5\)"),
+        (inputs(0), "must be a tensor"),
+        (inputs(2).tolist(), "got list"),
     ):
         with pytest.raises(InputError, match=message):
             client.encrypt(wrong)

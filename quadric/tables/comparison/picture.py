@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quadric.support.writing import whole_file
 from quadric.tables.comparison.plan import LINEAR
-from quadric.tables.comparison.report import TableComparison, format_error
+from quadric.tables.comparison.report import TableComparison, fold_gaps, format_error
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 QUADRATIC, PLAIN, OTHER = "#c2410c", "#1f2937", "#6b7280"
 
@@ -17,10 +21,13 @@ def draw(comparison: TableComparison, path: Path) -> None:
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a name with a dollar sign is a name
-        _draw(comparison, path)
+        figure = drawn(comparison)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=150)
 
 
-def _draw(comparison: TableComparison, path: Path) -> None:
+def drawn(comparison: TableComparison) -> Figure:
+    """The picture, for the text settings of `draw`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -45,7 +52,7 @@ def _draw(comparison: TableComparison, path: Path) -> None:
         )
         names.append(f"{label}" + (f"  ({params[label]:,.0f})" if params.notna()[label] else ""))
     left.set_yticks(range(len(names)), names)
-    left.invert_yaxis()
+    left.set_ylim(len(names) - 0.5, -0.5)
     left.set_xlabel(f"{measure.name} on test rows\n(each fold, and the mean)")
     left.set_title("model  (parameters)", loc="left", fontsize=10)
     shown = errors.to_numpy().ravel().tolist()
@@ -59,7 +66,15 @@ def _draw(comparison: TableComparison, path: Path) -> None:
         left.xaxis.set_minor_formatter(NullFormatter())
     left.grid(axis="x", alpha=0.3)
     known = {label: d for label, d in comparison.differences.items() if d is not None}
-    for place, difference in enumerate(known.values()):
+    sure = all(d.half_width is not None for d in known.values())
+    for place, (label, difference) in enumerate(known.items()):
+        if difference.half_width is None:  # too few folds for an interval
+            gaps = fold_gaps(comparison, label)
+            right.plot(gaps, [place] * len(gaps), "o", color=QUADRATIC, alpha=0.35, markersize=5)
+            right.plot(
+                [difference.mean], [place], "|", color=QUADRATIC, markersize=18, markeredgewidth=2.5
+            )
+            continue
         low, high = difference.ends
         right.errorbar(
             [difference.mean], [place], xerr=[[difference.mean - low], [high - difference.mean]],
@@ -70,7 +85,8 @@ def _draw(comparison: TableComparison, path: Path) -> None:
     right.set_ylim(len(known) - 0.5, -0.5)
     unit = f"% of linear's {measure.word}" if measure.relative else "points of accuracy"
     better = "left is better" if measure.relative else "right is better"
-    right.set_xlabel(f"difference to linear, {unit}\n(paired, 95 % interval; {better})")
+    doubt = "paired, 95 % interval" if sure else "each fold, and the mean"
+    right.set_xlabel(f"difference to linear, {unit}\n({doubt}; {better})")
     right.set_title("at equal parameters", loc="left", fontsize=10)
     right.grid(axis="x", alpha=0.3)
     for axes in (left, right):
@@ -79,5 +95,4 @@ def _draw(comparison: TableComparison, path: Path) -> None:
     title = title.encode(errors="backslashreplace").decode()
     lines = [title, *textwrap.wrap(comparison.verdict(), 110)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11)
-    with whole_file(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    return figure

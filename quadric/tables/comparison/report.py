@@ -169,9 +169,7 @@ class TableComparison:
         if d.half_width is not None:
             low, high = d.ends
             return f"{_sign(d.mean)}{unit} ({_sign(low)} to {_sign(high)})"
-        linear, other = self.errors.loc[LINEAR], self.errors.loc[label]
-        gaps = 100 * (other / linear - 1 if self.measure.relative else linear - other)
-        return f"{_sign(d.mean)}{unit} (folds {', '.join(map(_sign, gaps))})"
+        return f"{_sign(d.mean)}{unit} (folds {', '.join(map(_sign, fold_gaps(self, label)))})"
 
     def _blow_up(self, label: str) -> str:
         """A sentence for a model that went wrong in some fits."""
@@ -368,6 +366,13 @@ class TableComparison:
                     continue
             name = re.sub(r"[^\w.-]+", "-", label.replace("[", "-k")).strip("-")
             provenance.write_json(directory / name / "result.json", result)
+
+
+def fold_gaps(comparison: TableComparison, label: str) -> list[float]:
+    """The differences of a network to the linear one, fold by fold, as they are shown."""
+    linear, other = comparison.errors.loc[LINEAR], comparison.errors.loc[label]
+    gaps = other / linear - 1 if comparison.measure.relative else linear - other
+    return [100 * float(gap) for gap in gaps]
 
 
 def _columns_text(facts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -22,9 +22,9 @@ from quadric.sklearn import QuadraticRegressor, load_network
 from quadric.tables.comparison import fits as fits_module
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.fits import run_fits, settings
-from quadric.tables.comparison.picture import draw
+from quadric.tables.comparison.picture import draw, drawn
 from quadric.tables.comparison.plan import Plan, parse_neurons
-from quadric.tables.comparison.report import TableComparison
+from quadric.tables.comparison.report import TableComparison, fold_gaps
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import (
     EMBEDDED,
@@ -158,6 +158,9 @@ def test_the_files_are_results_of_the_project(done: TableComparison, tmp_path: P
     picture = tmp_path / "p.png"
     draw(done, picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
+    right = drawn(done).axes[1]  # three folds have no interval: each is shown
+    assert "each fold, and the mean" in right.get_xlabel()
+    assert right.lines[0].get_xdata() == pytest.approx(fold_gaps(done, "eigen"))
 
 
 def test_quadric_results_reads_them(done: TableComparison) -> None:
