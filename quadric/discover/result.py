@@ -359,6 +359,7 @@ class Formulas:
     def picture(self) -> Figure:
         """Error against length."""
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(6, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -370,5 +371,5 @@ class Formulas:
         axes.set(
             yscale="log", xlabel="length of the formula", ylabel=f"error of {self.target}, held out"
         )
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
