@@ -67,11 +67,16 @@ class Explanation:
         """Writes one page of HTML with the tables and a curve for each column.
 
         Args:
-            path: the file.
+            path: the file, named .html or .htm.
 
         Raises:
+            InputError: if the name is that of another format.
             MissingExtraError: if matplotlib is not installed.
         """
+        if not os.fspath(path).lower().endswith((".html", ".htm")):
+            raise InputError(
+                f"an explanation is a page of HTML, got {os.fspath(path)!r}: name it .html"
+            )
         picture = self._drawn()
         title = f"What {html.escape(self.predicted)} depends on"
         write_text(

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quadric.errors import InputError
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -53,6 +54,8 @@ def test_importance_effects_and_couplings(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert page.count("<svg") == 1
     assert "What price depends on" in page
+    with pytest.raises(InputError, match=r"a page of HTML, got .*page\.png"):
+        found.save(tmp_path / "page.png")
 
 
 def test_arrays_and_classes() -> None:
