@@ -27,7 +27,7 @@ _IDENTITIES = (nn.Identity, nn.Dropout, nn.Flatten)
 
 
 @dataclass(frozen=True)
-class Formula:
+class NetworkFormula:
     """What a network computes.
 
     Attributes:
@@ -61,7 +61,7 @@ def to_sympy(
     *,
     sparse: bool = False,
     rows: tuple[Any, Any] | None = None,
-) -> Formula:
+) -> NetworkFormula:
     """The learned function as a formula.
 
     Exact for a network without activations, a `Sequential` of linear and quadratic layers; the
@@ -142,7 +142,7 @@ def to_sympy(
         count = int(layer.in_features)  # type: ignore[arg-type]
         own = symbols if place == 0 else sp.symbols(f"x0:{count}", real=True)
         layers[name] = _expressions(sp, _compose(sp, [(name, layer)], own, None), digits)
-    return Formula(symbols, outputs, layers)
+    return NetworkFormula(symbols, outputs, layers)
 
 
 def _refuse_pressed(model: Any, names: Sequence[str] | None) -> None:

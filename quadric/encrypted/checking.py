@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quadric.encrypted.diagonals import layouts
 from quadric.encrypted.parameters import Plan, in_range, plans, simulate
-from quadric.encrypted.polynomial import Polynomial, Problem, to_polynomial
+from quadric.encrypted.polynomial import Obstacle, Polynomial, to_polynomial
 from quadric.errors import InputError
 from quadric.support.texttable import text_table
 
@@ -62,7 +62,7 @@ class Check:
             empty if there are problems.
     """
 
-    problems: tuple[Problem, ...]
+    problems: tuple[Obstacle, ...]
     depth: int
     squarings: int
     facts: dict[str, Any]

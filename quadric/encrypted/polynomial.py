@@ -54,7 +54,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Obstacle:
     """A part of a network that encryption cannot compute: its name, what it is, what to do."""
 
     where: str
@@ -72,7 +72,7 @@ class Polynomial:
     stages: tuple[Stage, ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Obstacle, ...] = ()
 
     def values(self, inputs: Tensor) -> list[Tensor]:
         """The input and every z, as rows of float64."""
@@ -93,7 +93,7 @@ class Polynomial:
 
 
 @dataclass
-class _State:
+class _Merged:
     """The value at a place of the network, in terms of the last z: P z + R z^2 + c."""
 
     linear: Tensor
@@ -142,8 +142,8 @@ def to_polynomial(model: nn.Module, example: Tensor) -> Polynomial:
     calls, output = _calls(own, inputs)
     size = inputs[0].numel()
     _check_size(size)
-    state = _State(torch.eye(size).double(), None, torch.zeros(size).double())
-    problems: list[Problem] = []
+    state = _Merged(torch.eye(size).double(), None, torch.zeros(size).double())
+    problems: list[Obstacle] = []
     value, before = inputs, "the input"
     for name, module, entering, leaving in calls:
         if not _same(entering, value):
@@ -157,7 +157,7 @@ def to_polynomial(model: nn.Module, example: Tensor) -> Polynomial:
     shapes = tuple(inputs.shape[1:]), tuple(output.shape[1:])
     found = Polynomial(tuple(state.stages), *shapes, problems=tuple(problems))
     if not problems and not _same(found.values(inputs)[-1], output):
-        problem = Problem("the network", "its modules", "they compute something else when tried")
+        problem = Obstacle("the network", "its modules", "they compute something else when tried")
         return Polynomial(found.stages, *shapes, problems=(problem,))
     return found
 
@@ -176,8 +176,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= _CLOSE * size)
 
 
-def _unseen(before: str, after: str) -> Problem:
-    return Problem(
+def _unseen(before: str, after: str) -> Obstacle:
+    return Obstacle(
         f"between {before} and {after}",
         "the forward computes something that is no module, or a value is used twice",
         "make it a module in a row of modules (nn.Sequential); a sum with a shortcut is not "
@@ -255,8 +255,8 @@ def _parabola(
 
 
 def _step(
-    state: _State, name: str, module: nn.Module, entering: Tensor, leaving: Tensor
-) -> Sequence[Problem]:
+    state: _Merged, name: str, module: nn.Module, entering: Tensor, leaving: Tensor
+) -> Sequence[Obstacle]:
     """Takes a module up into the state, or says why that cannot be."""
     on_rows = _on_rows(module, entering)
     with torch.no_grad():
@@ -283,7 +283,7 @@ def _step(
         kind = f"neuron {module.neuron!r}"
         remedy = "the neuron 'eigen', 'shared', 'square' or 'bilinear'"
     problem = "it must be a polynomial of degree 1, or 2 number by number: put another in its place"
-    return [Problem(name, kind, problem if remedy is None else f"take {remedy}")]
+    return [Obstacle(name, kind, problem if remedy is None else f"take {remedy}")]
 
 
 def _trial(entering: Tensor) -> Tensor:

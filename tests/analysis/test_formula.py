@@ -10,7 +10,7 @@ from torch import nn
 
 import quadric
 from quadric.analysis import to_sympy
-from quadric.analysis.formula import Formula
+from quadric.analysis.formula import NetworkFormula
 from quadric.data import laws
 from quadric.data.tables import Standardization
 from quadric.errors import InputError
@@ -29,7 +29,7 @@ def network(*widths: int, neuron: str = "eigen", **options: int) -> nn.Sequentia
     return nn.Sequential(*layers, nn.Linear(widths[-1], 2)).double()
 
 
-def value(formula: Formula, place: int, x: torch.Tensor) -> float:
+def value(formula: NetworkFormula, place: int, x: torch.Tensor) -> float:
     assert formula.outputs is not None
     point = dict(zip(formula.symbols, x.tolist(), strict=True))
     return float(formula.outputs[place].subs(point))

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quadric.errors import InputError
 from quadric.sklearn import QuadraticRegressor, fit_many
-from quadric.tables.comparison.plan import Plan, parse_neurons
+from quadric.tables.comparison.plan import ComparisonPlan, parse_neurons
 from quadric.tables.second_order import _is_lower
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -266,7 +266,7 @@ def test_a_fit_that_does_not_converge_warns() -> None:
     ],
 )
 def test_a_comparison_has_one_solver(task: str, wanted: str, rows: int, solver: str) -> None:
-    plan = Plan(task, parse_neurons("eigen")).with_solver(wanted, rows, 5, 1)
+    plan = ComparisonPlan(task, parse_neurons("eigen")).with_solver(wanted, rows, 5, 1)
     assert plan.solver == solver
     estimators = [plan.estimator(network, 5, 1, rows, 0) for network in plan.networks]
     if task == "regression":

@@ -18,7 +18,7 @@ from quadric.support.checks import check_size
 from quadric.tables.comparison.baselines import absent_others, choose_others
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.fits import Progress, count_outputs, run_fits, target_values
-from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, Plan, parse_neurons
+from quadric.tables.comparison.plan import LARGE_ROWS, SEEDS, ComparisonPlan, parse_neurons
 from quadric.tables.comparison.report import TableComparison
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import check_table, load_source
@@ -157,11 +157,11 @@ def compare(
     return comparison
 
 
-def _plan(table: UserTable, solver: str, seeds: int | None, **chosen: Any) -> Plan:
+def _plan(table: UserTable, solver: str, seeds: int | None, **chosen: Any) -> ComparisonPlan:
     """What was chosen, and what the size of the table decides."""
     large = len(table.target) > LARGE_ROWS
     starts = (1 if large else SEEDS) if seeds is None else seeds
-    plan = Plan(task=table.task, seeds=starts, large=large, **chosen)
+    plan = ComparisonPlan(task=table.task, seeds=starts, large=large, **chosen)
     columns = len(TablePreparation().fit(table.inputs, target_values(table)).names_)
     return plan.with_solver(solver, len(table.target), columns, count_outputs(table))
 

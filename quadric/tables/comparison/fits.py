@@ -33,7 +33,7 @@ from quadric.support.locks import locked
 from quadric.tables.comparison.baselines import Baseline, fitted_parameters
 from quadric.tables.comparison.fit_log import FORMAT, FitLog, Key
 from quadric.tables.comparison.measures import measure_classes, measure_numbers
-from quadric.tables.comparison.plan import Network, Plan
+from quadric.tables.comparison.plan import ComparisonPlan, Network
 from quadric.tables.comparison.splitting import splits
 from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.jobs import FitRecord
@@ -50,7 +50,7 @@ Progress = Callable[[int, str, int], object]
 """Takes the number of new fits, what is being fitted, and the number of all fits."""
 
 
-def settings(plan: Plan, table: UserTable) -> dict[str, Any]:
+def settings(plan: ComparisonPlan, table: UserTable) -> dict[str, Any]:
     """All that decides the numbers of a comparison on this table."""
     digest = hashlib.sha256()
     for part in (table.inputs, table.target.to_frame()):
@@ -115,7 +115,7 @@ def _part(table: UserTable, train: np.ndarray, test: np.ndarray) -> Part:
 
 def run_fits(
     table: UserTable,
-    plan: Plan,
+    plan: ComparisonPlan,
     *,
     directory: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -198,7 +198,7 @@ class _Runner:
     """Fits what is not in the log yet."""
 
     table: UserTable
-    plan: Plan
+    plan: ComparisonPlan
     log: Any  # a FitLog, or what a worker gathers
     progress: Progress | None
     on_model: Callable[[FitLog, str], object] | None

@@ -88,7 +88,7 @@ def parse_neurons(text: str) -> tuple[Network, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is compared, and how: the same training for all networks.
 
     Attributes:
@@ -125,7 +125,7 @@ class Plan:
     why: str = ""
     absent: tuple[str, ...] = ()
 
-    def with_solver(self, wanted: str, rows: int, columns: int, outputs: int) -> Plan:
+    def with_solver(self, wanted: str, rows: int, columns: int, outputs: int) -> ComparisonPlan:
         """The plan with one solver for all its networks, chosen by the size of the linear one."""
         if self.task != "regression":
             if wanted == "lm":

@@ -17,7 +17,7 @@ from quadric.support import provenance
 from quadric.support.texttable import text_table
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.measures import ACCURACY, choose_measure, guess_loss, is_blow_up
-from quadric.tables.comparison.plan import LINEAR, Network, Plan
+from quadric.tables.comparison.plan import LINEAR, ComparisonPlan, Network
 from quadric.tables.linear import LOGISTIC_REGRESSION, RIDGE
 
 UNSURE = 25.0
@@ -46,7 +46,7 @@ class TableComparison:
         written: lines that say which files were written.
     """
 
-    def __init__(self, table: UserTable, plan: Plan, log: FitLog) -> None:
+    def __init__(self, table: UserTable, plan: ComparisonPlan, log: FitLog) -> None:
         self.table, self.plan, self.log = table, plan, log
         self.measure = choose_measure(table.task, table.target)
         self.written: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quadric.tables.comparison.plan import Plan
+from quadric.tables.comparison.plan import ComparisonPlan
 from quadric.tables.comparison.report import TableComparison
 
 _LINES = {
@@ -53,7 +53,7 @@ def python_line(comparison: TableComparison, label: str) -> str:
     return _network_line(comparison, plan, label)
 
 
-def _network_line(comparison: TableComparison, plan: Plan, label: str) -> str:
+def _network_line(comparison: TableComparison, plan: ComparisonPlan, label: str) -> str:
     network = comparison.networks[label]
     kind = "QuadraticRegressor" if comparison.is_regression else "QuadraticClassifier"
     rows = plan.training_rows(len(comparison.table.target))

@@ -19,7 +19,7 @@ from quadric.tables.comparison.baselines import (
     choose_others,
 )
 from quadric.tables.comparison.fits import run_fits
-from quadric.tables.comparison.plan import Plan, parse_neurons
+from quadric.tables.comparison.plan import ComparisonPlan, parse_neurons
 
 
 def mixed_table(classes: bool) -> UserTable:
@@ -44,7 +44,7 @@ def mixed_table(classes: bool) -> UserTable:
 def test_trees_learn_from_categories_and_holes_as_they_are(classes: bool, tmp_path: Path) -> None:
     pytest.importorskip("lightgbm")
     table = mixed_table(classes)
-    plan = Plan(
+    plan = ComparisonPlan(
         table.task,
         parse_neurons("eigen"),
         (4,),

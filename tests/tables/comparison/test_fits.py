@@ -23,7 +23,7 @@ from quadric.tables.comparison import fits as fits_module
 from quadric.tables.comparison.fit_log import FitLog
 from quadric.tables.comparison.fits import run_fits, settings
 from quadric.tables.comparison.picture import draw, drawn
-from quadric.tables.comparison.plan import Plan, parse_neurons
+from quadric.tables.comparison.plan import ComparisonPlan, parse_neurons
 from quadric.tables.comparison.report import TableComparison, fold_gaps
 from quadric.tables.comparison.saving import check_path, save_best
 from quadric.tables.comparison.sources import (
@@ -46,11 +46,11 @@ def curved_table(rows: int = 90) -> UserTable:
     return make_table("curved", frame, "y")
 
 
-def plan(task: str = "regression", **changes: Any) -> Plan:
+def plan(task: str = "regression", **changes: Any) -> ComparisonPlan:
     given: dict[str, Any] = {
         "hidden": (8,), "max_iter": 8, "folds": 3, "seeds": 2, "seed": 5, **changes,
     }  # fmt: skip
-    return Plan(task, parse_neurons("eigen,shared:4"), **given)
+    return ComparisonPlan(task, parse_neurons("eigen,shared:4"), **given)
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ def fake(
     errors: dict[str, list[float]], task: str = "regression", score: float = 0.5
 ) -> TableComparison:
     """A comparison with these errors of each fold, and this score of the very large ones."""
-    base = Plan(
+    base = ComparisonPlan(
         task, parse_neurons("eigen,shared"), (8,), folds=5, seeds=1,
         with_baselines="ridge" in errors or "logistic regression" in errors,
     )  # fmt: skip
@@ -394,14 +394,14 @@ def test_uneven_classes_are_compared_by_log_loss(tmp_path: Path) -> None:
 
 
 def test_large_tables_get_less_and_say_so() -> None:
-    large = Plan("regression", parse_neurons("eigen"), (8,), seeds=1, large=True)
+    large = ComparisonPlan("regression", parse_neurons("eigen"), (8,), seeds=1, large=True)
     notes = large.notes(50_000)
     assert [note.split(":")[0] for note in notes] == [
         "more than 15,000 rows",
         "networks learn for at most 200 epochs instead of 400 (--epochs)",
         "SVR (RBF) learns from 5,000 of 40,000 rows",
     ]
-    assert Plan("regression", large.networks, (8,)).notes(12_000) == []
+    assert ComparisonPlan("regression", large.networks, (8,)).notes(12_000) == []
 
 
 def test_models_are_told_as_they_come(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from quadric.models import create
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 from quadric.support.modules import count_parameters
 from quadric.tables.comparison.baselines import fitted_parameters
-from quadric.tables.comparison.plan import Network, Plan, parse_neurons
+from quadric.tables.comparison.plan import ComparisonPlan, Network, parse_neurons
 
 
 def test_words() -> None:
@@ -38,7 +38,7 @@ def test_wrong_words(text: str, message: str) -> None:
 
 def test_networks_have_no_more_parameters_than_linear() -> None:
     networks = parse_neurons("eigen,shared,shared:4,square,fan")
-    plan = Plan("regression", networks, (64, 64))
+    plan = ComparisonPlan("regression", networks, (64, 64))
 
     def count(hidden: tuple[int, ...], neuron: str, rank: int | None) -> int:
         return count_parameters(create("mlp", neuron, rank, in_features=8, hidden=hidden))
@@ -51,20 +51,20 @@ def test_networks_have_no_more_parameters_than_linear() -> None:
         assert 0.97 * budget < used <= budget
         assert model.random_state == 3
     assert isinstance(
-        Plan("classification", networks, (8,)).estimator(Network("eigen"), 4, 3, 100, 0),
+        ComparisonPlan("classification", networks, (8,)).estimator(Network("eigen"), 4, 3, 100, 0),
         QuadraticClassifier,
     )
 
 
 def test_small_tables_get_more_epochs() -> None:
-    plan = Plan("regression", parse_neurons("eigen"), (8,))
+    plan = ComparisonPlan("regression", parse_neurons("eigen"), (8,))
     assert plan.epochs(10_000) == 400
     assert plan.epochs(40_000) == 200
     assert plan.epochs(2_000_000) == 40
     assert plan.epochs(300) == 4000
     assert plan.patience(100_000) == 10
     assert plan.patience(300) == 100
-    assert Plan("regression", plan.networks, (8,), max_iter=7).epochs(300) == 7
+    assert ComparisonPlan("regression", plan.networks, (8,), max_iter=7).epochs(300) == 7
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -72,7 +72,7 @@ def test_small_tables_get_more_epochs() -> None:
 def test_parameters_of_the_baselines(task: str) -> None:
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = X[:, 0] if task == "regression" else np.where(X[:, 0] > 0, "a", "b")
-    plan = Plan(task, parse_neurons("eigen"), (5,), max_iter=3)
+    plan = ComparisonPlan(task, parse_neurons("eigen"), (5,), max_iter=3)
     counts = {}
     frame = pd.DataFrame(X, columns=list("abc"))
     for baseline in plan.baselines(60):
