@@ -1,4 +1,4 @@
-"""The shared neuron: our step beyond the paper. Square is its diagonal.
+"""The shared neuron: our step beyond the paper. The square neuron is its diagonal.
 
 The paper lets one output in k+1 be quadratic and hands its features on. But the features are there
 for all: here each of the k outputs of a group has its own row of eigenvalues over the group's k
@@ -25,7 +25,7 @@ from quadric.ops.blocks import Blocks, shared_blocks, square_blocks
     note="the ablation of the mixing: each output has only its own square",
 )
 @dataclass(frozen=True)
-class Square(Squares):
+class Diagonal(Squares):
     """z + a z^2: the diagonal of the shared neuron."""
 
     def blocks(self, outputs: int, groups: int) -> Blocks:
