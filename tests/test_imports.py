@@ -30,7 +30,7 @@ ORDER: dict[str, list[str]] = {
         "": """
             errors support user_code decomposition ops functional layers counting conversion
             named_adapters saving optim share watchdog exporting models solve data runs train
-            tables sklearn encrypted discover analysis bench demo cli
+            tables sklearn encrypted discover analysis bench demo cli __main__
         """,
         "support": """
             assignments checks extras locks process texttable progress writing tensor_files
@@ -286,7 +286,7 @@ INSIDE = {
     "share",
     "watchdog",
 }
-INSIDE |= {"tables", "cli", "named_adapters"}
+INSIDE |= {"tables", "cli", "named_adapters", "__main__"}
 
 
 def test_every_room_is_reached_after_import_quadric() -> None:

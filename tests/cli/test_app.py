@@ -43,8 +43,9 @@ def test_help_begins_with_an_example(name: str) -> None:
     assert quadric(name, "-h").stdout == result.stdout
 
 
-def test_version_in_a_real_process() -> None:
-    run = subprocess.run([str(QUADRIC), "--version"], capture_output=True, text=True)
+@pytest.mark.parametrize("command", [[str(QUADRIC)], [sys.executable, "-m", "quadric"]])
+def test_version_in_a_real_process(command: list[str]) -> None:
+    run = subprocess.run([*command, "--version"], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == f"quadric {version('quadric')}\n"
 
