@@ -1,14 +1,17 @@
 """The figures of one analysis: parameters by depth, responses, frequencies, couplings.
 
-Each takes an `Analysis`, the content of an analysis.json, or a run that was read with it.
+Each takes an `Analysis`, the content of an analysis.json, or a run that was read with it; that of
+eigenvectors takes `quadratic_forms`.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quadric.analysis.eigenvectors import QuadraticForms
 from quadric.analysis.style import (
     COLUMN,
     LINEAR,
@@ -236,4 +239,57 @@ def couplings(analysis: Any, width: float = PAGE) -> Figure:
     words = _with_unit(coupled["target"], coupled["target_unit"])
     bar = figure.colorbar(image, ax=list(axes), shrink=0.9, extend="max" if beyond else "neither")
     bar.set_label(f"{words} per deviation of both columns")
+    return figure
+
+
+@drawn
+def eigenvectors(
+    forms: QuadraticForms,
+    names: Sequence[str] | None = None,
+    count: int = 1,
+    shape: Sequence[int] | None = None,
+    width: float = PAGE,
+) -> Figure:
+    """What speaks for each output and what against it, as pictures.
+
+    Args:
+        forms: what `quadric.analysis.quadratic_forms` gave.
+        names: one for each output; their numbers by default.
+        count: eigenvectors of each sign.
+        shape: (height, width) of the pictures, where the inputs are plain vectors.
+        width: the width of the figure in inches.
+
+    Returns:
+        The figure: a column for each output, above the eigenvectors with the largest positive
+        eigenvalues, below those with the most negative ones, each with its eigenvalue.
+    """
+    sides = tuple(shape or forms.shape)
+    pixels = tuple(side for side in sides if side != 1)
+    if len(pixels) != 2 or math.prod(sides) != math.prod(forms.shape):
+        raise InputError(
+            f"eigenvectors are drawn as pictures of one channel, got inputs of shape "
+            f"{forms.shape} and shape={shape}: give the height and width that fit"
+        )
+    outputs = len(forms.biases)
+    if names is not None and len(names) != outputs:
+        raise InputError(f"names must name {outputs} outputs, got {len(names)}: name each")
+    side = width / (outputs + 0.4)
+    figure = new_figure(width, 2 * count * (side + 0.17) + 0.35)
+    axes = figure.subplots(2 * count, outputs, squeeze=False)
+    for output in range(outputs):
+        axes[0, output].set_title(names[output] if names else str(output))
+        for row, positive in enumerate((True,) * count + (False,) * count):
+            place, axis = row % count, axes[row, output]
+            axis.set(xticks=[], yticks=[])
+            values = forms.eigenvalues[output]
+            values = values[values > 0 if positive else values < 0]
+            if place >= len(values):
+                axis.set_axis_off()
+                continue
+            picture = forms.strongest(output, count, positive)[place].reshape(pixels)
+            top = float(picture.abs().max())
+            axis.imshow(picture, cmap="PuOr_r", vmin=-top, vmax=top)
+            axis.set_xlabel(f"{float(values[place]):+.2g}".replace("-", "−"), fontsize=6)
+    axes[0, 0].set_ylabel("for")
+    axes[count, 0].set_ylabel("against")
     return figure

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from quadric.analysis.analysis_figures import couplings as couplings
 from quadric.analysis.analysis_figures import distribution as distribution
+from quadric.analysis.analysis_figures import eigenvectors as eigenvectors
 from quadric.analysis.analysis_figures import frequencies as frequencies
 from quadric.analysis.analysis_figures import responses as responses
 from quadric.analysis.style import (

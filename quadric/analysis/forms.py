@@ -26,19 +26,25 @@ _CHUNK = 1 << 24  # numbers in the matrices that are held at once
 
 def dense_form(layer: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
     """The outputs of a layer as polynomials x'Mx + w'x + b of the inputs of one position."""
-    function, inputs = _neuron_function(layer)
+    kind = getattr(layer, "neuron", type(layer).__name__)
+    return polynomial(
+        *_neuron_function(layer), f"a layer must compute {{}}, got the neuron {kind!r}"
+    )
+
+
+def polynomial(
+    function: Callable[[Tensor], Tensor], inputs: int, refusal: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The outputs of a function of one vector as x'Mx + w'x + b, all in float64."""
     zero = torch.zeros(inputs, dtype=torch.float64)
     matrices = torch.cat(list(_matrices(function, inputs)))
-    weights, biases = torch.func.jacrev(function)(zero), function(zero)
+    weights, biases = torch.func.jacrev(function)(zero).detach(), function(zero).detach()
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(inputs, generator=draw, dtype=torch.float64) - 0.5
     expected = (matrices @ x) @ x + weights @ x + biases
     if not torch.allclose(function(x), expected, rtol=1e-8, atol=1e-10):
-        raise InputError(
-            f"a layer must compute a polynomial of degree two, got the neuron "
-            f"{getattr(layer, 'neuron', type(layer).__name__)!r}, which does not: there is no "
-            "such formula"
-        )
+        what = refusal.format("a polynomial of degree two")
+        raise InputError(f"{what}, which does not: there is no such formula")
     return matrices, weights, biases
 
 
