@@ -85,8 +85,8 @@ ORDER: dict[str, list[str]] = {
         "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
         "discover": "terms selection numbers units models doubts powers support search result door",
         "analysis": """
-            forms eigenvectors distributions frequencies samples couplings formula measuring analyzing style
-            analysis_figures figures drawing page
+            forms eigenvectors distributions frequencies samples couplings formula measuring
+            analyzing style analysis_figures figures drawing page
         """,
         "bench": "cases memory comparison",
         "demo": "scenes table pictures",

@@ -288,7 +288,7 @@ def eigenvectors(
                 continue
             picture = forms.strongest(output, count, positive)[place].reshape(pixels)
             top = float(picture.abs().max())
-            axis.imshow(picture, cmap="PuOr_r", vmin=-top, vmax=top)
+            axis.imshow(picture.numpy(), cmap="PuOr_r", vmin=-top, vmax=top)
             axis.set_xlabel(f"{float(values[place]):+.2g}".replace("-", "−"), fontsize=6)
     axes[0, 0].set_ylabel("for")
     axes[count, 0].set_ylabel("against")
