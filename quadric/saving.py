@@ -26,6 +26,7 @@ from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, get_neuron, neurons
+from quadric.layers.parabola import PARTS
 from quadric.named_adapters import base_values, check_name, quadratic_values, remember_
 from quadric.support.modules import check_model, unwrapped
 from quadric.support.tensor_files import read_tensors, write_tensors
@@ -237,7 +238,7 @@ def _check_adapter(model: nn.Module, layers: Mapping[str, LayerDescription]) -> 
             "the model first with quadric.convert_(model)"
         )
     for name, layer in layers.items():
-        if not get_neuron(layer.neuron).can_be_linear:
+        if layer.neuron in PARTS.values() or not get_neuron(layer.neuron).can_be_linear:
             raise InputError(
                 "an adapter needs neurons that are a linear layer and something on top, got the "
                 f"neuron {layer.neuron!r} (layer {name!r}): save the whole model instead"

@@ -43,11 +43,11 @@ ORDER: dict[str, list[str]] = {
         "layers": """
             tracing dense parameters scale neuron layer fused squares eigen shared products
             gates full kervolution eigen_layer linear conv make table attention_products
-            attention
+            attention parabola
         """,
         "counting": "operators cost_report cost",
         "conversion": """
-            targets swapping description conversion_report selection planning
+            targets swapping description conversion_report selection polynomials planning
             transformers_loading pretrained convert calibration sensitivity revert
         """,
         "exporting": """
@@ -59,7 +59,7 @@ ORDER: dict[str, list[str]] = {
             fit door
         """,
         "models": """
-            activations widths mlp digits_cnn resnet transformer beam_search registry trained
+            activations widths mlp cnn5 digits_cnn resnet transformer beam_search registry trained
             building size_to_budget __init__ named weight_files
         """,
         "data": """

@@ -17,6 +17,7 @@ from torch import nn
 
 from quadric.conversion.conversion_report import ConversionReport, Converted, Skipped
 from quadric.conversion.planning import check_convertible
+from quadric.conversion.polynomials import make_polynomial_
 from quadric.conversion.pretrained import is_noted, note_layers
 from quadric.conversion.selection import (
     Rank,
@@ -33,6 +34,7 @@ from quadric.conversion.targets import (
     run_examples,
 )
 from quadric.counting.cost import cost
+from quadric.errors import InputError
 from quadric.ops import native
 from quadric.support.modules import count_parameters
 
@@ -47,6 +49,7 @@ def convert_(
     head: bool = False,
     init: str = "linear",
     example_inputs: Any = None,
+    activations: str | None = None,
     **neuron_options: Any,
 ) -> ConversionReport:
     """Makes the linear layers of a model quadratic, in place.
@@ -78,6 +81,10 @@ def convert_(
             weights (except for eigen, whose authors do not mention weights: they stay).
         example_inputs: arguments of the model's forward: a tensor, a tuple or a mapping. Layers
             that they do not reach are left unless `include` names them.
+        activations: "polynomial" puts polynomials of degree 2 in the places of ReLU, GELU and the
+            like, and averages in the places of maxima, for networks under encryption; layers stay.
+            `example_inputs` are then a batch of a few hundred inputs: each parabola is fitted to
+            what its activation sees. The model computes something else afterwards: train it on.
         neuron_options: further options of the neuron.
 
     Returns:
@@ -99,6 +106,11 @@ def convert_(
     """
     example_inputs = tuple(example_inputs) if type(example_inputs) is list else example_inputs
     request = Request(neuron, rank, include, exclude, first, head, init, neuron_options)
+    if activations is not None:
+        if activations != "polynomial":
+            raise InputError(f'activations must be "polynomial", got {activations!r}: leave it out')
+        check_convertible(model)
+        return make_polynomial_(model, request, example_inputs)
     run = functools.partial(run_examples, model, example_inputs)
     swap, skipped, traced = plan_request(model, request, None if example_inputs is None else run)
     converted = tuple(_converted(target, new, request) for target, new in swap.built)

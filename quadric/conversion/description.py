@@ -10,6 +10,7 @@ from torch import nn
 
 from quadric.conversion.targets import walk
 from quadric.layers import QuadraticLayer, QuadraticMultiheadAttention, get_neuron
+from quadric.layers.parabola import PARTS
 
 # Options that do not change what a layer computes.
 _INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")
@@ -18,6 +19,8 @@ _INDIFFERENT = ("eigenvalue_init", "recompute", "max_bytes")
 @dataclass(frozen=True)
 class LayerDescription:
     """One quadratic layer: its neuron and rank, and those of its options that are not the default.
+
+    A part of a polynomial network that is no layer has the word of `PARTS` in place of a neuron.
 
     An attention whose four projections are alike is one layer.
     """
@@ -42,6 +45,8 @@ class LayerDescription:
 
     def plan(self) -> dict[str, Any]:
         """What `make_layer` gets to make this layer out of a linear one."""
+        if self.neuron in PARTS.values():
+            return {"neuron": self.neuron}
         start = "linear" if get_neuron(self.neuron).can_be_linear else "published"
         return {"neuron": self.neuron, "rank": self.rank, "init": start, **self.options}
 
@@ -74,3 +79,5 @@ def describe_layers(model: nn.Module) -> Iterator[tuple[str, LayerDescription, i
                 yield name, replace(described[0], attention=True), id(module)
         elif isinstance(module, QuadraticLayer) and id(module) not in parts:
             yield name, describe_layer(module), id(module)
+        elif type(module) in PARTS:
+            yield name, LayerDescription(PARTS[type(module)], None), id(module)

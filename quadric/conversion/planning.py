@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from quadric.conversion.polynomials import replacement
 from quadric.conversion.selection import some
 from quadric.conversion.swapping import Swap, build
 from quadric.conversion.targets import (
     Target,
+    collect,
     find_targets,
     is_attention,
     is_candidate,
@@ -20,6 +22,7 @@ from quadric.conversion.targets import (
 )
 from quadric.errors import InputError, InputTypeError
 from quadric.layers import QuadraticLayer
+from quadric.layers.parabola import PARTS
 from quadric.support.modules import check_model
 
 
@@ -27,12 +30,18 @@ def plan_layers(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap
     """Builds exactly the layers named, with their own neurons and options; changes nothing."""
     check_convertible(model)
     by_name = {name: target for target in find_targets(model) for name in target.names}
+    parts = {name for name, options in plan.items() if options["neuron"] in PARTS.values()}
+    places = [t for t in collect(model, lambda m: True) if parts & set(t.names)]
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    replaced = [(t, replacement(t.module, t.name).to(like)) for t in places]
+    plan = {name: options for name, options in plan.items() if name not in parts}
     entries: dict[str, Mapping[str, Any]] = {}
     for name, options in plan.items():
         projections = [f"{name}.{part}" for part in ("q_proj", "k_proj", "v_proj", "out_proj")]
         whole = name not in by_name and all(p in by_name for p in projections)
         entries.update(dict.fromkeys(projections if whole else [name], options))
     missing = [name for name in entries if name not in by_name]
+    missing += sorted(parts - {name for target in places for name in target.names})
     if missing:
         raise InputError(
             f"every layer of the plan must be in the model, got {some(missing, 1)}, not found; the "
@@ -46,7 +55,8 @@ def plan_layers(model: nn.Module, plan: Mapping[str, Mapping[str, Any]]) -> Swap
             raise InputError(f"the layer {name!r} cannot be converted: {reason}")
         # The plan may have several names of one layer.
         chosen[by_name[name].name] = (by_name[name], options)
-    return build(model, chosen.values())
+    layers = build(model, chosen.values())
+    return Swap(model, [*layers.built, *replaced])
 
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")

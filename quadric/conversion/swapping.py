@@ -21,6 +21,7 @@ from quadric.conversion.targets import (
 )
 from quadric.errors import InputError
 from quadric.layers import QuadraticLayer, QuadraticMultiheadAttention, make_layer
+from quadric.layers.parabola import Parabola
 
 # Attributes of torch's Transformer modules that switch on paths which read weights without calling
 # the layer, and the value that switches them off. The old value is kept under the same name with a
@@ -30,7 +31,7 @@ _FUSED: dict[type[nn.Module], tuple[str, Any]] = {
     nn.TransformerEncoder: ("use_nested_tensor", False),
 }
 _KEPT = "_quadric_kept_"
-_QUADRATIC = (QuadraticLayer, QuadraticMultiheadAttention)
+_OURS = (QuadraticLayer, QuadraticMultiheadAttention, Parabola)
 
 
 class Swap:
@@ -72,7 +73,7 @@ def set_fused_paths(model: nn.Module) -> None:
     for module in model.modules():
         for kind, (attribute, off) in _FUSED.items():
             if isinstance(module, kind):
-                inside = any(isinstance(inner, _QUADRATIC) for inner in module.modules())
+                inside = any(isinstance(inner, _OURS) for inner in module.modules())
                 _keep(module, attribute, off, inside)
 
 

@@ -28,10 +28,10 @@ LARGEST = 8192
 
 _CLOSE = 1e-7
 _REMEDIES: dict[str, str] = {
-    "MaxPool|MaxUnpool": "average pooling, nn.AvgPool2d",
+    "MaxPool|MaxUnpool": "average pooling, such as nn.AvgPool2d",
     "ReLU|GELU|SiLU|Mish|ELU|Hardswish|Hardtanh|Sigmoid|Tanh|Softplus": (
-        "a quadratic layer in front of it and nothing in its place (quadric.convert_ with "
-        'neuron="shared"), or quadric.encrypted.Square, and train again'
+        'quadric.convert_(model, activations="polynomial", example_inputs=batch) and train on, or '
+        "a quadratic layer in front and nothing in its place"
     ),
     "LayerNorm|RMSNorm|GroupNorm|InstanceNorm": "nn.BatchNorm, which is linear once trained",
     "BatchNorm": "track_running_stats=True: without statistics it normalizes by the batch",

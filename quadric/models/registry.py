@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from quadric.errors import InputError
 from quadric.layers import get_neuron
+from quadric.models.cnn5 import cnn5
 from quadric.models.digits_cnn import digits_cnn
 from quadric.models.mlp import mlp
 from quadric.models.resnet import BLOCKS, CifarResNet, ImageNetResNet
@@ -59,6 +60,7 @@ _TRANSFORMERS: dict[str, Callable[..., nn.Module]] = {
 ENTRIES: dict[str, Entry] = {
     **{f"resnet{n}": Entry(partial(CifarResNet, n), (32, 32)) for n in CIFAR_DEPTHS},
     **{f"resnet{n}": Entry(partial(ImageNetResNet, n), (224, 224)) for n in BLOCKS},
+    "cnn5": Entry(cnn5, (32, 32)),
     "digits_cnn": Entry(digits_cnn, (8, 8)),
     "mlp": Entry(mlp, (), "in_features"),
     **{n: Entry(make, (SENTENCE,), None, ATTENTION) for n, make in _TRANSFORMERS.items()},

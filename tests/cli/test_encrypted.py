@@ -39,7 +39,7 @@ def test_a_polynomial(weights: Path, tmp_path: Path) -> None:
 def test_a_network_that_is_none(weights: Path) -> None:
     result = run("encrypted", "check", weights, *NETWORK)
     assert result.exit_code == 1
-    assert "activation1 (ReLU): take a quadratic layer" in result.stdout
+    assert "activation1 (ReLU): take quadric.convert_" in result.stdout
 
 
 def test_mistakes(weights: Path) -> None:

@@ -89,7 +89,7 @@ def test_each_part_that_is_no_polynomial_is_named_with_a_remedy() -> None:
         report.problems, ("quadratic layer", "AvgPool2d", "BatchNorm", "client"), strict=True
     ):
         assert remedy in part.remedy
-    with pytest.raises(InputError, match=r"1 \(ReLU\).*take a quadratic layer"):
+    with pytest.raises(InputError, match=r"1 \(ReLU\).*quadric.convert_"):
         prepare(model, torch.randn(4, 1, 8, 8))
 
 

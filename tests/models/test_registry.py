@@ -10,6 +10,7 @@ from quadric import models
 def test_names() -> None:
     assert set(models.names()) == {
         *(f"resnet{depth}" for depth in (8, 14, 18, 20, 32, 34, 44, 56, 110)),
+        "cnn5",
         "digits_cnn",
         "mlp",
         *(f"transformer{kind}" for kind in ("", "_shrunk", "_tiny", "_tiny_shrunk")),
@@ -52,6 +53,7 @@ def test_linear_ignores_the_choice_of_layers() -> None:
 
 SMALL: dict[str, dict[str, object]] = {  # networks of each kind that are quick to run
     "mlp": {"in_features": 3, "hidden": (5, 4)},
+    "cnn5": {"width": 0.125},
     "digits_cnn": {"width": 0.25},
     "resnet8": {"width": 0.25},
     "resnet14": {"width": 0.25, "shortcut": "B"},
