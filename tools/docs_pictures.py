@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/neuron.md and docs/evidence.md into docs/images/.
+"""Draw the pictures of docs/neuron.md, docs/evidence.md and docs/when.md into docs/images/.
 
 python tools/docs_pictures.py
 """
@@ -12,6 +12,15 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
+from effects import (
+    law_effects,
+    picture_effects,
+    pooled_effects,
+    solver_factors,
+    table_effects,
+    table_factors,
+    text_effects,
+)
 from evidence_laws import CURVE_ARMS, CURVE_LAWS
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -19,6 +28,7 @@ from tables_of_evidence import law_curves, named_group, sizes
 
 import quadric
 from quadric.analysis.figures import distribution
+from quadric.analysis.style import legend_above
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -180,6 +190,67 @@ def picture_sizes() -> None:
     plt.close(figure)
 
 
+def all_effects() -> None:
+    """Every comparison with linear: the change of the error on the left, points on the right."""
+    results = ROOT / "results"
+    errors = [*law_effects(results), *table_effects(results)]
+    scores = [*picture_effects(results), *pooled_effects(results), *text_effects(results)]
+    figure, row = plt.subplots(1, 2, figsize=(9.6, 5.2), layout="constrained")
+    looks = {
+        "linear_wide": (GRAY, "o", "linear, 13 % larger"), "eigen": (BLUE, "^", "eigen"),
+        "shared": (ORANGE, "D", "shared"), "square": (GREEN, "v", "square"),
+        "glu": ("#CC79A7", "s", "SwiGLU"),
+    }  # fmt: skip
+    for axes, found in zip(row, (errors, scores), strict=True):
+        tasks = list(dict.fromkeys(effect.task for effect in found))
+        for effect in found:
+            own = [other.arm for other in found if other.task == effect.task]
+            color, marker, name = looks[effect.arm]
+            place = tasks.index(effect.task) + 0.17 * (own.index(effect.arm) - (len(own) - 1) / 2)
+            axes.plot(effect.ends, [place, place], color=color, lw=1.3)
+            face = color if effect.gap.is_clear else "white"
+            axes.plot(effect.gap.mean, place, marker, color=color, mfc=face, ms=5, label=name)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set_yticks(range(len(tasks)), tasks)
+        axes.invert_yaxis()
+        axes.grid(visible=True, axis="x", alpha=0.3)
+    row[0].set_xlim(-65, 65)
+    row[0].set_xlabel("error against linear, %   (left is better)")
+    row[0].set_title("laws and tables", fontsize=10)
+    row[1].set_xlim(-3.5, 3.5)
+    row[1].set_xlabel("points against linear   (right is better)")
+    row[1].set_title("pictures and text", fontsize=10)
+    legend_above(figure, row, columns=5)
+    figure.savefig(IMAGES / "effects.png", dpi=110)
+    plt.close(figure)
+
+
+def what_gains() -> None:
+    """Neurons beside what else could be changed: the solver on laws, trees on tables."""
+    results = ROOT / "results"
+    names = {"glu": "SwiGLU"}
+    solvers = {"adam": "Adam", "lm": "second order"}
+    found = sorted(solver_factors(results), key=lambda one: (one[1], -one[2]))
+    laws = [(f"{names.get(a, a)}, {solvers[solver]}", factor) for a, solver, factor in found]
+    tables = [("linear", 1.0), *((names.get(a, a), f) for a, f in table_factors(results))]
+    figure, row = plt.subplots(1, 2, figsize=(9.6, 2.9), layout="constrained")
+    titles = ("25 laws without noise", "eight UCI tables, Adam")
+    for axes, bars, title in zip(row, (laws, tables), titles, strict=True):
+        for place, (name, factor) in enumerate(bars):
+            color = GRAY if name.startswith(("linear", "LightGBM")) else BLUE
+            axes.barh(place, factor, color=color, height=0.7)
+            axes.text(factor, place, f" {factor:.2g}", va="center", fontsize=8)
+        axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9)
+        axes.invert_yaxis()
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("error, linear under Adam = 1")
+    row[0].set_xscale("log")
+    row[0].set_xlim(right=3)
+    row[1].set_xlim(0, 1.4)
+    figure.savefig(IMAGES / "what_gains.png", dpi=110)
+    plt.close(figure)
+
+
 def picture_parameters() -> None:
     """The paper's Fig. 7 for the published ResNet-20 of eigen neurons."""
     figure = distribution(named_group(ROOT / "results", "images/full20-eigen").first, width=6.4)
@@ -194,4 +265,6 @@ if __name__ == "__main__":
     matrices()
     curves()
     picture_sizes()
+    all_effects()
+    what_gains()
     picture_parameters()

@@ -151,13 +151,13 @@ def draw(parts: Mapping[str, Part], results: Path) -> None:
         left.set_ylim(bottom=left.get_ylim()[1] / 1e4)
         styles = neuron_styles(ARMS)
         for name in list(ARMS)[1:]:
-            color, marker = styles[name]
+            look, marker = styles[name]
             own = [_rows(runs, name, decay) for decay in DECAYS if _rows(runs, name, decay)]
             ranks, right_ones = (
                 [statistics.fmean(run[key] for run in group) for group in own]
                 for key in ("effective_rank", "test_accuracy")
             )
-            right.plot(ranks, [100 * a for a in right_ones], marker=marker, color=color, label=name)
+            right.plot(ranks, [100 * a for a in right_ones], marker=marker, color=look, label=name)
         right.set(xlabel="effective rank, mean of ten classes", ylabel="test accuracy, %")
         right.set_title("from right to left: more decay", loc="left")
         right.legend()

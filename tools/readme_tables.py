@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from effects import power_table
 from evidence_equations import equations_table, speed_table
 from evidence_error_bars import error_bars_table
 from evidence_estimators import estimators_table
@@ -30,7 +31,7 @@ from evidence_solvers import map_table, solvers_table
 from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
-from table_of_findings import findings_table
+from table_of_findings import findings_table, sure_table
 from tables_of_counts import COUNTED_TABLES
 from tables_of_encryption import TABLES_OF_ENCRYPTION
 from tables_of_evidence import TABLES_OF_EVIDENCE
@@ -350,6 +351,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "formulas": formulas_table,
     "formulas-opponents": opponents_table,
     "findings": findings_table,
+    "sure": sure_table,
+    "power": power_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,

@@ -1,4 +1,4 @@
-"""The table of the README: what won and what did not, a row a task, from results/."""
+"""The table of README and evidence: what won and what did not, a row a task, from results/."""
 
 from __future__ import annotations
 
@@ -8,22 +8,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from effects import law_effects, pooled_effects, second_order_gaps, text_effects, visible
 from evidence_runs import read_csv, read_piece
-from results_summary import arms_of, changed
+from results_summary import arms_of, changed, signed
 
-from quadric.data.intervals import mean_difference
 from quadric.support.texttable import markdown_table
 
 NETWORKS = {"linear": "linear", "eigen-k3": "eigen", "shared-k4": "shared", "glu": "SwiGLU"}
+ARMS = {"eigen": "eigen", "shared": "shared", "glu": "SwiGLU"}
 
 
 def findings_table(results: Path) -> str:
     """One row for each task: the errors or scores of the networks, and what follows."""
-    rows = [
+    rows = [row[:3] for row in _rows(results)]
+    return markdown_table(["task", "measured", "in short"], rows, "lll")
+
+
+def sure_table(results: Path) -> str:
+    """The same, and how sure it is."""
+    rows = [*_rows(results), _texts(results)]
+    return markdown_table(["task", "measured", "in short", "how sure"], rows, "llll")
+
+
+def _rows(results: Path) -> list[list[str]]:
+    return [
         _laws(results), _solvers(results), _formulas(results), _equations(results),
         _encrypted(results), *_pictures(results), _tables(results),
     ]  # fmt: skip
-    return markdown_table(["task", "measured", "in short"], rows, "lll")
 
 
 def _listed(pairs: Iterator[tuple[str, str]]) -> str:
@@ -40,7 +51,13 @@ def _laws(results: Path) -> list[str]:
 
     measured = _listed((NETWORKS[arm], factor(arm)) for arm in list(NETWORKS)[1:])
     task = "25 physical laws, Adam, size of linear 32-32; error, linear = 1"
-    return [task, measured, "`shared` and SwiGLU ahead of linear"]
+    sure = "; ".join(
+        f"{ARMS[e.arm]} {signed(e.ends[0], 0)} … {signed(e.ends[1], 0)} %"
+        for e in law_effects(results)
+        if e.task == "25 laws, Adam"
+    )
+    sure = f"sure: 10 seeds a law; 95 % intervals {sure}"
+    return [task, measured, "`shared` and SwiGLU ahead of linear", sure]
 
 
 def _solvers(results: Path) -> list[str]:
@@ -65,18 +82,8 @@ def _solvers(results: Path) -> list[str]:
     def mean(arm: str, solver: str) -> float:
         return math.exp(statistics.fmean(math.log(error(arm, solver, cell)) for cell in whole))
 
-    gaps = [
-        mean_difference([
-            statistics.fmean(
-                math.log(error(arm, "lm", cell) / error("linear", "lm", cell))
-                for cell in whole
-                if cell[0] == law
-            )
-            for law in sorted({cell[0] for cell in whole})
-        ])
-        for arm in ("shared-k4", "eigen-k3")
-    ]  # fmt: skip
-    ahead = any(gap.is_clear and gap.mean < 0 for gap in gaps)
+    gaps = second_order_gaps(results)
+    ahead = any(gaps[arm].is_clear and gaps[arm].mean < 0 for arm in ("shared", "eigen"))
     short = "the solver matters most; " + (
         "quadratic neurons ahead" if ahead else "no quadratic neuron clearly ahead"
     )
@@ -85,7 +92,12 @@ def _solvers(results: Path) -> list[str]:
     )
     laws = len({cell[0] for cell in whole})
     task = f"{laws} laws, 500 rows, size of linear 12-12; error by Adam → second order"
-    return [task, measured, short]
+    factors = (
+        f"{ARMS[arm]} {math.exp(gap.ends[0]):.2f}–{math.exp(gap.ends[1]):.2f}"
+        for arm, gap in gaps.items()
+    )
+    sure = f"the solver: sure; the neurons: open, of linear's error {', '.join(factors)}"
+    return [task, measured, short, sure]
 
 
 def _formulas(results: Path) -> list[str]:
@@ -99,7 +111,8 @@ def _formulas(results: Path) -> list[str]:
     task = (
         "polynomials and ratios of the Feynman list that were tried; found exactly from 1,000 rows"
     )
-    return [task, "; ".join(parts), "`quadric discover`, no network needed for most"]
+    sure = "one draw of rows an equation; those that were not tried are open"
+    return [task, "; ".join(parts), "`quadric discover`, no network needed for most", sure]
 
 
 def _equations(results: Path) -> list[str]:
@@ -111,7 +124,8 @@ def _equations(results: Path) -> list[str]:
         best = min(own, key=lambda run: run["error"])
         parts.append(f"{equation.title()} {best['error']:.0e} ({best['seconds']:.0f} s)")
     task = "differential equations, second order, about 500 to 800 parameters; relative error"
-    return [task, ", ".join(parts), "the solver; curvature not clearly"]
+    sure = "the solver: sure, by factors of a thousand; one to three seeds"
+    return [task, ", ".join(parts), "the solver; curvature not clearly", sure]
 
 
 def _encrypted(results: Path) -> list[str]:
@@ -124,7 +138,8 @@ def _encrypted(results: Path) -> list[str]:
         f"{1000 * seconds[1]:.0f} ms each for thousands"
     )
     short = "one layer of squares is enough; plain x² does as well"
-    return ["MNIST that the server cannot read", measured, short]
+    sure = "sure of the arithmetic: every picture was decrypted; one network"
+    return ["MNIST that the server cannot read", measured, short, sure]
 
 
 def _pictures(results: Path) -> Iterator[list[str]]:
@@ -133,14 +148,21 @@ def _pictures(results: Path) -> Iterator[list[str]]:
     names = {"linear": "linear", "squared": "x²", "eigen": "eigen", "square": "square"}
     measured = _listed((name, f"{100 * arms[arm]['mean']:.1f}") for arm, name in names.items())
     task = "ResNet-8 without activations, CIFAR-10 at 16x16; accuracy, %"
-    yield [task, measured, "squares make it a network"]
+    sure = f"sure: {arms['eigen']['seeds']} seeds, eigen {changed(arms['eigen'])} points to linear"
+    yield [task, measured, "squares make it a network", sure]
     parts = []
     for name, experiment in (("ResNet-8", "images/r8"), ("ResNet-20", "images/r20")):
         arms = arms_of(results, experiment)
         found = [f"{arm} {changed(arms[arm])}" for arm in ("eigen", "shared")]
         parts.append(f"{name}: {', '.join(found)}")
     task = "the same with ReLU; points to linear, 95 % interval"
-    yield [task, "; ".join(parts), "a point at most, nothing in the deeper one"]
+    pooled = "; ".join(
+        f"{ARMS[e.arm]} {signed(e.gap.mean)} ({signed(e.ends[0])} … {signed(e.ends[1])}), "
+        f"{visible(e.gap):.1f} would be seen"
+        for e in pooled_effects(results)
+    )
+    sure = f"five networks, {next(pooled_effects(results)).gap.pairs} pairs of seeds: {pooled}"
+    yield [task, "; ".join(parts), "a point at most, nothing in the deeper one", sure]
 
 
 def _tables(results: Path) -> list[str]:
@@ -159,4 +181,17 @@ def _tables(results: Path) -> list[str]:
     groups["boosted trees"] = ["HistGradientBoosting", "LightGBM"]
     measured = "; ".join(f"{name} {cell(arms)}" for name, arms in groups.items())
     task = f"{count} UCI tables, Adam, equal parameters; clearly better or worse than linear"
-    return [task, measured, "compare on your own table"]
+    sure = "20 splits of small tables, 5 of large ones; most differences lie inside the intervals"
+    return [task, measured, "compare on your own table", sure]
+
+
+def _texts(results: Path) -> list[str]:
+    """Small Transformers."""
+    measured = "; ".join(
+        f"{ARMS[e.arm]} {signed(e.gap.mean)} ({signed(e.ends[0])} … {signed(e.ends[1])})"
+        for e in text_effects(results)
+    )
+    task = "Transformers a fifth smaller, Multi30k, 10 epochs; BLEU to the linear one as small"
+    eigen = next(text_effects(results))
+    sure = f"3 seeds; {visible(eigen.gap):.1f} would be seen for eigen, which stays nearly linear"
+    return [task, measured, "SwiGLU, not eigen", sure]

@@ -464,7 +464,6 @@ TABLES_OF_EVIDENCE: Mapping[str, Callable[[Path], str]] = {
     "images-converted": runs_table("images", 100, ".2f", "converted"),
     "images-polynomial": extremes_table("poly8"),
     "images-stability": extremes_table("knn18"),
-    "images-digits": runs_table("images", 100, ".2f", "digits"),
     "bleu": bleu_runs_table,
     "translation-trials": translation_trials,
     "translation-checks": translation_checks,
