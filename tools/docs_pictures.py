@@ -22,13 +22,16 @@ from effects import (
     text_effects,
 )
 from evidence_laws import CURVE_ARMS, CURVE_LAWS
+from evidence_perceptrons import ARMS as PERCEPTRONS
+from evidence_perceptrons import PUBLISHED, TITLES
+from evidence_runs import read_piece
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from tables_of_evidence import law_curves, named_group, sizes
 
 import quadric
 from quadric.analysis.figures import distribution
-from quadric.analysis.style import legend_above
+from quadric.analysis.style import legend_above, neuron_styles
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -251,6 +254,37 @@ def what_gains() -> None:
     plt.close(figure)
 
 
+def perceptrons() -> None:
+    """KANbeFair's points and ours: accuracy of perceptrons on pictures against parameters."""
+    runs = read_piece(ROOT / "results" / "perceptrons.json")["runs"]
+    figure, row = plt.subplots(1, 3, figsize=(9.6, 3.3), layout="constrained")
+    styles = neuron_styles(PERCEPTRONS)
+    for axes, (name, title) in zip(row, TITLES.items(), strict=True):
+        for kind, line in (("MLP", "-"), ("KAN", ":")):
+            params, best = zip(*PUBLISHED[name][kind], strict=True)
+            axes.plot(params, best, line, color="0.6", lw=1.3, label=f"published {kind}")
+        for arm in PERCEPTRONS:
+            color, marker = styles[arm]
+            for width in sorted({run["width"] for run in runs if run["data"] == name}):
+                own = [r for r in runs if (r["data"], r["arm"], r["width"]) == (name, arm, width)]
+                for key, face in (("best_on_test", "white"), ("test_accuracy", color)):
+                    mean = 100 * sum(run[key] for run in own) / len(own)
+                    axes.plot(
+                        own[0]["params"], mean, marker, color=color, mfc=face, ms=5,
+                        label="SwiGLU" if arm == "glu" else arm,
+                    )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_title(title, fontsize=10)
+        axes.grid(visible=True, alpha=0.3)
+    row[1].set_xlabel("parameters   (filled: epoch chosen on validation, hollow: best on test)")
+    row[0].set_ylabel("test accuracy, %")
+    row[0].set_ylim(bottom=90)
+    row[1].set_ylim(bottom=80)
+    legend_above(figure, row, columns=7)
+    figure.savefig(IMAGES / "perceptrons.png", dpi=110)
+    plt.close(figure)
+
+
 def picture_parameters() -> None:
     """The paper's Fig. 7 for the published ResNet-20 of eigen neurons."""
     figure = distribution(named_group(ROOT / "results", "images/full20-eigen").first, width=6.4)
@@ -267,4 +301,5 @@ if __name__ == "__main__":
     picture_sizes()
     all_effects()
     what_gains()
+    perceptrons()
     picture_parameters()

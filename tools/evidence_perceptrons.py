@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from quadric.support.texttable import markdown_table
 
 EPOCHS = 20
 WIDTHS, SEEDS = (32, 128), (0, 1, 2)
-WIDE, WIDE_SEEDS = 512, (0, 1)
 ARMS: Mapping[str, dict[str, Any]] = {
     "linear": {},
     "eigen": {"neuron": "eigen", "rank": 9},
@@ -64,13 +63,6 @@ TITLES = {"mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 KEY = ("data", "arm", "width", "seed")
 
 
-def cells(name: str) -> Iterator[tuple[Any, ...]]:
-    """Small ones first; the wide ones have fewer seeds, and CIFAR-10 has none."""
-    yield from ((name, arm, w, s) for s, w, arm in itertools.product(SEEDS, WIDTHS, ARMS))
-    if name != "cifar10":
-        yield from ((name, arm, WIDE, s) for s, arm in itertools.product(WIDE_SEEDS, ARMS))
-
-
 def measure(parts: Mapping[str, Any], arm: str, width: int, seed: int) -> dict[str, Any]:
     """Trains one network; says what its best epoch on validation and on test reached."""
     plain: dict[str, Any] = {"in_features": parts["train"][0].shape[1], "out_features": 10}
@@ -93,7 +85,7 @@ def perceptrons_table(results: Path) -> str:
     """The chosen accuracy and the best on test of each arm, and the difference to linear."""
     runs = read_piece(results / "perceptrons.json")["runs"]
     rows = []
-    for name, width, arm in itertools.product(TITLES, (*WIDTHS, WIDE), ARMS):
+    for name, width, arm in itertools.product(TITLES, WIDTHS, ARMS):
         own = _of(runs, name, arm, width)
         if not own:
             continue
@@ -143,6 +135,7 @@ def main() -> None:
     parser = parser_of(__doc__, "results/perceptrons.json")
     parser.add_argument("data", nargs="?", choices=TITLES)
     parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     given = parser.parse_args()
     if given.summary or given.folder is None:
         print(perceptrons_table(given.out.parent))
@@ -150,9 +143,8 @@ def main() -> None:
     torch.set_num_threads(1)
     parts = flat_pictures(given.data, given.folder)
     facts = {"epochs": EPOCHS, "side": SIDE, "activation": "gelu", "rate": 1e-3, "batch": 128}
-    run_cells(
-        given.out, "runs", KEY, cells(given.data), lambda _, *cell: measure(parts, *cell), facts
-    )
+    cells = ((given.data, a, w, s) for w, s, a in itertools.product(given.widths, SEEDS, ARMS))
+    run_cells(given.out, "runs", KEY, cells, lambda _, *cell: measure(parts, *cell), facts)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from evidence_estimators import estimators_table
 from evidence_formulas import formulas_table, opponents_table
 from evidence_fresh import fresh_table
 from evidence_functions import functions_table
+from evidence_perceptrons import perceptrons_table
+from evidence_reading import reading_table
 from evidence_runs import read_piece
 from evidence_solvers import map_table, solvers_table
 from real_networks import networks_table
@@ -353,6 +355,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "findings": findings_table,
     "sure": sure_table,
     "power": power_table,
+    "reading": reading_table,
+    "perceptrons": perceptrons_table,
     **COUNTED_TABLES,
     **TABLES_OF_EVIDENCE,
     **TABLES_OF_ENCRYPTION,

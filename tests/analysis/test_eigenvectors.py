@@ -112,10 +112,9 @@ def test_the_figure() -> None:
     figure = figures.eigenvectors(forms, names=["a", "b", "c"], count=2)
     axes = figure.axes
     assert [axis.get_title() for axis in axes[:3]] == ["a", "b", "c"]
-    shown = axes[0].images[0].get_array()
-    torch.testing.assert_close(torch.tensor(shown.data), forms.strongest(0)[0, 0])
-    against = axes[6].images[0].get_array()
-    torch.testing.assert_close(torch.tensor(against.data), forms.strongest(0, positive=False)[0, 0])
+    for row, positive in enumerate((True, True, False, False)):
+        shown = torch.tensor(axes[3 * row].images[0].get_array().data)
+        torch.testing.assert_close(shown, forms.strongest(0, 2, positive)[row % 2, 0])
     flat = quadratic_forms(nn.Sequential(*list(network())[1:]), torch.zeros(6))
     assert figures.eigenvectors(flat, shape=(3, 2)).axes[0].get_title() == "0"
     with pytest.raises(InputError, match="give the height and width that fit"):
