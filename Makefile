@@ -1,4 +1,4 @@
-# make demo       what a quadratic neuron is good for, in two minutes
+# make demo       what quadratic neurons are good for, in about a minute
 # make test       every test but the slow ones
 # make test-slow  the slow ones
 # make lint       ruff and mypy
@@ -6,7 +6,7 @@
 # make package    wheel and sdist into dist/, installed in an empty environment and tried
 # make notebooks  run the notebooks again, and write their pages for the site
 # make results    every table of README.md and docs/, and report.html, from results/
-# make readme     the demo's numbers and picture into results/, docs/ and README.md
+# make readme     the demo's numbers and pictures into results/, docs/ and README.md
 # make clean      removes the virtual environment, caches and builds (runs/ stays)
 #
 # Nothing has to be done before: each target makes .venv and installs what it needs, once. A stamp in
@@ -67,7 +67,7 @@ results: $(VENV)/.installed-dev
 readme: demo
 	mkdir -p results docs/images
 	cp runs/demo/demo.json results/demo.json
-	cp runs/demo/boundaries.png docs/images/boundaries.png
+	cp runs/demo/boundaries.png runs/demo/laws.png docs/images/
 	$(BIN)/python tools/readme_tables.py
 
 clean:

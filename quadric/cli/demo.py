@@ -14,10 +14,11 @@ def demo(
     seed: int = Option(0, help="Seed of the data and of the first network."),
     quick: bool = Option(False, "--quick", help="A few training steps: a check, not a result."),
 ) -> None:
-    """Show in three scenes, in under two minutes, what a quadratic neuron is good for.
+    """Show in three scenes, in about a minute, what quadratic neurons are good for.
 
-    Networks of linear and of eigen neurons with the same widths learn data in the plane, two
-    physical laws and handwritten digits. Writes pictures, a table and demo.json, and says where.
+    Networks of linear and of shared neurons with the same widths learn data in the plane, two
+    physical laws (by Adam and by second order) and handwritten digits. Writes pictures, a table and
+    demo.json, says where, and names three commands to try next.
 
     Example: quadric demo --out runs/demo
     """

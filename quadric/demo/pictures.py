@@ -17,10 +17,11 @@ from quadric.demo.scenes import NEURONS, Trained
 from quadric.support.writing import whole_file
 
 BLUE, ORANGE = "#0072B2", "#D98E00"
-NEURON_COLORS = {"linear": "#56606B", "eigen": "#D55E00"}
+NEURON_COLORS = {"linear": "#56606B", "shared": "#D55E00"}
+SOLVER_LOOKS = {"Adam": (BLUE, "o"), "second order": (ORANGE, "^")}
 _FIELD = LinearSegmentedColormap.from_list("field", ["#B9DAEC", "#FFFFFF", "#FAE3B4"])
 
-ByName = Mapping[tuple[str, str], Trained]  # by task name and neuron
+ByName = Mapping[tuple[str, str, str], Trained]  # by task name, neuron and solver
 
 
 def draw_boundaries(trained: ByName) -> Figure:
@@ -29,7 +30,7 @@ def draw_boundaries(trained: ByName) -> Figure:
     axes = figure.subplots(2, 3)
     for row, neuron in enumerate(NEURONS):
         for panel, name in zip(axes[row], ("rings", "XOR", "spirals"), strict=True):
-            networks = trained[name, neuron]
+            networks = trained[name, neuron, "Adam"]
             activation = networks.task.activation
             suffix = "no activation" if activation == "none" else activation
             heading = f"{name} ({suffix})\n" if row == 0 else ""
@@ -63,33 +64,34 @@ def _draw_plane(panel: Any, trained: Trained) -> None:
 
 
 def draw_laws(trained: ByName) -> Figure:
-    """Predicted against true, and what is left, for the first network of each neuron."""
-    figure = Figure(figsize=(12, 6.2), layout="constrained")
-    axes = figure.subplots(2, 4, gridspec_kw={"height_ratios": [1.5, 1]})
-    pairs = [(law, n) for law in ("Lorentz force", "oscillator energy") for n in NEURONS]
-    for column, (law, neuron) in enumerate(pairs):
-        networks, color = trained[law, neuron], NEURON_COLORS[neuron]
-        true = networks.split.test_targets.flatten()
-        with torch.no_grad():
-            predicted = networks.models[0](networks.split.test_inputs).flatten()
-        top, bottom = axes[0][column], axes[1][column]
-        ends = [true.min().item(), true.max().item()]
-        top.plot(ends, ends, color="black", linewidth=1)
-        bottom.axhline(0, color="black", linewidth=1)
-        bottom.set_xlabel("true")
-        for panel, values in ((top, predicted), (bottom, predicted - true)):
-            panel.scatter(true.tolist(), values.tolist(), s=5, c=color, alpha=0.5, linewidths=0)
-        title = f"{law}\n{neuron}: error {networks.values[0]:.4f}"
-        top.set_title(title, fontsize=11, color=color)
-    # The two neurons of a law on one scale, or the eye would compare the axes.
-    for left, right in (axes[1][:2], axes[1][2:]):
-        left.sharey(right)
-        left.autoscale(axis="y")
-    axes[0][0].set_ylabel("predicted")
-    axes[1][0].set_ylabel("predicted − true")
+    """How far the first network of each neuron is off, by Adam and by second order."""
+    figure = Figure(figsize=(9.6, 6.4), layout="constrained")
+    axes = figure.subplots(2, 2, sharey=True)
+    for row, neuron in enumerate(NEURONS):
+        for panel, law in zip(axes[row], ("Lorentz force", "oscillator energy"), strict=True):
+            for solver, (color, marker) in SOLVER_LOOKS.items():
+                networks = trained[law, neuron, solver]
+                true = networks.split.test_targets.flatten()
+                with torch.no_grad():
+                    predicted = networks.models[0](networks.split.test_inputs).flatten()
+                off = (predicted - true).abs()
+                shown = f"{solver}: {networks.values[0]:.2g}"
+                panel.scatter(
+                    true.tolist(), off.tolist(), s=7, c=color, marker=marker, alpha=0.6,
+                    linewidths=0, label=shown,
+                )  # fmt: skip
+            panel.set_yscale("log")
+            panel.grid(visible=True, alpha=0.3)
+            panel.legend(loc="lower right", markerscale=2)
+            if row == 0:
+                panel.set_title(law, fontsize=12)
+            else:
+                panel.set_xlabel("true")
+        color = NEURON_COLORS[neuron]
+        axes[row][0].set_ylabel(f"{neuron} neurons\n|predicted − true|", fontsize=12, color=color)
     figure.suptitle(
-        "Two physical laws from 10,000 samples, two hidden layers of 32; "
-        "all in standard deviations of the target, on test data",
+        "Two physical laws from 1,000 samples, two hidden layers of 20; "
+        "in deviations of the target, on test data",
         fontsize=12,
     )
     return figure
@@ -97,7 +99,7 @@ def draw_laws(trained: ByName) -> Figure:
 
 def draw_all(trained: Sequence[Trained], folder: Path) -> list[Path]:
     """Draws the pictures into a folder."""
-    by_name = {(each.task.name, each.neuron): each for each in trained}
+    by_name = {(each.task.name, each.neuron, each.task.solver): each for each in trained}
     drawn = {"boundaries.png": draw_boundaries, "laws.png": draw_laws}
     for name, draw in drawn.items():
         with whole_file(folder / name) as file:

@@ -7,17 +7,16 @@ from typing import Any
 
 from quadric.support.texttable import markdown_table, text_table
 
-_HEAD = ("scene", "data", "activation", "neuron", "parameters", "MACs", "test result", "seconds")
+_HEAD = ("data", "activation", "solver", "neuron", "parameters", "MACs", "test result", "seconds")
 
 
 def _result(row: Mapping[str, Any]) -> str:
     mean, std = row["mean"], row["std"]
     if mean is None:
         return "diverged"
-    accuracy = row["metric"] == "accuracy"
-    digits, scale, unit = (1, 100, " % right") if accuracy else (4, 1, " error")
-    spread = "" if std is None else f" ± {scale * std:.{digits}f}"
-    return f"{scale * mean:.{digits}f}{spread}{unit}"
+    if row["metric"] == "accuracy":
+        return f"{100 * mean:.1f}{'' if std is None else f' ± {100 * std:.1f}'} % right"
+    return f"{mean:.2g}{'' if std is None else f' ± {std:.1g}'} error"
 
 
 def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
@@ -26,7 +25,7 @@ def demo_table(report: Mapping[str, Any], markdown: bool = False) -> str:
     for row in report["rows"]:
         neuron = row["neuron"] + ("" if row["rank"] is None else f" (rank {row['rank']})")
         counts = (f"{row['params']:,}", f"{row['macs']:,}", _result(row), f"{row['seconds']:.1f}")
-        rows.append([row["scene"], row["task"], row["activation"], neuron, *counts])
+        rows.append([row["task"], row["activation"], row["solver"], neuron, *counts])
     table = (markdown_table if markdown else text_table)(_HEAD, rows, "llllrrrr")
     return (
         f"{table}\n\nMean ± standard deviation over {report['seeds']} seeds, on test data. Error: "

@@ -17,7 +17,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "hf": ("transformers", "accelerate"),
     "text": ("sentencepiece", "sacrebleu"),
-    "demo": ("matplotlib", "sklearn"),
+    "demo": ("sympy", "pint", "sklearn", "pandas", "pyarrow", "matplotlib"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
     "encrypted": ("tenseal",),

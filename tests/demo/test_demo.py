@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from quadric.cli.app import app
+from quadric.demo import NEXT, _program
 from quadric.demo.table import demo_table
+from tests.command_line import output
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +41,43 @@ def test_report(quick: tuple[Path, Any]) -> None:
     assert report["machine"]["threads"] == 1
     assert {row["scene"] for row in report["rows"]} == {"plane", "laws", "digits"}
     kinds = [(row["task"], row["activation"], row["neuron"]) for row in report["rows"]]
-    assert len(set(kinds)) == 14
+    assert len(set(kinds)) == 14  # the laws are there twice, by Adam and by second order
+    solvers = {(row["task"], row["solver"]) for row in report["rows"] if row["scene"] == "laws"}
+    assert len(solvers) == 4
     for row in report["rows"]:
         assert len(row["values"]) == 2
         assert min(row["values"]) <= row["mean"] <= max(row["values"])
-    # 2 → 6 outputs, two neurons of rank 2 with 4 eigenvalues, then 6 → 2.
-    rings = report["rows"][kinds.index(("rings", "none", "eigen"))]
-    assert (rings["params"], rings["macs"]) == (12 + 6 + 4 + 12 + 2, 12 + 2 * 4 + 12)
+    # 2 → 6 outputs, two groups of 3 with 3² eigenvalues each, then 6 → 2.
+    rings = report["rows"][kinds.index(("rings", "none", "shared"))]
+    assert (rings["params"], rings["macs"]) == (12 + 6 + 18 + 12 + 2, 12 + 18 + 6 + 12)
     table = (quick[0] / "table.md").read_text(encoding="utf-8")
     assert table == demo_table(report, markdown=True)
     assert demo_table(report) in quick[1].stdout
+
+
+def test_ends_with_commands_to_try(quick: tuple[Path, Any]) -> None:
+    _, _, last = quick[1].stdout.partition("Try next:\n")
+    assert [line.split("#")[0].split() for line in last.splitlines()] == [
+        ["quadric", *command.split()] for command in NEXT
+    ]
+
+
+def test_commands_to_try_are_named_by_where_the_program_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["elsewhere/bin/quadric", "demo"])
+    assert _program() == "elsewhere/bin/quadric"
+    monkeypatch.setattr(sys, "argv", ["/x/quadric/__main__.py", "demo"])
+    assert _program() == "quadric"
+
+
+@pytest.mark.slow  # a comparison takes half a minute
+@pytest.mark.parametrize("command", NEXT)
+def test_commands_to_try_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert output(*command.split()).strip()
 
 
 def test_table_of_what_went_wrong() -> None:
@@ -55,6 +85,7 @@ def test_table_of_what_went_wrong() -> None:
         "scene": "laws",
         "task": "x",
         "activation": "SiLU",
+        "solver": "Adam",
         "neuron": "linear",
         "rank": None,
         "params": 1281,
@@ -64,8 +95,8 @@ def test_table_of_what_went_wrong() -> None:
         "std": 0.001,
         "seconds": 1.26,
     }
-    lost = {**row, "neuron": "eigen", "rank": 3, "mean": None, "std": None}
+    lost = {**row, "neuron": "shared", "rank": 3, "mean": None, "std": None}
     table = demo_table({"seeds": 3, "rows": [row, lost]}, markdown=True)
-    assert "| linear | 1,281 | 1,216 | 0.0123 ± 0.0010 error | 1.3 |" in table
-    assert "| eigen (rank 3) | 1,281 | 1,216 | diverged | 1.3 |" in table
+    assert "| linear | 1,281 | 1,216 | 0.012 ± 0.001 error | 1.3 |" in table
+    assert "| shared (rank 3) | 1,281 | 1,216 | diverged | 1.3 |" in table
     assert "over 3 seeds" in table

@@ -14,6 +14,7 @@ ROW = {
     "scene": "plane",
     "task": "rings",
     "activation": "none",
+    "solver": "Adam",
     "neuron": "eigen",
     "rank": 2,
     "params": 1234,
@@ -47,7 +48,7 @@ def test_a_stale_table_is_found_and_rewritten(
     assert "old" in page.read_text(encoding="utf-8")
     assert tool.main(where) == 0
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- table: demo -->\n\n| scene |")
+    assert text.startswith("before\n<!-- table: demo -->\n\n| data |")
     assert "| eigen (rank 2) | 1,234 | 32 | 98.8 % right | 0.5 |" in text
     assert text.endswith("<!-- /table -->\nafter\n")
     assert "old" not in text
