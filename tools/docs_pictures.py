@@ -256,7 +256,7 @@ def what_gains() -> None:
 
 def perceptrons() -> None:
     """KANbeFair's points and ours: accuracy of perceptrons on pictures against parameters."""
-    runs = read_piece(ROOT / "results" / "perceptrons.json")["runs"]
+    runs = read_piece(ROOT / "results" / "perceptrons.json")["fits"]
     figure, row = plt.subplots(1, 3, figsize=(9.6, 3.3), layout="constrained")
     styles = neuron_styles(PERCEPTRONS)
     for axes, (name, title) in zip(row, TITLES.items(), strict=True):
@@ -301,5 +301,4 @@ if __name__ == "__main__":
     picture_sizes()
     all_effects()
     what_gains()
-    perceptrons()
     picture_parameters()

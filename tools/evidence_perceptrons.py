@@ -83,7 +83,7 @@ def measure(parts: Mapping[str, Any], arm: str, width: int, seed: int) -> dict[s
 
 def perceptrons_table(results: Path) -> str:
     """The chosen accuracy and the best on test of each arm, and the difference to linear."""
-    runs = read_piece(results / "perceptrons.json")["runs"]
+    runs = read_piece(results / "perceptrons.json")["fits"]
     rows = []
     for name, width, arm in itertools.product(TITLES, WIDTHS, ARMS):
         own = _of(runs, name, arm, width)
@@ -144,7 +144,7 @@ def main() -> None:
     parts = flat_pictures(given.data, given.folder)
     facts = {"epochs": EPOCHS, "side": SIDE, "activation": "gelu", "rate": 1e-3, "batch": 128}
     cells = ((given.data, a, w, s) for w, s, a in itertools.product(given.widths, SEEDS, ARMS))
-    run_cells(given.out, "runs", KEY, cells, lambda _, *cell: measure(parts, *cell), facts)
+    run_cells(given.out, "fits", KEY, cells, lambda _, *cell: measure(parts, *cell), facts)
 
 
 if __name__ == "__main__":

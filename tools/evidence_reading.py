@@ -96,7 +96,7 @@ def _rows(runs: list[dict[str, Any]], arm: str, decay: float) -> list[dict[str, 
 
 def reading_table(results: Path) -> str:
     """Accuracy and effective rank of each neuron at each decay."""
-    runs = read_piece(results / "reading.json")["runs"]
+    runs = read_piece(results / "reading.json")["fits"]
     rows = []
     for arm, decay in itertools.product(ARMS, DECAYS):
         own = _rows(runs, arm, decay)
@@ -131,11 +131,11 @@ def draw(parts: Mapping[str, Part], results: Path) -> None:
     from matplotlib import pyplot
 
     arm = SHOWN[0]
-    for decay, name in ((0.0, "plain"), (SHOWN[1], "decay")):
+    for decay, name, count in ((0.0, "plain", 1), (SHOWN[1], "decay", 2)):
         forms = read(trained(parts, arm, decay, SEEDS[0])[0])
-        figure = figures.eigenvectors(forms, count=2, shape=(SIDE, SIDE))
-        figure.savefig(IMAGES / f"eigenvectors_{name}.png", dpi=110)
-    runs = read_piece(results / "reading.json")["runs"]
+        figure = figures.eigenvectors(forms, count=count, shape=(SIDE, SIDE))
+        figure.savefig(IMAGES / f"eigenvectors_{name}.png", dpi=90)
+    runs = read_piece(results / "reading.json")["fits"]
     with matplotlib.rc_context(RC):
         figure, (left, right) = pyplot.subplots(
             1, 2, figsize=(2 * COLUMN, 2.6), layout="constrained"
@@ -148,6 +148,7 @@ def draw(parts: Mapping[str, Part], results: Path) -> None:
         left.set(xlabel="eigenvalue, by size", ylabel="mean magnitude over ten classes")
         left.set_title(f"{arm}: spectra by weight decay", loc="left")
         left.legend(title="weight decay")
+        left.yaxis.set_major_formatter("{x:g}")
         left.set_ylim(bottom=left.get_ylim()[1] / 1e4)
         styles = neuron_styles(ARMS)
         for name in list(ARMS)[1:]:
@@ -186,7 +187,7 @@ def main() -> None:
     facts = {"epochs": EPOCHS, "width": WIDTH, "rate": RATE, "batch": 128}
     run_cells(
         given.out,
-        "runs",
+        "fits",
         ("arm", "decay", "seed"),
         kept,
         lambda *cell: measure(parts, *cell),
