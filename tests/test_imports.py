@@ -82,7 +82,9 @@ ORDER: dict[str, list[str]] = {
             measures splitting baselines plan fit_log fits report winner picture saving sources
             compare
         """,
-        "encrypted": "polynomial parameters diagonals messages seal arithmetic checking pair",
+        "encrypted": """
+            recording polynomial parameters diagonals messages seal arithmetic checking pair
+        """,
         "discover": "terms selection numbers units models doubts powers support search result door",
         "analysis": """
             forms eigenvectors distributions frequencies samples couplings formula measuring

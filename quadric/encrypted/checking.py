@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from quadric.encrypted.diagonals import layouts
 from quadric.encrypted.parameters import Plan, in_range, plans, simulate
-from quadric.encrypted.polynomial import Obstacle, Polynomial, to_polynomial
+from quadric.encrypted.polynomial import Polynomial, to_polynomial
+from quadric.encrypted.recording import Obstacle
 from quadric.errors import InputError
 from quadric.support.texttable import text_table
 

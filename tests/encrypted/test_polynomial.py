@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from quadric import models
 from quadric.encrypted import Square, check, prepare
@@ -56,7 +57,7 @@ def with_squares() -> nn.Sequential:
     [
         *((lambda n=n: perceptron(n), 1, 3) for n in ("eigen", "shared", "square", "bilinear")),
         (lambda: perceptron("square", depth=3), 3, 7),
-        (with_squares, 3, 7),
+        (with_squares, 3, 6),
         (with_parts, 1, 3),
         (lambda: nn.Sequential(nn.Linear(12, 4), nn.Identity(), nn.Linear(4, 2)).eval(), 0, 1),
     ],
@@ -99,33 +100,95 @@ def test_a_gate_with_an_activation_is_refused_by_its_name() -> None:
     assert "'bilinear'" in problem.remedy
 
 
-class Hidden(nn.Module):
-    """Computes something between its modules that no module sees."""
+class Own(nn.Module):
+    """A forward of a user's own: gates, shortcuts, parts, functions instead of modules."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.kind, self.first, self.second = kind, nn.Linear(12, 12), nn.Linear(12, 2)
+        self.conv, self.gate, self.fc = (
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.Linear(4, 4),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.first(x)
-        z = z.relu() if self.kind == "function" else z + x
-        return self.second(z)
+        z = self.conv(x)
+        gate = self.gate(z.mean((2, 3)))[:, :, None, None]
+        first, second = torch.chunk(z * gate, 2, 1)
+        y = torch.cat([first * first, second], 1)
+        y += z
+        return self.fc(F.avg_pool2d(y, 8).flatten(1))
 
 
-@pytest.mark.parametrize("kind", ["function", "shortcut"])
-def test_what_no_module_computes_is_found(kind: str) -> None:
-    (problem,) = check(Hidden(kind), inputs()).problems
-    assert problem.where == "between 'first' and 'second'"
-
-
-def test_a_shortcut_is_no_obstacle_to_a_linear_block_but_to_a_quadratic_one() -> None:
-    model = models.create("resnet8", "shared", activation="none").eval()
-    assert check(model, torch.randn(2, 3, 8, 8)).ok  # the eigenvalues start at zero
+def with_numbers(model: nn.Module, *shape: int) -> nn.Module:
+    """Eigenvalues that are not zero, and BatchNorms that have seen data."""
+    torch.manual_seed(0)
     for name, parameter in model.named_parameters():
         if "eigenvalues" in name:
-            nn.init.normal_(parameter)
-    problems = check(model, torch.randn(2, 3, 8, 8)).problems
-    assert "a sum with a shortcut is not supported" in problems[0].remedy
+            nn.init.normal_(parameter, std=0.3)
+    with torch.no_grad():
+        for _ in range(5):
+            model.train()(torch.randn(32, *shape))
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "squarings"),
+    [
+        (Own, (2, 8, 8), 2),
+        (lambda: models.create("resnet8", activation="square", width=0.25), (3, 8, 8), 7),
+        (
+            lambda: models.create("resnet8", "shared", shortcut="B", activation="none", width=0.25),
+            (3, 8, 8),
+            7,
+        ),
+    ],
+)
+def test_shortcuts_and_functions_take_no_level(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], squarings: int
+) -> None:
+    model = with_numbers(make(), *shape)
+    found = to_polynomial(model, torch.randn(3, *shape))
+    assert (found.problems, found.squarings, found.depth) == ((), squarings, 2 * squarings + 1)
+    x = torch.randn(9, *shape)
+    right = model.double()(x.double()).detach()
+    torch.testing.assert_close(found.values(x)[-1], right, rtol=1e-9, atol=1e-9)
+
+
+def test_each_number_is_carried_once() -> None:
+    """The quadratic part of eigen reads a slice of what the linear part reads."""
+    (first, *_) = to_polynomial(perceptron("eigen"), inputs()).stages
+    assert len(first.bias) == 8
+
+
+class Hidden(nn.Module):
+    """Computes something that no module sees."""
+
+    def __init__(self, what: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.what, self.first, self.second = what, nn.Linear(12, 12), nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.what(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        (F.relu, "relu"),
+        (lambda z: z.clamp_(min=0), "clamp_"),
+        (lambda z: z * (z > 0), "gt"),
+        (lambda z: z if float(z.sum()) > 0 else -z, "sum"),
+        (lambda z: z / z.norm(dim=1, keepdim=True), "norm"),
+        (lambda z: z - z.mean(0), "mean"),
+        (lambda z: torch.as_tensor(z.numpy()) + z, "numpy"),
+    ],
+)
+def test_a_function_that_is_no_polynomial_is_named(
+    what: Callable[[Tensor], Tensor], name: str
+) -> None:
+    problem = check(Hidden(what), inputs()).problems[0]
+    assert (problem.where, problem.what) == ("the network", name)
 
 
 @pytest.mark.parametrize("example", [None, torch.ones(3), torch.ones(0, 12), torch.ones(2, 5)])
