@@ -1,4 +1,4 @@
-"""Tables of docs/private_predictions.md, from results/encrypted/."""
+"""Tables of private_predictions.md and polynomial_networks.md in docs/, from results/encrypted/."""
 
 from __future__ import annotations
 
