@@ -60,6 +60,7 @@ results: $(VENV)/.installed-dev
 	$(BIN)/python tools/results_summary.py
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/docs_pictures.py
+	$(BIN)/python tools/gallery.py
 	@if ls results/images/*.json results/translation/*.json > /dev/null 2>&1; then \
 		$(BIN)/quadric report $(wildcard results/images results/translation) -o report.html --title 'Published runs'; \
 	fi
