@@ -37,7 +37,6 @@ ARMS: Mapping[str, dict[str, Any]] = {
     "linear": {},
     "eigen": {"neuron": "eigen", "rank": 9},
     "shared": {"neuron": "shared", "rank": 8},
-    "square": {"neuron": "square"},
     "glu": {"neuron": "glu"},
 }
 # The best of all runs at a width: parameters and the test accuracy in percent. From results.csv of
