@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 from effects import (
     law_effects,
+    perceptron_effects,
     picture_effects,
     pooled_effects,
     solver_factors,
@@ -197,10 +198,13 @@ def all_effects() -> None:
     """Every comparison with linear: the change of the error on the left, points on the right."""
     results = ROOT / "results"
     errors = [*law_effects(results), *table_effects(results)]
-    scores = [*picture_effects(results), *pooled_effects(results), *text_effects(results)]
+    scores = [
+        *picture_effects(results), *pooled_effects(results), *perceptron_effects(results),
+        *text_effects(results),
+    ]  # fmt: skip
     figure, row = plt.subplots(1, 2, figsize=(9.6, 5.2), layout="constrained")
     looks = {
-        "linear_wide": (GRAY, "o", "linear, 13 % larger"), "eigen": (BLUE, "^", "eigen"),
+        "linear_wide": (GRAY, "o", "next larger linear"), "eigen": (BLUE, "^", "eigen"),
         "shared": (ORANGE, "D", "shared"), "square": (GREEN, "v", "square"),
         "glu": ("#CC79A7", "s", "SwiGLU"),
     }  # fmt: skip
@@ -301,4 +305,5 @@ if __name__ == "__main__":
     picture_sizes()
     all_effects()
     what_gains()
+    perceptrons()
     picture_parameters()

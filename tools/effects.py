@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evidence_perceptrons import TITLES
 from evidence_runs import read_csv, read_piece
 from results_summary import arms_of, run_groups, signed
 from tables_of_evidence import SIZES, named_group
@@ -135,6 +136,23 @@ def text_effects(results: Path) -> Iterator[Effect]:
         compared = pair(base, named_group(results, f"translation/multi30k10-{name}"))
         assert compared is not None
         yield Effect("Multi30k, BLEU", arm, compared.difference)
+
+
+def perceptron_effects(results: Path) -> Iterator[Effect]:
+    """Perceptrons on flat pictures, by the epochs that validation chose."""
+    fits = read_piece(results / "perceptrons.json")["fits"]
+    found = {(f["data"], f["width"], f["arm"], f["seed"]): f["test_accuracy"] for f in fits}
+    for name, width in dict.fromkeys(key[:2] for key in found):
+        size = next(f["params"] for f in fits if (f["data"], f["width"]) == (name, width))
+        for arm in ARMS:
+            gaps = [
+                100 * (score - found[name, width, "linear", seed])
+                for (*which, seed), score in found.items()
+                if which == [name, width, arm] and (name, width, "linear", seed) in found
+            ]
+            if len(gaps) > 1:
+                task = f"{TITLES[name]}, perceptron {size:,}"
+                yield Effect(task, arm, mean_difference(gaps))
 
 
 def visible(gap: Difference, pairs: int | None = None) -> float:
