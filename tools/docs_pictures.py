@@ -278,6 +278,7 @@ def perceptrons() -> None:
                         label="SwiGLU" if arm == "glu" else arm,
                     )  # fmt: skip
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter("")
         axes.set_title(title, fontsize=10)
         axes.grid(visible=True, alpha=0.3)
     row[1].set_xlabel("parameters   (filled: epoch chosen on validation, hollow: best on test)")
