@@ -260,7 +260,7 @@ def compare(groups: Sequence[RunGroup]) -> list[RunPair]:
     # Accuracies on different data are not to be subtracted.
     kinds: dict[Any, list[RunGroup]] = {}
     for each in groups:
-        kinds.setdefault((each.first.recipe, each.settings.get("dataset")), []).append(each)
+        kinds.setdefault((each.first.recipe, each.first.dataset), []).append(each)
     families = [list(groups)] if len(groups) == 2 else list(kinds.values())
     pairs = []
     for family in families:

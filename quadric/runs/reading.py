@@ -15,6 +15,7 @@ from shlex import quote
 from typing import Any
 
 from quadric.data import laws
+from quadric.data.text.scores import SETTINGS
 from quadric.errors import InputError
 from quadric.runs.metrics import METRICS, Metric, metric_of
 from quadric.support.provenance import finite
@@ -23,7 +24,7 @@ ANALYSIS_VERSION = 1
 """Of the layout of analysis.json."""
 _NEEDED = ("recipe", "neuron", "seed", "status", "settings")
 _TEXTS = ("recipe", "neuron", "status", "dataset", "model", "command")
-_NUMBERS = ("params", "macs", "seconds", "rank")
+_NUMBERS = ("params", "params_without_embeddings", "macs", "seconds", "rank")
 
 
 class RunResult:
@@ -267,14 +268,23 @@ def wrong_field(result: Mapping[str, Any]) -> str | None:
         *((name, _is_number, "be a number or null") for name in (*numbers, *_NUMBERS)),
         ("seed", lambda value: isinstance(value, int) and _is_number(value), "be a whole number"),
         ("epochs", _are_records, "be a list of records"),
+        ("bleu", _are_scores, f"be null, or hold a number for each of {', '.join(SETTINGS)}"),
     ):
         if name in result and not is_right(result[name]):
             return f"{name} must {rule}, got {result[name]!r:.80}"
+    if result.get("bleu") and not result.get("params_without_embeddings"):
+        return "it has 'bleu' and no 'params_without_embeddings'"
     return None
 
 
 def _is_number(value: Any) -> bool:
     return value is None or number(value) is not None
+
+
+def _are_scores(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, Mapping) and all(number(value.get(name)) is not None for name in SETTINGS)
+    )
 
 
 def _are_records(value: Any) -> bool:

@@ -166,7 +166,7 @@ def bleu_table(groups: Sequence[RunGroup], markdown: bool = False) -> str | None
     several = len({each.first.recipe for each in groups}) > 1
 
     def title(each: RunGroup) -> str:
-        rates = [f"{each.settings[f]:g}" for f in fields if each.settings.get(f) is not None]
+        rates = [_cell(each.settings[f]) for f in fields if each.settings.get(f) is not None]
         return " ".join([*([each.first.recipe] if several else []), each.first.label, *rates])
 
     rows = []

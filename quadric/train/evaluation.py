@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from quadric.counting.cost import cost
 from quadric.data.batches import Batches
 from quadric.errors import InputError
+from quadric.support.provenance import finite
 from quadric.train.data import RunData
 from quadric.train.monitors import LargestActivation
 from quadric.train.network import device_of, load_run, memory_format
@@ -106,11 +106,7 @@ def evaluate(
     counts = count(network, data)
     network.to(memory_format=memory_format(recipe, network, device))  # type: ignore[call-overload]
     metrics = measure(network, data.test(0, 1), data.task, device, recipe.precision, progress)
-    bad = [
-        name
-        for name, value in metrics.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    ]
+    bad = [name for name, value in metrics.items() if finite(value) != value]
     if bad:
         raise InputError(
             f"the numbers of {path} must be finite, got {bad[0]} {metrics[bad[0]]}: its weights, "

@@ -12,6 +12,7 @@ from quadric.errors import InputError
 from quadric.runs.reading import read_runs
 from tests.runs.made import EIGEN, LINEAR, read, result, write_run
 
+BLEU = dict.fromkeys(("13a_cased", "13a_uncased", "intl_cased", "intl_uncased"), 30.0)
 ANALYSIS = {"version": 1, "layers": []}
 FAULTS: list[tuple[Any, str]] = [
     ("{", "is not JSON"),
@@ -28,6 +29,9 @@ FAULTS: list[tuple[Any, str]] = [
     (LINEAR[0] | {"macs": True}, "macs must be a number or null, got True"),
     (LINEAR[0] | {"test_accuracy": "high"}, "test_accuracy must be a number or null"),
     (LINEAR[0] | {"epochs": 3}, "epochs must be a list of records, got 3"),
+    (LINEAR[0] | {"bleu": 5}, "bleu must be null, or hold a number for each of 13a_cased"),
+    (LINEAR[0] | {"bleu": BLEU | {"intl_cased": float("nan")}}, "intl_uncased, got {'13a_"),
+    (LINEAR[0] | {"bleu": BLEU}, "it has 'bleu' and no 'params_without_embeddings'"),
 ]
 
 
