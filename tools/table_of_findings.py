@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from effects import law_effects, pooled_effects, second_order_gaps, text_effects, visible
+from effects import (
+    law_effects,
+    perceptron_effects,
+    pooled_effects,
+    second_order_gaps,
+    text_effects,
+    visible,
+)
 from evidence_runs import read_csv, read_piece
 from results_summary import arms_of, changed, signed
 
@@ -26,7 +33,7 @@ def findings_table(results: Path) -> str:
 
 def sure_table(results: Path) -> str:
     """The same, and how sure it is."""
-    rows = [*_rows(results), _texts(results)]
+    rows = [*_rows(results), _texts(results), _perceptrons(results), _reading(results)]
     return markdown_table(["task", "measured", "in short", "how sure"], rows, "llll")
 
 
@@ -195,3 +202,43 @@ def _texts(results: Path) -> list[str]:
     eigen = next(text_effects(results))
     sure = f"3 seeds; {visible(eigen.gap):.1f} would be seen for eigen, which stays nearly linear"
     return [task, measured, "SwiGLU, not eigen", sure]
+
+
+def _perceptrons(results: Path) -> list[str]:
+    """Perceptrons with GELU on pictures as vectors."""
+    found = list(perceptron_effects(results))
+    parts = []
+    for task in dict.fromkeys(effect.task for effect in found):
+        own = (e for e in found if e.task == task)
+        gaps = ", ".join(f"{ARMS[e.arm]} {signed(e.gap.mean)}" for e in own)
+        parts.append(f"{task.partition(',')[0]}: {gaps}")
+    ahead = any(effect.gap.is_clear and effect.gap.mean > 0 for effect in found)
+    behind = [ARMS[e.arm] for e in found if e.gap.is_clear and e.gap.mean < 0]
+    short = "some ahead of linear" if ahead else "none ahead of linear"
+    short += f"; behind: {', '.join(dict.fromkeys(behind))}" if behind else ""
+    seeds, seen = found[0].gap.pairs, sorted(visible(effect.gap) for effect in found)
+    task = "perceptrons with GELU on flat pictures, equal parameters; points to linear"
+    sure = f"{seeds} seeds; {seen[0]:.1f} to {seen[-1]:.1f} would be seen"
+    return [task, "; ".join(parts), short, sure]
+
+
+def _reading(results: Path) -> list[str]:
+    """The effective rank of networks of degree two without weight decay, and with the most."""
+    fits = [f for f in read_piece(results / "reading.json")["fits"] if f["effective_rank"]]
+    parts = []
+    for arm in dict.fromkeys(f["arm"] for f in fits):
+        ends = []
+        for decay in (0.0, 1.0):
+            own = [f for f in fits if (f["arm"], f["decay"]) == (arm, decay)]
+            rank, score = (
+                statistics.fmean(f[k] for f in own) for k in ("effective_rank", "test_accuracy")
+            )
+            ends.append(f"{rank:.0f} ({score:.1%})")
+        parts.append(f"{arm} {' → '.join(ends)}")
+    task = (
+        "MNIST read by eigenvectors; effective rank (accuracy) without and with weight decay of 1"
+    )
+    short = "decay halves the rank; the pictures can be read"
+    seeds = min(len({f["seed"] for f in fits if f["arm"] == arm}) for arm in ("eigen", "shared"))
+    sure = f"exact for each network; the same in four neurons; {seeds} seed{'s' * (seeds > 1)}"
+    return [task, "; ".join(parts), short, sure]
