@@ -15,6 +15,5 @@ from quadric.encrypted.pair import Server as Server
 from quadric.encrypted.pair import compile as compile
 from quadric.encrypted.pair import load_client as load_client
 from quadric.encrypted.pair import load_server as load_server
-from quadric.encrypted.parameters import InsecureWarning as InsecureWarning
 from quadric.encrypted.parameters import Plan as Plan
 from quadric.models.activations import Square as Square

@@ -17,6 +17,9 @@ from quadric.encrypted.parameters import Plan
 from quadric.encrypted.polynomial import Stage
 from quadric.encrypted.seal import Ring
 
+_KEPT = 2**30
+"""Bytes of encoded diagonals that a server keeps for its next request."""
+
 
 class Arithmetic:
     """Abstract: the stages of a network on ciphertexts."""
@@ -33,16 +36,16 @@ class Arithmetic:
             self.ring.evaluator.relinearize_inplace(ciphertext, self.relin)
         return ciphertext
 
-    def stage(self, index: int, z: list[Any], rows: slice) -> list[Any]:
-        """Some of a stage's outputs."""
+    def stage(self, index: int, z: list[Any]) -> list[Any]:
+        """A stage's outputs."""
         raise NotImplementedError
 
 
 class Many(Arithmetic):
     """A slot a picture."""
 
-    def stage(self, index: int, z: list[Any], rows: slice) -> list[Any]:
-        """The outputs of some rows."""
+    def stage(self, index: int, z: list[Any]) -> list[Any]:
+        """The outputs, one by one."""
         ring, stage, bits = self.ring, self.stages[index], self.plan.weights[index]
         own = 2.0**bits
         matrices = [(z, stage.linear, own)]
@@ -51,7 +54,7 @@ class Many(Arithmetic):
             squared = [ring.square(c) if use else None for c, use in zip(z, used, strict=True)]
             matrices = [(z, stage.linear, own * z[0].scale), (squared, stage.squares, own)]
         made = []
-        for row in range(len(stage.bias))[rows]:
+        for row in range(len(stage.bias)):
             total = ring.sum_of_products(self._terms(matrices, row))
             if total is None:  # a row of zeros: the smallest weight there is
                 total = ring.sum_of_products(
@@ -80,9 +83,9 @@ class One(Arithmetic):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.layouts = layouts(self.plan)
-        self.encoded: dict[int, list[dict[int, Any]]] = {}
+        self.encoded: dict[tuple[int, int, int], Any] = {}
 
-    def stage(self, index: int, z: list[Any], rows: slice) -> list[Any]:
+    def stage(self, index: int, z: list[Any]) -> list[Any]:
         """The one ciphertext of all outputs."""
         ring, stage, layout = self.ring, self.stages[index], self.layouts[index]
         evaluator, (value,) = ring.evaluator, z
@@ -95,25 +98,22 @@ class One(Arithmetic):
             evaluator.mod_switch_to_next(value, linear)
             values, matrices = [linear, squared], [stage.linear, stage.squares]
         target = values[-1].scale * 2.0 ** self.plan.weights[index]
-        plains = self._plains(index, values, matrices, target)
-        turned = [
-            {b: ring.rotated(v, b, self.rotation) for b in {o % layout.baby for o in own}}
-            for v, own in zip(values, plains, strict=True)
-        ]
+        turned = [{0: value} for value in values]
         total: Any = None
-        for giant in range(0, layout.offsets, layout.baby):
-            terms = [
-                (around[offset - giant], plain)
-                for around, own in zip(turned, plains, strict=True)
-                for offset, plain in own.items()
-                if giant <= offset < giant + layout.baby
-            ]
-            part = ring.sum_of_products(terms)
+        # The giant steps from the last to the first: what is there turns by one more each time.
+        for giant in range((layout.offsets - 1) // layout.baby * layout.baby, -1, -layout.baby):
+            part = ring.sum_of_products(
+                (self._turned(own, offset - giant), plain)
+                for which, (own, matrix) in enumerate(zip(turned, matrices, strict=True))
+                for offset in range(giant, min(giant + layout.baby, layout.offsets))
+                if (plain := self._plain((index, which, offset), matrix, target, own[0]))
+            )
+            if total is not None:
+                total = ring.rotated(total, layout.baby, self.rotation)
             if part is None:
                 continue
             if self.plan.rescales(index):
                 evaluator.rescale_to_next_inplace(part)
-            part = ring.rotated(part, giant, self.rotation)
             if total is None:
                 total = part
             else:
@@ -126,21 +126,22 @@ class One(Arithmetic):
         evaluator.add_plain_inplace(total, ring.encode(slots, total.scale, total))
         return [total]
 
-    def _plains(
-        self, index: int, values: list[Any], matrices: list[Tensor], target: float
-    ) -> list[dict[int, Any]]:
-        """The encoded diagonals of each matrix, turned back by their giant step; kept."""
-        if index not in self.encoded:
-            layout = self.layouts[index]
-            self.encoded[index] = [
-                {
-                    offset: self.ring.encode(
-                        diagonal.roll(offset // layout.baby * layout.baby).tolist(),
-                        target / value.scale,
-                        value,
-                    )
-                    for offset, diagonal in layout.of(matrix)
-                }
-                for value, matrix in zip(values, matrices, strict=True)
-            ]
-        return self.encoded[index]
+    def _turned(self, known: dict[int, Any], step: int) -> Any:
+        """A value turned by a baby step: by its lowest power of two from one with the others."""
+        if step not in known:
+            rest = step & (step - 1)
+            known[step] = self.ring.rotated(self._turned(known, rest), step - rest, self.rotation)
+        return known[step]
+
+    def _plain(self, key: tuple[int, int, int], matrix: Tensor, target: float, like: Any) -> Any:
+        """An encoded diagonal, turned back by its giant step; None if it is zero."""
+        if key in self.encoded:
+            return self.encoded[key]
+        layout, offset = self.layouts[key[0]], key[2]
+        diagonal, made = layout.diagonal(matrix, offset), None
+        if bool(diagonal.any()):
+            turned = diagonal.roll(offset // layout.baby * layout.baby).tolist()
+            made = self.ring.encode(turned, target / like.scale, like)
+        if made is None or len(self.encoded) < _KEPT // self.plan.ciphertext_bytes(1):
+            self.encoded[key] = made
+        return made

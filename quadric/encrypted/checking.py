@@ -178,8 +178,7 @@ def prepare(
         data: inputs such as will be encrypted: a few hundred. Outputs up to four times the largest
             on these can be computed later: inputs twice as large for one square in a row.
         packing: "one" answer soon, or "many" answers cheaply.
-        security: bits of security by the standard's table: 128, 192 or 256. 0 makes parameters
-            that protect nothing, with a warning.
+        security: bits of security by the standard's table: 128, 192 or 256.
         tolerance: the largest expected error, relative to the largest output.
 
     Returns:
@@ -215,6 +214,8 @@ def _prepared(
     scaled, ranges = in_range(found, data.cpu())
     inputs, best = data[:_ROWS].cpu(), None
     wanted = TOLERANCE if tolerance is None else tolerance
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not wanted > 0:
+        raise InputError(f"tolerance must be a number > 0, got {tolerance!r}: leave it out")
     right = found.values(inputs)[-1]
     for plan in plans(scaled, packing, security, ranges):
         outputs = simulate(scaled, plan, inputs) * plan.output_range

@@ -9,7 +9,6 @@ takes the place of most rotations of the first matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -44,26 +43,23 @@ class Diagonals:
 
     @property
     def steps(self) -> set[int]:
-        """All rotations."""
-        giants = range(self.baby, self.offsets, self.baby)
-        return {*range(1, min(self.baby, self.offsets)), *giants, *self.sums}
+        """The rotations that need a key: powers of two, of which all others are made."""
+        small = [1 << i for i in range(self.baby.bit_length()) if 1 << i < self.offsets]
+        return {*small, *self.sums}
 
-    def of(self, matrix: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The diagonals of a matrix that are not zero, by their offset."""
-        block = len(self.sources)
+    def diagonal(self, matrix: Tensor, offset: int) -> Tensor:
+        """The diagonal of a matrix at an offset."""
+        block, (outputs, inputs) = len(self.sources), matrix.shape
         slot = torch.arange(block)
-        outputs, inputs = matrix.shape
-        columns = max(int(self.sources.max()) + 1, inputs)
-        padded = matrix.new_zeros(self.rows, columns)
-        padded[:outputs, :inputs] = matrix
-        for offset in range(self.offsets):
-            entry = slot % self.rows * columns + self.sources.roll(-offset)
-            first = torch.full((self.rows * columns,), block).scatter_reduce_(
-                0, entry, slot, "amin"
-            )
-            diagonal = padded.flatten()[entry] * (first[entry] == slot)
-            if bool(diagonal.any()):
-                yield offset, diagonal.repeat(self.slots // block)
+        row, column = slot % self.rows, self.sources.roll(-offset)
+        # Where the same entry would come twice, the first one counts.
+        entry, place = torch.unique(
+            row * (int(self.sources.max()) + 1) + column, return_inverse=True
+        )
+        first = torch.full((len(entry),), block).scatter_reduce_(0, place, slot, "amin")[place]
+        inside = (row < outputs) & (column < inputs) & (first == slot)
+        found = matrix[row.clamp(max=outputs - 1), column.clamp(max=inputs - 1)] * inside
+        return found.repeat(self.slots // block)
 
 
 def first_shift(plan: Plan) -> tuple[int, int]:

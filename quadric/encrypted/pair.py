@@ -6,8 +6,6 @@ import os
 import secrets
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from quadric.encrypted.arithmetic import Many, One
 from quadric.encrypted.checking import TOLERANCE, Prepared, prepare
 from quadric.encrypted.diagonals import spread
 from quadric.encrypted.messages import LARGEST, pack, unpack
-from quadric.encrypted.parameters import HEADROOM, Plan, say_insecure
+from quadric.encrypted.parameters import HEADROOM, Plan
 from quadric.encrypted.polynomial import Stage
 from quadric.encrypted.seal import Ring, dump
 from quadric.errors import FileError, InputError, described
@@ -162,16 +160,13 @@ class Server:
         self.plan, self.model, self._keys, self._stages = plan, model, keys, tuple(stages)
         kind = One if plan.packing == "one" else Many
         self._arithmetic = kind(plan, self._stages, *keys)
-        self._workers: ProcessPoolExecutor | None = None
 
-    def run(self, request: bytes, *, largest: int = LARGEST, workers: int = 1) -> bytes:
+    def run(self, request: bytes, *, largest: int = LARGEST) -> bytes:
         """Computes the answer to a request.
 
         Args:
             request: what `Client.encrypt` returned.
             largest: bytes above which a request is refused.
-            workers: processes that share the outputs, in the packing "many". They are started by
-                the first request that wants them.
 
         Returns:
             The answer.
@@ -183,34 +178,16 @@ class Server:
         _, facts, parts = unpack(request, REQUEST, self.model, largest)
         count = _checked_count(facts, parts, plan, plan.sizes[0])
         size = 1 if plan.packing == "one" else plan.sizes[0]
-        if workers > 1 and self._workers is None and plan.packing == "many":
-            self._workers = ProcessPoolExecutor(
-                workers, get_context("spawn"), _start, (self._content(),)
-            )
         answers: list[bytes] = []
         for first in range(0, len(parts), size):
             z: list[Any] = [
                 self._arithmetic.ring.ciphertext(part, 2.0**plan.scale, (2,))
                 for part in parts[first : first + size]
             ]
-            shared = parts[first : first + size]
             for i in range(len(plan.squares)):
-                if self._workers is None or workers == 1:
-                    z = self._arithmetic.stage(i, z, slice(None))
-                    continue
-                rows = [slice(k, None, workers) for k in range(workers)]
-                tasks = [self._workers.submit(_share, i, shared, own) for own in rows]
-                made = [task.result() for task in tasks]
-                shared = [made[k % workers][k // workers] for k in range(plan.sizes[i + 1])]
-            answers += shared if self._workers and workers > 1 else map(dump, z)
+                z = self._arithmetic.stage(i, z)
+            answers += map(dump, z)
         return pack(ANSWER, self.model, {"count": count}, answers)
-
-    def _content(self) -> bytes:
-        parts = list(self._keys)
-        for stage in self._stages:
-            for values in (stage.linear, stage.squares, stage.bias):
-                parts.append(b"" if values is None else values.contiguous().numpy().tobytes())
-        return pack(SERVER, self.model, self.plan.to_dict(), parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the server's file: network and keys for its arithmetic, no secret key.
@@ -218,14 +195,13 @@ class Server:
         Args:
             path: the file.
         """
+        parts = list(self._keys)
+        for stage in self._stages:
+            for values in (stage.linear, stage.squares, stage.bias):
+                parts.append(b"" if values is None else values.contiguous().numpy().tobytes())
+        content = pack(SERVER, self.model, self.plan.to_dict(), parts)
         with whole_file(path) as file:
-            file.write_bytes(self._content())
-
-    def close(self) -> None:
-        """Ends the processes that `run` started."""
-        if self._workers is not None:
-            self._workers.shutdown()
-            self._workers = None
+            file.write_bytes(content)
 
 
 def _checked_count(facts: dict[str, Any], parts: list[bytes], plan: Plan, numbers: int) -> int:
@@ -239,23 +215,6 @@ def _checked_count(facts: dict[str, Any], parts: list[bytes], plan: Plan, number
             f"{count!r} inputs: it was not made for this network"
         )
     return count
-
-
-_mine: Server | None = None
-
-
-def _start(content: bytes) -> None:
-    """Makes the server of a worker."""
-    global _mine
-    _mine = _server(content)
-
-
-def _share(index: int, parts: list[bytes], rows: slice) -> list[bytes]:
-    """A worker's outputs of a stage."""
-    assert _mine is not None
-    arithmetic = _mine._arithmetic
-    z = [arithmetic.ring.load("Ciphertext", part) for part in parts]
-    return [dump(c) for c in arithmetic.stage(index, z, rows)]
 
 
 def compile(
@@ -341,11 +300,7 @@ def load_server(path: str | os.PathLike[str]) -> Server:
     Raises:
         InputError: if the file is damaged, or another one.
     """
-    return _server(_read(path))
-
-
-def _server(content: bytes) -> Server:
-    name, facts, parts = unpack(content, SERVER, largest=64 * LARGEST)
+    name, facts, parts = unpack(_read(path), SERVER, largest=64 * LARGEST)
     with described(f"a {SERVER} must hold what its plan says", "write it again"):
         plan, numbers = _plan(facts, parts, SERVER), iter(parts[2:])
         stages = []
@@ -368,8 +323,6 @@ def _plan(facts: dict[str, Any], parts: list[bytes], kind: str) -> Plan:
     wanted = 1 if kind == CLIENT else 2 + 3 * len(plan.squares)
     if len(parts) != wanted:
         raise InputError(f"it needs {wanted} parts, and has {len(parts)}")
-    if plan.security == 0:
-        say_insecure()
     return plan
 
 

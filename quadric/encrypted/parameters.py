@@ -9,7 +9,6 @@ many bits the product may have is given by the ring and the security (Albrecht e
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,10 +33,6 @@ _MOST = 60  # bits of a prime of SEAL
 _SPREAD = 3.2  # of the noise of an encryption
 
 
-class InsecureWarning(UserWarning):
-    """The parameters protect nothing: they are for experiments."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """How a polynomial is computed: everything but its weights and the keys.
@@ -50,7 +45,7 @@ class Plan:
         weights: bits of the scale of each stage's weights.
         squares: for each stage whether it squares.
         sizes: numbers of the input, and of each stage's output.
-        security: bits, 0 for none.
+        security: bits.
         input_range: the inputs are divided by it.
         output_range: the outputs are multiplied by it.
         input_shape: of one input.
@@ -128,6 +123,14 @@ def in_range(polynomial: Polynomial, data: Tensor) -> tuple[Polynomial, list[flo
             "every value of the network must be finite on the data, got an infinite one: give "
             "normalized data, or train with smaller rates"
         )
+    zero = [
+        m is None or not bool(m.any()) for s in polynomial.stages for m in (s.linear, s.squares)
+    ]
+    if any(map(all, zip(zero[::2], zero[1::2], strict=True))):
+        raise InputError(
+            "the outputs must depend on the inputs, got a layer whose weights are all zero: train "
+            "the network first"
+        )
     most = [float(value.abs().max()) for value in values]
     if most[-1] == 0 or most[0] == 0:
         raise InputError("inputs and outputs must not be all zero: give data that are real")
@@ -151,18 +154,14 @@ def plans(
     """The most precise plan of each ring, smallest ring first."""
     if packing not in ("one", "many"):
         raise InputError(f'packing must be "one" or "many", got {packing!r}: choose one')
-    if security == 0:
-        say_insecure()
-    elif security not in STANDARD:
+    if security not in STANDARD:
         raise InputError(
-            f"security must be 128, 192 or 256 bits by the standard, got {security}: take 128; "
-            "for an experiment without any protection, security=0"
+            f"security must be 128, 192 or 256 bits by the standard, got {security!r}: take 128"
         )
     squares = tuple(stage.squares is not None for stage in polynomial.stages)
     sizes = (polynomial.stages[0].linear.shape[1], *(len(s.bias) for s in polynomial.stages))
-    table = STANDARD[security] if security else {4096: 10_000, 8192: 10_000}
     found = []
-    for ring, most in table.items():
+    for ring, most in STANDARD[security].items():
         if packing == "one" and max(sizes) > ring // 2:
             continue
         for scale in range(34 if packing == "one" else 22, 13, -1):
@@ -183,16 +182,6 @@ def plans(
             f"row and values of {max(sizes):,} numbers: take fewer layers, or smaller ones"
         )
     return found
-
-
-def say_insecure() -> None:
-    """Warns whoever makes or loads parameters that protect nothing."""
-    warnings.warn(
-        "INSECURE: security=0 stands for parameters that anybody can break; never use them for "
-        "data that matter",
-        InsecureWarning,
-        stacklevel=5,
-    )
 
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -253,7 +242,9 @@ def simulate(polynomial: Polynomial, plan: Plan, inputs: Tensor, seed: int = 0) 
                 return noisy(matrix, math.sqrt(ring / 24) / 2**own)
             return (matrix * 2**own).round() / 2**own
 
-        squared = noisy(z.square(), 2 * rounding / 2**scale) if one else z.square()
+        # Turning adds noise, and so does bringing a square back to two polynomials.
+        squared = noisy(z.square(), 3 * rounding / 2**scale) if one else z.square()
+        z = noisy(z, 3 * rounding / 2**scale) if one else z
         z = z @ rounded(stage.linear, own).T + stage.bias
         if stage.squares is not None:
             z = z + squared @ rounded(stage.squares, bits).T

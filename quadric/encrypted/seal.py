@@ -28,7 +28,7 @@ class Ring:
         parameters.set_poly_modulus_degree(plan.ring)
         parameters.set_coeff_modulus(seal.CoeffModulus.Create(plan.ring, list(plan.bits)))
         kinds = seal.SEC_LEVEL_TYPE
-        names = {0: kinds.NONE, 128: kinds.TC128, 192: kinds.TC192, 256: kinds.TC256}
+        names = {128: kinds.TC128, 192: kinds.TC192, 256: kinds.TC256}
         self.context = seal.SEALContext(parameters, True, names[plan.security])
         if not self.context.parameters_set():
             raise InputError(

@@ -40,6 +40,38 @@ class Square(nn.Module):
         return input * input
 
 
+class Hermite(nn.Module):
+    """A polynomial of degree 2 with a BatchNorm for each degree (HerPN, Park et al. 2022).
+
+    It takes the place of a BatchNorm and its activation. Deep networks of plain squares hardly
+    train; with this one they do.
+
+    Args:
+        channels: of the input.
+        norm: the BatchNorm for inputs of this shape.
+
+    Examples:
+        >>> Hermite(4)(torch.randn(8, 4, 5, 5)).shape
+        torch.Size([8, 4, 5, 5])
+    """
+
+    def __init__(self, channels: int, norm: Callable[..., nn.Module] = nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([norm(channels, affine=False) for _ in range(2)])
+        # ReLU in Hermite polynomials.
+        start = torch.tensor([(2 * torch.pi) ** -0.5, 0.5, 0.5 * torch.pi**-0.5])
+        self.weights = nn.Parameter(start[:, None].repeat(1, channels))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The polynomial of each number."""
+        degrees = input, (input * input - 1) * 2**-0.5
+        shape = (1, -1, *(1,) * (input.dim() - 2))
+        out = self.weights[0].view(shape)
+        for weight, norm, degree in zip(self.weights[1:], self.norms, degrees, strict=True):
+            out = out + weight.view(shape) * norm(degree)
+        return out
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
     "relu": nn.ReLU,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from quadric.models.activations import make_activation
+from quadric.models.activations import Hermite, make_activation
 from quadric.models.widths import scale_channels
 from quadric.support.checks import check_size
 
@@ -27,7 +27,7 @@ def cnn5(
     channels: Sequence[int] | None = None,
     activation: str | None = "relu",
 ) -> nn.Sequential:
-    """Builds the network.
+    """Builds the network; "hermite" is an activation with a BatchNorm for each degree.
 
     Examples:
         >>> sum(p.numel() for p in cnn5().parameters())
@@ -38,8 +38,11 @@ def cnn5(
     widths = scale_channels((32, 64, 128, 128, 256), width, channels)
     for i, (count, shape) in enumerate(zip(widths, _KERNELS, strict=True), start=1):
         layers[f"conv{i}"] = nn.Conv2d(before, count, *shape, bias=False)
-        layers[f"bn{i}"] = nn.BatchNorm2d(count)
-        layers[f"act{i}"] = make_activation(activation)
+        if activation == "hermite":
+            layers[f"act{i}"] = Hermite(count)
+        else:
+            layers[f"bn{i}"] = nn.BatchNorm2d(count)
+            layers[f"act{i}"] = make_activation(activation)
         before = count
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
 
-from quadric.encrypted import InsecureWarning, check, prepare
+from quadric.encrypted import check, prepare
 from quadric.encrypted.parameters import STANDARD
 from quadric.errors import InputError
 from tests.encrypted.networks import inputs, perceptron
@@ -25,14 +23,23 @@ def test_no_plan_is_weaker_than_the_table(packing: str, depth: int, security: in
     assert plan.needs_keys == (packing == "one" or depth > 1)
 
 
-def test_less_than_the_standard_is_said_loudly_or_refused() -> None:
-    with pytest.raises(InputError, match="128, 192 or 256 bits by the standard, got 80"):
-        prepare(perceptron(), inputs(), security=80)
-    with pytest.warns(InsecureWarning, match="INSECURE"):
-        assert prepare(perceptron(), inputs(), security=0).plan.security == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        prepare(perceptron(), inputs())
+def test_less_than_the_standard_is_refused() -> None:
+    for security in (80, 0, "128"):
+        with pytest.raises(InputError, match="128, 192 or 256 bits by the standard, got"):
+            prepare(perceptron(), inputs(), security=security)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tolerance", ["a", 0, -1.0, float("nan"), True])
+def test_a_tolerance_is_a_number(tolerance: object) -> None:
+    with pytest.raises(InputError, match="tolerance must be a number > 0"):
+        prepare(perceptron(), inputs(), tolerance=tolerance)  # type: ignore[arg-type]
+
+
+def test_a_network_that_is_a_constant_is_refused() -> None:
+    model = perceptron()
+    nn.init.zeros_(model[-1].weight)
+    with pytest.raises(InputError, match="must depend on the inputs"):
+        prepare(model, inputs())
 
 
 def test_scales_are_in_the_weights() -> None:

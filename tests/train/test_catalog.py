@@ -16,7 +16,13 @@ NAMES = catalog.names()
 
 
 def test_there_is_one_for_every_experiment() -> None:
-    expected = {"digits", "mnist-encrypted", "cifar100-resnet20", "imagenet-resnet18"}
+    expected = {
+        "digits",
+        "mnist-encrypted",
+        "cifar10-encrypted",
+        "cifar100-resnet20",
+        "imagenet-resnet18",
+    }
     expected |= {f"cifar10-resnet{depth}" for depth in (20, 32, 44, 56, 110)}
     expected |= {"cifar10-resnet20-short", "cifar10-resnet8-small"}
     expected |= {f"cifar10-wide-resnet{depth}" for depth in (20, 32, 56, 110)}
