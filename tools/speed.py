@@ -2,6 +2,7 @@
 
     python tools/speed.py suite --paths plain,kernels --repeats 4    # networks, layers, memory
     python tools/speed.py ranks       # a convolution's cost against rank, docs/images/ranks.png
+    python tools/speed.py dense       # dense layers at each rank, perceptrons; --before FOLDER
     python tools/speed.py onnx        # latency of exported networks in ONNX Runtime
     python tools/speed.py tables      # fits of tables against scikit-learn's MLPRegressor
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
+from speed_dense import GROUPS, dense
 from torch import Tensor, nn
 
 from quadric import models
@@ -315,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["suite", "ranks", "onnx", "tables"])
+    parser.add_argument("what", choices=["suite", "ranks", "dense", "onnx", "tables"])
     parser.add_argument("--out", type=Path, help="by default results/bench/WHAT.json")
     parser.add_argument("--repeats", type=int, default=4, help="timed runs")
     parser.add_argument("--rounds", type=int, default=2, help="of the whole, for the spread")
@@ -323,11 +325,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 3, 7, 15, 31, 63])
     parser.add_argument("--shape", type=int, nargs=3, default=[64, 16, 64], help="ranks")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "images" / "ranks.png")
+    parser.add_argument("--before", type=Path, help="dense: another checkout to time beside")
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, help="dense: by default all")
+    parser.add_argument("--resume", type=Path, help="dense: a result whose other groups are kept")
     parser.add_argument("--seconds", type=float, default=8.0, help="onnx: of a network and batch")
     parser.add_argument("--rows", type=int, default=7373, help="tables")
     parser.add_argument("--networks", type=int, default=15, help="tables: fitted together")
     given = parser.parse_args(arguments)
-    measure = {"suite": suite, "ranks": ranks, "onnx": onnx, "tables": tables}[given.what]
+    kinds = {"suite": suite, "ranks": ranks, "dense": dense, "onnx": onnx, "tables": tables}
+    measure = kinds[given.what]
     text, facts = measure(given)
     print(text)
     out = given.out or ROOT / "results" / "bench" / f"{given.what}.json"

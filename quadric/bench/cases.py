@@ -238,6 +238,6 @@ def usable_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     if list(paths) == ["plain"]:
         return list(paths), None
     if kernels.use_kernels(True):
-        return list(paths), "fused kernels are on, for float32 on the CPU"
+        return list(paths), "fused kernels are on, on the CPU"
     plain = dict.fromkeys(path.replace("kernels", "plain") for path in paths)
     return list(plain), f"fused kernels are off: {kernels.reason()}"

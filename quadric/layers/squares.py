@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +66,11 @@ class Squares(Neuron):
             (_STARTS[start] if isinstance(start, str) else start)(layer.eigenvalues)
 
     def effective_eigenvalues(self, layer: QuadraticLayer) -> Tensor:
-        eigenvalues: Tensor = layer.eigenvalues
-        scale = layer.eigenvalue_scale
-        return eigenvalues if scale is None else eigenvalues * scale
+        own = layer._parameters
+        eigenvalues: Any = own["eigenvalues"] if "eigenvalues" in own else layer.eigenvalues
+        scale = layer._buffers["eigenvalue_scale"]
+        effective: Tensor = eigenvalues if scale is None else eigenvalues * scale
+        return effective
 
     def unit_lengths(self, layer: QuadraticLayer) -> Tensor | float:
         """What each square is divided by."""
@@ -94,16 +97,17 @@ class Squares(Neuron):
         return scale.nan_to_num(0, 0, 0)
 
     def forward(self, layer: QuadraticLayer, input: Tensor) -> Tensor:
-        assert layer.blocks is not None
-        return add_squares(
-            layer.linear_op,
-            layer.blocks,
-            input,
-            layer.weight,
-            layer.bias,
+        blocks = layer.blocks
+        assert blocks is not None
+        # A module looks for a parameter in other places first, which takes as long as a small sum.
+        own = layer._parameters
+        weight: Any = own["weight"] if "weight" in own else layer.weight  # parametrized
+        bias = own["bias"] if "bias" in own else layer.bias
+        eigenvalues, recompute = (
             self.effective_eigenvalues(layer),
             getattr(self, "recompute", False),
         )
+        return add_squares(layer.linear_op, blocks, input, weight, bias, eigenvalues, recompute)
 
     def responses(self, layer: QuadraticLayer, input: Tensor) -> tuple[Tensor, ...]:
         linear_op, blocks = layer.linear_op, layer.blocks

@@ -1,16 +1,18 @@
 """z + S z^2: the one formula under the eigen, shared and square neurons.
 
 `add_squares` is the only place that decides which path runs, once per call. For the last three
-paths it asks `backend_for`, which goes by the tensor alone:
+paths it asks `backend_for`, which goes by the tensor alone. Kernels for another device are a
+`Backend` of their own there:
 
 | path | when |
 |---|---|
 | `reference` | torch must see every operation: tracing, export, torch.func, tensor subclasses |
 | `compiled` | inside torch.compile on the CPU, as one operator |
-| `cpu_matmul.add_squares` | small matrices on the CPU, where calls cost more than arithmetic |
-| `native` | float32 on the CPU with the kernels switched on |
+| `autograd.DenseSquares` | training a dense layer on the CPU with the kernels, as one node |
+| `cpu_matmul.add_squares` | without them, small matrices, where calls cost more than arithmetic |
+| `native` | float32, bfloat16 and float16 on the CPU with the kernels switched on |
 | `cpu_matmul` | float32 or float64 on the CPU, channels next to each other in memory |
-| `torch_views` | everything else: other devices, half precision, NCHW |
+| `torch_views` | everything else: other devices, half precision without kernels, NCHW |
 
 The last three run inside `autograd.AddSquares` where gradients are wanted, else in place.
 """
@@ -21,10 +23,10 @@ import torch
 from torch import Tensor
 
 from quadric.ops import compiled, cpu_matmul, native, reference
-from quadric.ops.autograd import AddSquares, SquaresCall
-from quadric.ops.backends import backend_for
+from quadric.ops.autograd import AddSquares, DenseSquares, SquaresCall
+from quadric.ops.backends import NATIVE, backend_for
 from quadric.ops.blocks import Blocks
-from quadric.ops.linear_ops import LinearOp
+from quadric.ops.linear_ops import DenseOp, LinearOp
 from quadric.ops.torch_probes import in_torch_func, must_see_operations
 
 _SMALL = 1 << 16
@@ -54,9 +56,14 @@ def add_squares(
         bias = None if bias is None else _lower(bias, dtype)
         with torch.autocast(device, enabled=False):
             return add_squares(linear_op, blocks, input, weight, bias, eigenvalues, recompute)
+    compiling = torch.compiler.is_compiling()
+    if not compiling and _is_one_node(linear_op, blocks, input, weight, bias, eigenvalues):
+        call = SquaresCall(linear_op, bias, blocks, -1, NATIVE, recompute)
+        one: Tensor = DenseSquares.apply(input, weight, bias, eigenvalues, call)  # type: ignore[no-untyped-call]
+        return one
     z = linear_op(input, weight, bias)
     dim = linear_op.channel_dim
-    if torch.compiler.is_compiling():
+    if compiling:
         whole = torch.compiler.is_exporting() or in_torch_func()
         operator = z.device.type == "cpu" and z.dtype == torch.float32 and not whole
         if operator and blocks.num_eigenvalues and (blocks.shape == "full" or native.active()):
@@ -76,6 +83,28 @@ def add_squares(
     call = SquaresCall(linear_op, bias, blocks, dim, backend, recompute)
     result: Tensor = AddSquares.apply(z, eigenvalues, input, weight, call)  # type: ignore[no-untyped-call]
     return result
+
+
+def _is_one_node(
+    linear_op: LinearOp,
+    blocks: Blocks,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eigenvalues: Tensor,
+) -> bool:
+    """Whether a dense layer trains with the kernels, and torch need not see more than one node."""
+    return (
+        type(linear_op) is DenseOp
+        and torch.is_grad_enabled()
+        and native.serves(input.dtype)
+        and input.is_cpu
+        and input.dtype == weight.dtype
+        and blocks.size > 1
+        and (weight.requires_grad or input.requires_grad or eigenvalues.requires_grad)
+        and not must_see_operations(input, weight, eigenvalues, weight if bias is None else bias)
+        and input.numel() > 0
+    )
 
 
 def _is_small(z: Tensor, blocks: Blocks, dim: int) -> bool:

@@ -32,7 +32,7 @@ def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
     """The backend for a linear map's output; its device, dtype and memory layout decide."""
     if not z.is_cpu or z.numel() == 0 or blocks.size == 1:
         return TORCH_VIEWS
-    if z.dtype == torch.float32 and native.active() and (z.is_contiguous() or _in_rows(z, dim)):
+    if native.serves(z.dtype) and (z.is_contiguous() or _in_rows(z, dim)):
         return NATIVE
     if (
         z.dtype in (torch.float32, torch.float64)

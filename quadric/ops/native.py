@@ -1,4 +1,4 @@
-"""Builds, loads and calls csrc/squares.cpp: the squares in one pass forward and one backward.
+"""Builds, loads and calls csrc/: the squares in one pass forward and one backward.
 
 `use_kernels(True)` compiles the source with the machine's own C++ compiler, once. The library is
 kept in a folder that is closed to other users (`cache.py`). Its name holds a checksum of what it
@@ -7,8 +7,8 @@ needs neither torch's headers nor a build tool. Nothing is built unasked, but a 
 built before is used by itself: it is looked for, loaded and checked where kernels could run for the
 first time. `QUADRIC_KERNELS=0` in the environment or `use_kernels(False)` turns it off.
 
-The kernels serve float32 on the CPU, contiguous or channels_last. Everything else, a machine
-without a compiler, and any failure use torch's own operators; `reason()` says why.
+The kernels serve float32, bfloat16 and float16 on the CPU, contiguous or channels_last. Everything
+else, a machine without a compiler, and any failure use torch's own operators; `reason()` says why.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ _FLAGS = (
 )
 _SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
+
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The kernels' numbers for the types of tensors that they take."""
 
 
 @dataclass
@@ -121,6 +125,11 @@ def active() -> bool:
     return _look() and _state.enabled
 
 
+def serves(dtype: torch.dtype) -> bool:
+    """Whether the kernels are in use and know this type of numbers."""
+    return dtype in TYPES and active()
+
+
 def reason() -> str | None:
     """Why the kernels are not active, or None if they are."""
     _look()
@@ -132,7 +141,7 @@ def offer() -> str | None:
     if reason() != _NOT_BUILT or not _compilers():
         return None
     return (
-        "float32 on the CPU would be faster with fused kernels: quadric.use_kernels() builds them, "
+        "layers on the CPU would be faster with fused kernels: quadric.use_kernels() builds them, "
         "once for this machine"
     )
 
@@ -163,7 +172,8 @@ _NATIVE = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-ma
 def _name(library: bytes | None = None) -> str:
     """The file name of a built library, or the pattern of all that this machine can use."""
     made_of = "\n".join([*_FLAGS, _NATIVE, _processor(), sys.platform]).encode()
-    key = hashlib.sha256(_SOURCE.read_bytes() + made_of).hexdigest()[:20]
+    parts = [file.read_bytes() for file in sorted([_SOURCE, *_SOURCE.parent.glob("*.h")])]
+    key = hashlib.sha256(b"".join(parts) + made_of).hexdigest()[:20]
     return f"kernels-{key}-{hashlib.sha256(library).hexdigest()[:20] if library else '*'}.so"
 
 
@@ -204,16 +214,16 @@ def _load(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise RuntimeError(f"the library {path} could not be loaded ({error}): delete it") from None
-    for shape in ("star", "full"):
-        for name, pointers in (("forward", 3), ("backward", 5)):
-            function = getattr(library, f"quadric_{shape}_{name}")
-            function.restype = None
-            # Tensors, the table's three columns, five sizes, threads.
-            function.argtypes = [
-                *[ctypes.c_void_p] * (pointers + 3),
-                *[ctypes.c_int64] * 5,
-                ctypes.c_int,
-            ]
+    for name, pointers in (("forward", 4), ("backward", 7)):
+        function = getattr(library, f"quadric_{name}")
+        function.restype = None
+        # The type of the numbers, tensors and the layer, outer, inner, threads.
+        function.argtypes = [
+            ctypes.c_int64,
+            *[ctypes.c_void_p] * pointers,
+            *[ctypes.c_int64] * 3,
+        ]
+    library.quadric_layer.restype = ctypes.c_void_p
     return library
 
 
@@ -224,13 +234,10 @@ def _check(library: ctypes.CDLL) -> None:
         count = torch.arange(math.prod(shape), dtype=torch.float32, device="cpu")
         return (count % 5 - 2).reshape(shape)
 
-    for blocks in (
-        eigen_blocks(4, 2),
-        eigen_blocks(20, 9),
-        shared_blocks(3, 2),
-        shared_blocks(8, 8),
-    ):
-        lam = numbers(blocks.num_eigenvalues)
+    made = [eigen_blocks(4, 2), eigen_blocks(20, 9), eigen_blocks(40, 18)]
+    made += [shared_blocks(3 * size - 1, size) for size in (2, 3, 8, 9, 16, 17)]
+    for blocks in made:
+        lam, layer = numbers(blocks.num_eigenvalues), _made(library, blocks)
         places = blocks.places()
         # Elementwise, as the first matrix product of a process would start all its threads.
         dense = torch.zeros(blocks.channels, blocks.channels, device="cpu")
@@ -243,42 +250,47 @@ def _check(library: ctypes.CDLL) -> None:
             out = z + (matrix * squares.unsqueeze(1)).sum(2)
             slopes = grad + 2 * z * (matrix * grad.unsqueeze(2)).sum(1)
             sums = (grad.unsqueeze(2) * squares.unsqueeze(1)).sum((0, 3))[places]
-            computed = [torch.zeros_like(tensor) for tensor in (out, slopes, sums)]
-            _call(library, "forward", [z, computed[0], lam], blocks, layout)
             kept = out if blocks.shape == "star" else z
-            _call(library, "backward", [grad, kept, lam, *computed[1:]], blocks, layout)
-            if not all(map(torch.equal, computed, (out, slopes, sums))):
-                raise RuntimeError(f"the kernels failed their self-test for {blocks}, {layout}")
+            for dtype, code in TYPES.items():
+                given = [tensor.to(dtype) for tensor in (z, grad, kept)]
+                if not torch.equal(given[2].float(), kept):  # too large for the format
+                    continue
+                computed = [torch.zeros_like(tensor) for tensor in (given[0], given[0], lam)]
+                bias = torch.zeros(blocks.channels, device="cpu")
+                at = (layer, rows, pixels, 1)
+                pointers = [tensor.data_ptr() for tensor in (given[0], computed[0], lam)]
+                library.quadric_forward(code, *pointers, *at)
+                tensors = (given[1], given[2], lam, *computed[1:], bias)
+                pointers = [tensor.data_ptr() for tensor in tensors]
+                library.quadric_backward(code, *pointers, *at)
+                wanted = (out.to(dtype), slopes.to(dtype), sums, slopes.sum((0, 2)))
+                if not all(map(torch.equal, (*computed, bias), wanted)):
+                    raise RuntimeError(f"the kernels failed their self-test for {blocks}, {layout}")
 
 
-@functools.lru_cache(maxsize=1024)
-def _table(blocks: Blocks) -> tuple[list[ctypes.Array[ctypes.c_int32]], tuple[int, ...]]:
-    """The blocks as the kernels take them: the arrays themselves, and their addresses and sizes."""
-    table = blocks.table
-    kind = ctypes.c_int32 * len(table)
-    arrays = [kind(*column) for column in zip(*table, strict=True)]
-    addresses = (ctypes.addressof(array) for array in arrays)
-    return arrays, (*addresses, len(table), blocks.num_eigenvalues)
+def _made(library: ctypes.CDLL, blocks: Blocks) -> int:
+    """What the kernels take for a layer: the address of something they made."""
+    runs = blocks.runs
+    facts = [blocks.shape == "star", blocks.channels, blocks.groups]
+    facts += [blocks.num_eigenvalues // blocks.groups, len(runs)]
+    for run in runs:
+        facts += [run.start, run.count, run.size, run.first, run.per_block]
+    made: int = library.quadric_layer((ctypes.c_int64 * len(facts))(*facts))
+    return made
+
+
+@functools.cache
+def _layer(blocks: Blocks) -> int:
+    """The kernels' own description of the blocks, which they keep until the process ends."""
+    assert _state.library is not None
+    return _made(_state.library, blocks)
 
 
 def _layout(tensor: Tensor, dim: int) -> tuple[int, int, int]:
-    """A contiguous or channels_last tensor as (outer, channels, inner)."""
-    channels = tensor.shape[dim]
+    """A contiguous or channels_last tensor as (outer, inner), and how many threads share it."""
+    channels, count = tensor.shape[dim], tensor.numel()
     inner = math.prod(tensor.shape[dim + 1 :]) if dim < -1 and tensor.is_contiguous() else 1
-    return tensor.numel() // (channels * inner), channels, inner
-
-
-def _call(
-    library: ctypes.CDLL,
-    name: str,
-    tensors: list[Tensor],
-    blocks: Blocks,
-    layout: tuple[int, int, int],
-) -> None:
-    threads = 1 if math.prod(layout) < _SMALL else torch.get_num_threads()
-    function = getattr(library, f"quadric_{blocks.shape}_{name}")
-    pointers = [tensor.data_ptr() for tensor in tensors]
-    function(*pointers, *_table(blocks)[1], *layout, threads)
+    return count // (channels * inner), inner, 1 if count < _SMALL else torch.get_num_threads()
 
 
 def _as_float(eigenvalues: Tensor, blocks: Blocks) -> Tensor:
@@ -297,20 +309,45 @@ def forward(z: Tensor, out: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: in
     """Writes z + S z^2 into `out`, a tensor of z's layout or `z` itself."""
     assert _state.library is not None
     lam = _as_float(eigenvalues, blocks)
-    _call(_state.library, "forward", [z, out, lam], blocks, _layout(z, dim))
+    _state.library.quadric_forward(
+        TYPES[z.dtype],
+        z.data_ptr(),
+        out.data_ptr(),
+        lam.data_ptr(),
+        _layer(blocks),
+        *_layout(z, dim),
+    )
 
 
 def backward(
     grad: Tensor, kept: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int
 ) -> tuple[Tensor, Tensor]:
     """The gradients of z and of the eigenvalues; arguments as in `torch_views.backward`."""
+    slopes, sums, _ = backward_with_bias(grad, kept, eigenvalues, blocks, dim, False)
+    return slopes, sums
+
+
+def backward_with_bias(
+    grad: Tensor, kept: Tensor, eigenvalues: Tensor, blocks: Blocks, dim: int, biased: bool = True
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `backward`, and the first gradient summed over all positions, if `biased`."""
     assert _state.library is not None
     lam = _as_float(eigenvalues, blocks)
     same = grad.dtype == kept.dtype and grad.stride() == kept.stride()
     if not same or grad.is_neg():  # a negative view has the memory of the tensor itself
         grad = torch.empty_like(kept).copy_(grad)
     result = torch.empty_like(kept)
-    sums = torch.empty(blocks.num_eigenvalues, dtype=torch.float32, device="cpu")
-    tensors = [grad, kept, lam, result, sums]
-    _call(_state.library, "backward", tensors, blocks, _layout(kept, dim))
-    return result, sums.to(eigenvalues.dtype)
+    sums = torch.empty_like(lam)
+    bias = torch.empty(blocks.channels, dtype=torch.float32, device="cpu") if biased else None
+    _state.library.quadric_backward(
+        TYPES[kept.dtype],
+        grad.data_ptr(),
+        kept.data_ptr(),
+        lam.data_ptr(),
+        result.data_ptr(),
+        sums.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        _layer(blocks),
+        *_layout(kept, dim),
+    )
+    return result, sums if lam is eigenvalues else sums.to(eigenvalues.dtype), bias

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 MISSING: list[str] = []
@@ -31,6 +31,7 @@ def _named(name: str) -> Any:
 _peek = _named("_C._functorch.peek_interpreter_stack")
 _dispatch_mode = _named("_C._get_dispatch_mode")
 _PROXY = _named("_C._TorchDispatchModeKey.PROXY")  # of make_fx, while it records a graph
+_named("autograd.forward_ad._current_level")
 _named("Tensor._version")  # `autograd` asks whether an output was overwritten
 
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
@@ -59,12 +60,14 @@ def is_recorded() -> bool:
 
 def must_see_operations(*tensors: Tensor) -> bool:
     """Whether torch must see every operation: tracing, torch.func, tensor subclasses."""
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TENSORS:
+            return True
     if is_recorded():
         return True
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN_TENSORS or unpack_dual(tensor).tangent is not None:
-            return True
-    return False
+    if forward_ad._current_level < 0:  # no tensor has a tangent
+        return False
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -250,7 +250,7 @@ def _kernels(recipe: Recipe, screen: TextIO | None) -> Iterator[None]:
     before = active()
     use_kernels(recipe.kernels)
     if screen is not None and recipe.kernels and recipe.neuron in ("eigen", "shared"):
-        state = "on, for float32 on the CPU" if active() else f"off: {reason()}"
+        state = "on, on the CPU" if active() else f"off: {reason()}"
         print(f"fused kernels are {state}", file=screen)
     try:
         yield

@@ -37,9 +37,13 @@ def bent(layer: Any) -> Any:
 
 def expected_of(layer: Any, x: Tensor) -> Tensor:
     """What a layer should compute, in float64."""
-    twin = copy.deepcopy(layer).double()
+    return expected_of_twin(copy.deepcopy(layer).double(), x.double())
+
+
+def expected_of_twin(twin: Any, x: Tensor) -> Tensor:
+    """What a layer in float64 should compute."""
     linear_op = twin.linear_op
-    z = linear_op(linear_op.prepare(x.double()), twin.weight, twin.bias)
+    z = linear_op(linear_op.prepare(x), twin.weight, twin.bias)
     return formula(z, twin.effective_eigenvalues(), twin.blocks, linear_op.channel_dim)
 
 
@@ -52,7 +56,9 @@ BLOCKS = eigen_blocks(20, 9)
         (torch.zeros(3, 20), -1, True, "NATIVE"),
         (torch.zeros(3, 20), -1, False, "CPU_MATMUL"),
         (torch.zeros(3, 20, dtype=torch.float64), -1, True, "CPU_MATMUL"),
-        (torch.zeros(3, 20).bfloat16(), -1, True, "TORCH_VIEWS"),
+        (torch.zeros(3, 20).bfloat16(), -1, True, "NATIVE"),
+        (torch.zeros(3, 20).half(), -1, True, "NATIVE"),
+        (torch.zeros(3, 20).bfloat16(), -1, False, "TORCH_VIEWS"),
         (torch.zeros(20, 3).T, -1, True, "TORCH_VIEWS"),
         (torch.zeros(0, 20), -1, True, "TORCH_VIEWS"),
         (torch.zeros(3, 20, device="meta"), -1, True, "TORCH_VIEWS"),
@@ -94,12 +100,15 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     record(reference, "add_squares", "reference")
     record(cpu_matmul, "add_squares", "small")
     record(autograd.AddSquares, "apply", "eager")
+    record(autograd.DenseSquares, "apply", "one node")
     record(ops, "backend_for", "backend")
     return ran
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_the_path(neuron: str, paths: list[str]) -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_the_path(neuron: str, kernels: bool, paths: list[str]) -> None:
+    quadric.use_kernels(kernels)
     layer = bent(quadric.make_layer(nn.Linear, 8, 64, neuron=neuron))
     small, large = torch.randn(5, 8), torch.randn(2000, 8)
     with torch.no_grad():
@@ -107,16 +116,19 @@ def test_the_path(neuron: str, paths: list[str]) -> None:
     assert paths == ["backend"]
     paths.clear()
     layer(small)
-    assert paths == ["small"]
+    assert paths == ["one node" if kernels else "small"]
     paths.clear()
     layer(large)
-    assert paths == ["backend", "eager"]
+    assert paths == (["one node"] if kernels else ["backend", "eager"])
     paths.clear()
     torch.func.vmap(layer)(small)
     assert paths == ["reference"]
     paths.clear()
     wide = bent(quadric.make_layer(nn.Linear, 8, 200, neuron=neuron))
     wide(small)
+    assert paths == (["one node"] if kernels else ["backend", "eager"])
+    paths.clear()
+    bent(quadric.make_layer(nn.Conv2d, 1, 64, 1, neuron=neuron))(torch.randn(2, 1, 8, 8))
     assert paths == ["backend", "eager"]
 
 
@@ -172,6 +184,46 @@ def test_a_fresh_layer_is_exactly_linear(neuron: str, train: bool, kernels: bool
     x = torch.randn(64, 2000)
     with torch.set_grad_enabled(train):
         assert torch.equal(layer(x), linear(x))
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("shape", [(70, 6), (6,), (2, 35, 6)])
+@pytest.mark.parametrize("frozen", ["", "bias", "weight", "eigenvalues", "input"])
+def test_a_dense_layer_trains_as_in_float64(
+    neuron: str, shape: tuple[int, ...], frozen: str
+) -> None:
+    """In front of an activation that overwrites what the layer keeps; some gradients unwanted."""
+    layer = bent(quadric.make_layer(nn.Linear, 6, 37, neuron=neuron, rank=3))
+    x = torch.randn(shape).requires_grad_(frozen != "input")
+    if frozen in ("bias", "weight", "eigenvalues"):
+        getattr(layer, frozen).requires_grad_(False)
+    twin, wide = copy.deepcopy(layer).double(), x.detach().double().requires_grad_(x.requires_grad)
+    nn.functional.silu(expected_of_twin(twin, wide)).sin().sum().backward()
+    nn.functional.silu(layer(x), inplace=True).sin().sum().backward()
+    pairs = [(x, wide), *zip(layer.parameters(), twin.parameters(), strict=True)]
+    for ours, theirs in pairs:
+        assert (ours.grad is None) == (theirs.grad is None)
+        if ours.grad is not None:
+            scale = float(theirs.grad.abs().max())
+            torch.testing.assert_close(
+                ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5 * scale
+            )
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_dense_layer_under_autocast(neuron: str) -> None:
+    layer = bent(quadric.make_layer(nn.Linear, 6, 37, neuron=neuron, rank=3))
+    x = torch.randn(70, 6)
+    twin = copy.deepcopy(layer).double()
+    expected_of_twin(twin, x.double()).square().mean().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+        assert out.dtype == torch.bfloat16
+        out.float().square().mean().backward()  # within: a backward pass has its own types
+    for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert ours.grad.dtype == torch.float32
+        scale = float(theirs.grad.abs().max())
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0.05, atol=0.02 * scale)
 
 
 @pytest.mark.parametrize("neuron", NEURONS)

@@ -80,8 +80,55 @@ def test_values_and_gradients(
     name: str, kind: str, shape: tuple[int, ...], dim: int, channels_last: bool
 ) -> None:
     make = eigen_blocks if kind == "eigen" else shared_blocks
-    for rank in (1, 3, 4, 8, 9, 16, 40):
+    for rank in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 40):
         check(name, make(shape[dim], rank), shape, dim, channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("shape", "dim", "channels_last"), LAYOUTS)
+@pytest.mark.parametrize("make", [eigen_blocks, shared_blocks])
+def test_kernels_of_16_bits(
+    make: type[Blocks], shape: tuple[int, ...], dim: int, channels_last: bool, dtype: torch.dtype
+) -> None:
+    """Only the results are rounded: to the nearest number of the format."""
+    rounding = torch.finfo(dtype).eps / 2 * 1.001
+    for rank in (1, 3, 4, 8, 9, 16, 17):
+        blocks = make(shape[dim], rank)
+        z, lam, grad = data(blocks, shape, channels_last=channels_last)
+        z, grad = z.to(dtype), grad.to(dtype)
+        z64, lam64 = z.double().requires_grad_(), lam.double().requires_grad_()
+        expected = formula(z64, lam64, blocks, dim)
+        wanted = torch.autograd.grad(expected, (z64, lam64), grad.double())
+        out = torch.empty_like(z)
+        native.forward(z, out, lam, blocks, dim)
+        torch.testing.assert_close(out.double(), expected.detach(), rtol=rounding, atol=1e-5)
+        found = native.backward_with_bias(grad, z, lam, blocks, dim)
+        assert found[2] is not None
+        torch.testing.assert_close(found[0].double(), wanted[0], rtol=rounding, atol=1e-5)
+        torch.testing.assert_close(found[1].double(), wanted[1], rtol=1e-4, atol=1e-3)
+        of_bias = wanted[0].movedim(dim, 0).flatten(1).sum(1)
+        torch.testing.assert_close(found[2].double(), of_bias, rtol=1e-4, atol=1e-3)
+
+
+def test_numbers_of_16_bits_at_their_limits() -> None:
+    """Too small, too large, infinite, not a number, and half way between two."""
+    blocks = eigen_blocks(2, 1)
+    for dtype in (torch.bfloat16, torch.float16):
+        every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype).view(-1, 2)
+        same = torch.empty_like(every)
+        native.forward(every, same, torch.zeros(1), blocks, -1)
+        square = every[:, 1].float().square()
+        kept = square.isfinite()  # zero times infinity
+        torch.testing.assert_close(same[kept], every[kept], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(same[:, 1], every[:, 1], rtol=0, atol=0, equal_nan=True)
+        x = torch.zeros(4096, 2, dtype=dtype)
+        x[:, 1] = torch.linspace(0.01, 16, 4096)
+        for factor in (1e-9, 1e-6, 1.0, 300.0, 1e37):
+            lam = torch.tensor([factor])
+            out = torch.empty_like(x)
+            native.forward(x, out, lam, blocks, -1)
+            wanted = (lam * x[:, 1].float().square()).to(dtype)
+            torch.testing.assert_close(out[:, 0], wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["native", "torch_views"])

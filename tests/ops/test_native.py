@@ -26,13 +26,15 @@ def _kernels() -> Iterator[None]:
     quadric.use_kernels(False)
 
 
-NAMES = [f"quadric_{shape}_{way}" for shape in ("star", "full") for way in ("forward", "backward")]
+NAMES = ["quadric_forward", "quadric_backward"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_library_that_computes_something_else_is_never_used(name: str) -> None:
     real = native._state.library
-    fake = types.SimpleNamespace(**{each: getattr(real, each) for each in NAMES})
+    fake = types.SimpleNamespace(
+        **{each: getattr(real, each) for each in [*NAMES, "quadric_layer"]}
+    )
     native._check(fake)  # type: ignore[arg-type]
     setattr(fake, name, lambda *args: None)
     with pytest.raises(RuntimeError, match="failed their self-test"):
@@ -144,25 +146,27 @@ from quadric.ops.blocks import eigen_blocks, shared_blocks
 # Numbers that end where a page ends, after which nothing may be read or written.
 libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
 
-def guarded(*shape):
-    size = torch.Size(shape).numel() * 4
+def guarded(*shape, dtype=torch.float32):
+    size = torch.Size(shape).numel() * dtype.itemsize
     whole = -(-size // page) * page
     memory = mmap.mmap(-1, whole + page)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert libc.mprotect(ctypes.c_void_p(address + whole), page, 0) == 0
-    out = torch.frombuffer(memory, dtype=torch.float32, offset=whole - size, count=size // 4)
+    count = torch.Size(shape).numel()
+    out = torch.frombuffer(memory, dtype=dtype, offset=whole - size, count=count)
     return out.reshape(shape).copy_(torch.randn(shape))
 
 assert quadric.use_kernels(True), quadric.ops.native.reason()
 for channels in (1, 10, 16, 23, 166):
-    for rank in (1, 5, 8, 9, 15):
+    for rank in (1, 5, 8, 9, 15, 17):
         for make in (eigen_blocks, shared_blocks):
             blocks = make(channels, rank)
             lam = guarded(blocks.num_eigenvalues) if blocks.num_eigenvalues else torch.zeros(0)
             for shape, dim in (((1, channels), -1), ((17, channels), -1), ((2, channels, 19), -2)):
-                out, grad = guarded(*shape), guarded(*shape)
-                native.forward(out, out, lam, blocks, dim)
-                native.backward(grad, out, lam, blocks, dim)
+                for dtype in native.TYPES:
+                    out, grad = guarded(*shape, dtype=dtype), guarded(*shape, dtype=dtype)
+                    native.forward(out, out, lam, blocks, dim)
+                    native.backward_with_bias(grad, out, lam, blocks, dim)
 print("nothing after it")
 """
 
