@@ -32,8 +32,12 @@ def findings_table(results: Path) -> str:
 
 
 def sure_table(results: Path) -> str:
-    """The same, and how sure it is."""
-    rows = [*_rows(results), _texts(results), _perceptrons(results), _reading(results)]
+    """The same, and how sure it is; what was hoped for and not seen comes first."""
+    laws, solvers, formulas, equations, hidden, without, pictures, tables = _rows(results)
+    rows = [
+        pictures, _texts(results), _perceptrons(results), solvers, equations, tables,
+        laws, without, hidden, formulas, _reading(results),
+    ]  # fmt: skip
     return markdown_table(["task", "measured", "in short", "how sure"], rows, "llll")
 
 
@@ -162,7 +166,7 @@ def _pictures(results: Path) -> Iterator[list[str]]:
         arms = arms_of(results, experiment)
         found = [f"{arm} {changed(arms[arm])}" for arm in ("eigen", "shared")]
         parts.append(f"{name}: {', '.join(found)}")
-    task = "the same with ReLU; points to linear, 95 % interval"
+    task = "ResNets with ReLU, CIFAR-10 at 16x16; points to linear, 95 % interval"
     pooled = "; ".join(
         f"{ARMS[e.arm]} {signed(e.gap.mean)} ({signed(e.ends[0])} … {signed(e.ends[1])}), "
         f"{visible(e.gap):.1f} would be seen"
