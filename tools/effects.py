@@ -115,6 +115,16 @@ def picture_effects(results: Path) -> Iterator[Effect]:
                 yield Effect(words, arm, mean_difference(_points(results, experiment, arm)))
 
 
+def wide_effects(results: Path) -> Iterator[Effect]:
+    """The same networks against a linear one that is the next larger."""
+    for experiment, words in SIZES.items():
+        if "linear_wide" in arms_of(results, f"images/{experiment}"):
+            for arm in PICTURES[:2]:
+                gaps = _points(results, experiment, arm, "linear_wide")
+                if len(gaps) > 1:
+                    yield Effect(f"{words}, to `linear_wide`", arm, mean_difference(gaps))
+
+
 def pooled_effects(results: Path) -> Iterator[Effect]:
     """The same, the pairs of all networks in one mean."""
     for arm in PICTURES[:2]:
@@ -122,10 +132,10 @@ def pooled_effects(results: Path) -> Iterator[Effect]:
         yield Effect("all five networks", arm, mean_difference(pairs))
 
 
-def _points(results: Path, experiment: str, arm: str) -> list[float]:
-    """Differences to linear in points, seed by seed."""
+def _points(results: Path, experiment: str, arm: str, other: str = "linear") -> list[float]:
+    """Differences to another arm in points, seed by seed."""
     groups = run_groups(results / "images")
-    own, base = (groups[experiment, name].values() for name in (arm, "linear"))
+    own, base = (groups[experiment, name].values() for name in (arm, other))
     return [100 * (own[seed] - base[seed]) for seed in sorted(own.keys() & base.keys())]
 
 
@@ -176,7 +186,11 @@ def visible(gap: Difference, pairs: int | None = None) -> float:
 def power_table(results: Path) -> str:
     """Which differences the runs on pictures could have seen, and how many seeds see more."""
     rows = []
-    for effect in [*picture_effects(results), *pooled_effects(results), *text_effects(results)]:
+    effects = [
+        *picture_effects(results), *pooled_effects(results), *wide_effects(results),
+        *text_effects(results),
+    ]  # fmt: skip
+    for effect in effects:
         low, high = effect.ends
         text = f"{signed(effect.gap.mean)} ({signed(low)} … {signed(high)})"
         count = range(3, 200)
@@ -186,9 +200,10 @@ def power_table(results: Path) -> str:
             f"**{text}**" if effect.gap.is_clear else text, f"{visible(effect.gap):.1f}",
             "over 200" if needed is None else str(needed),
         ])  # fmt: skip
-    header = ["network", "arm", "pairs", "to linear, points", "would be seen, points",
+    header = ["network", "arm", "pairs", "difference, points", "would be seen, points",
               f"pairs to see {WANTED:g} points"]  # fmt: skip
     note = (
+        "Against the linear network of the same size, if nothing else is said. "
         f"*Would be seen*: the true difference that such a test calls clear in {POWER:.0%} of all "
         "cases, if seeds spread as they did here. Made from the runs in `results/`."
     )
