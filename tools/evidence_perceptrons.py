@@ -32,7 +32,7 @@ from quadric.data.intervals import mean_difference
 from quadric.support.texttable import markdown_table
 
 EPOCHS = 20
-WIDTHS, SEEDS = (32, 128), (0, 1, 2)
+WIDTHS, SEEDS = (32, 64, 128), (0, 1, 2)
 ARMS: Mapping[str, dict[str, Any]] = {
     "linear": {},
     "eigen": {"neuron": "eigen", "rank": 9},
