@@ -61,7 +61,7 @@ def second_order_gaps(results: Path) -> dict[str, Difference]:
     errors = {
         (run["arm"], run["law"], run["seed"]): run["error"]
         for run in read_piece(results / "solvers.json")["fits"]
-        if run["noise"] == 0 and run["solver"] == "lm"
+        if run["noise"] == 0 and run["solver"] == "lm" and run["error"]
     }
     gaps = {}
     for arm, name in ARMS.items():
