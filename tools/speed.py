@@ -328,7 +328,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--before", type=Path, help="dense: another checkout to time beside")
     parser.add_argument("--groups", nargs="+", choices=GROUPS, help="dense: by default all")
     parser.add_argument("--resume", type=Path, help="dense: a result whose other groups are kept")
-    parser.add_argument("--seconds", type=float, default=8.0, help="onnx: of a network and batch")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="onnx, dense: at least, of a group"
+    )
     parser.add_argument("--rows", type=int, default=7373, help="tables")
     parser.add_argument("--networks", type=int, default=15, help="tables: fitted together")
     given = parser.parse_args(arguments)

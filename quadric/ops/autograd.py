@@ -103,16 +103,17 @@ class DenseSquares(torch.autograd.Function):
         back, sums, bias = native.backward_with_bias(
             grad, kept, eigenvalues, call.blocks, call.dim, of_bias
         )
-        rows = back if back.dim() == 2 else back.reshape(-1, back.shape[-1])
-        inputs = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+        inputs, rows = input, back
+        if input.dim() != 2:
+            inputs, rows = input.reshape(-1, input.shape[-1]), back.reshape(-1, back.shape[-1])
         with _no_autocast("cpu"):
-            return (
-                (rows @ weight).view(input.shape) if of_input else None,
-                rows.t() @ inputs if of_weight else None,
-                bias if bias is None or bias.dtype == back.dtype else bias.to(back.dtype),
-                sums,
-                None,
-            )
+            to_input = rows.mm(weight) if of_input else None
+            to_weight = rows.t().mm(inputs) if of_weight else None
+        if to_input is not None and input.dim() != 2:
+            to_input = to_input.view(input.shape)
+        if bias is not None and bias.dtype != back.dtype:
+            bias = bias.to(back.dtype)
+        return to_input, to_weight, bias, sums, None
 
 
 def _forward(

@@ -65,7 +65,6 @@ static void full_forward_piece(const Layer &layer, const Piece &p, const float *
                 c[v] = V{};
                 store(q + v * LANES, x[v] * x[v]);
             }
-            in_memory(q);
 #pragma GCC unroll 16
             for (int d = 0; d < S; d++)
                 for (int v = 0; v < NV; v++) (d % 2 ? c : a)[v] += q[first + d] * m[d][v];
@@ -127,7 +126,6 @@ static void full_backward_piece(const Layer &layer, const Piece &p, const float 
                 q[v] = x[v] * x[v], a[v] = c[v] = V{};
                 store(own + v * LANES, g[v]);
             }
-            in_memory(own);
 #pragma GCC unroll 16
             for (int d = 0; d < S; d++)
                 for (int v = 0; v < NV; v++) {
@@ -149,119 +147,90 @@ static void full_backward_piece(const Layer &layer, const Piece &p, const float 
     }
 }
 
-// Blocks that are too large for vectors.
-template <class T> struct WideBlock {
-    std::vector<float> x, q, g, t;
-    void forward(const T *z, T *y, const float *L, int s, int64_t channels, int64_t rows) {
-        x.resize(s), q.resize(s), t.resize(s + LANES);
-        for (int64_t r = 0; r < rows; r++, z += channels, y += channels) {
-            read(z, x.data(), s);
-            for (int j = 0; j < s; j++) q[j] = x[j] * x[j];
-            for (int i = 0; i < s; i++) {
-                float a = x[i];
-                for (int j = 0; j < s; j++) a += L[i * s + j] * q[j];
-                t[i] = a;
-            }
-            write(t.data(), y, s);
+// Blocks that are too large for vectors, as floats.
+template <class A, class B> static void copy(const A *from, B *to, int n) {
+    for (int i = 0; i < n; i += LANES) store(to + i, load(from + i, n - i), n - i);
+}
+
+template <class T>
+static void wide_forward(const T *z, T *y, const float *L, int s, int64_t channels, int64_t rows) {
+    std::vector<float> x(s), q(s), t(s);
+    for (int64_t r = 0; r < rows; r++, z += channels, y += channels) {
+        copy(z, x.data(), s);
+        for (int j = 0; j < s; j++) q[j] = x[j] * x[j];
+        for (int i = 0; i < s; i++) {
+            float a = x[i];
+            for (int j = 0; j < s; j++) a += L[i * s + j] * q[j];
+            t[i] = a;
         }
+        copy(t.data(), y, s);
     }
-    void backward(const T *grad, const T *z, const float *L, T *result, float *sums, float *bias, int s,
-                  int64_t channels, int64_t rows) {
-        x.resize(s), q.resize(s), g.resize(s), t.resize(s);
-        for (int64_t r = 0; r < rows; r++, grad += channels, z += channels, result += channels) {
-            read(z, x.data(), s), read(grad, g.data(), s);
-            for (int j = 0; j < s; j++) q[j] = x[j] * x[j], t[j] = 0;
-            for (int i = 0; i < s; i++)
-                for (int j = 0; j < s; j++) t[j] += L[i * s + j] * g[i], sums[i * s + j] += g[i] * q[j];
-            for (int j = 0; j < s; j++) t[j] = g[j] + 2 * x[j] * t[j], bias[j] += t[j];
-            write(t.data(), result, s);
-        }
+}
+
+template <class T>
+static void wide_backward(const T *grad, const T *z, const float *L, T *result, float *sums, float *bias, int s,
+                          int64_t channels, int64_t rows) {
+    std::vector<float> x(s), q(s), g(s), t(s);
+    for (int64_t r = 0; r < rows; r++, grad += channels, z += channels, result += channels) {
+        copy(z, x.data(), s), copy(grad, g.data(), s);
+        for (int j = 0; j < s; j++) q[j] = x[j] * x[j], t[j] = 0;
+        for (int i = 0; i < s; i++)
+            for (int j = 0; j < s; j++) t[j] += L[i * s + j] * g[i], sums[i * s + j] += g[i] * q[j];
+        for (int j = 0; j < s; j++) t[j] = g[j] + 2 * x[j] * t[j], bias[j] += t[j];
+        copy(t.data(), result, s);
     }
-    static void read(const T *from, float *to, int n) {
-        for (int i = 0; i < n; i += LANES) {
-            alignas(64) float part[LANES];
-            store(part, load(from + i, n - i));
-            std::memcpy(to + i, part, (n - i < LANES ? n - i : LANES) * sizeof(float));
-        }
-    }
-    static void write(const float *from, T *to, int n) {
-        for (int i = 0; i < n; i += LANES) store(to + i, load(from + i, n - i), n - i);
-    }
-};
+}
 
 #define EACH_SIZE(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15) DO(16)
-
-template <class T> struct FullForward {
-    const Layer &layer;
-    const T *z;
-    T *y;
-    const float *lam, *table;
-    WideBlock<T> wide;
-    void tile(int64_t r, int64_t rows) {
-        const int64_t channels = layer.b.channels;
-        const T *from = z + r * channels;
-        T *to = y + r * channels;
-        for (const Piece &p : layer.pieces) {
-            const float *L = table + p.table;
-            switch (p.size) {
-#define CASE(S)                                                                                                    \
-    case S:                                                                                                        \
-        (edge<T>(p) ? full_forward_piece<T, S, true> : full_forward_piece<T, S, !is_float<T>()>)(layer, p, L, from, to, rows);  \
-        break;
-                EACH_SIZE(CASE)
-#undef CASE
-                default:
-                    const Block &block = layer.b.all[p.first];
-                    wide.forward(from + block.start, to + block.start, lam + block.offset, p.size, channels, rows);
-            }
-        }
-    }
-    void finish() {}
-};
 
 template <class T>
 static void full_forward_rows(const T *z, T *y, const float *lam, const Layer &layer, int64_t outer, int threads) {
     const std::vector<float> table = spread(layer.forward, lam);
-    in_tiles(outer, threads, [&] { return FullForward<T>{layer, z, y, lam, table.data(), {}}; });
-}
-
-template <class T> struct FullBackward {
-    const Layer &layer;
-    const T *grad, *z;
-    T *result;
-    const float *lam, *table;
-    Sums sums;
-    WideBlock<T> wide;
-    void tile(int64_t r, int64_t rows) {
-        const int64_t channels = layer.b.channels, at = r * channels;
+    const int64_t channels = layer.b.channels;
+    in_tiles(outer, threads, [&](int64_t r, int64_t rows) {
+        const T *from = z + r * channels;
+        T *to = y + r * channels;
         for (const Piece &p : layer.pieces) {
-            const float *L = table + p.table;
-            float *own = sums.part.data() + p.table, *bias = sums.bias_part.data() + p.lanes;
+            const float *L = table.data() + p.table;
+            const Block &b = layer.b.all[p.first];
             switch (p.size) {
-#define CASE(S)                                                                              \
-    case S:                                                                                  \
-        (edge<T>(p) ? full_backward_piece<T, S, true> : full_backward_piece<T, S, !is_float<T>()>)(       \
-            layer, p, L, grad + at, z + at, result + at, own, bias, rows);                   \
+#define CASE(S)                                                                                       \
+    case S:                                                                                           \
+        (edge<T>(p) ? full_forward_piece<T, S, true> : full_forward_piece<T, S, !is_float<T>()>)(     \
+            layer, p, L, from, to, rows);                                                             \
         break;
                 EACH_SIZE(CASE)
 #undef CASE
-                default:
-                    const Block &block = layer.b.all[p.first];
-                    const int64_t here = at + block.start;
-                    wide.backward(grad + here, z + here, lam + block.offset, result + here, own, bias, p.size, channels,
-                                  rows);
+                default: wide_forward(from + b.start, to + b.start, lam + b.offset, b.size, channels, rows);
             }
         }
-        sums.count(rows);
-    }
-    void finish() { sums.finish(layer); }
-};
+    });
+}
 
 template <class T>
 static void full_backward_rows(const T *grad, const T *z, const float *lam, T *result, Totals &totals,
                                const Layer &layer, int64_t outer, int threads) {
     const std::vector<float> table = spread(layer.backward, lam);
-    in_tiles(outer, threads, [&] {
-        return FullBackward<T>{layer, grad, z, result, lam, table.data(), Sums(totals, layer), {}};
+    const int64_t channels = layer.b.channels;
+    summed_in_tiles(layer, totals, outer, threads, [&](int64_t r, int64_t rows, float *sums, float *bias) {
+        const T *g = grad + r * channels, *x = z + r * channels;
+        T *to = result + r * channels;
+        for (const Piece &p : layer.pieces) {
+            const float *L = table.data() + p.table;
+            float *own = sums + p.table, *of_bias = bias + p.lanes;
+            const Block &b = layer.b.all[p.first];
+            switch (p.size) {
+#define CASE(S)                                                                                       \
+    case S:                                                                                           \
+        (edge<T>(p) ? full_backward_piece<T, S, true> : full_backward_piece<T, S, !is_float<T>()>)(   \
+            layer, p, L, g, x, to, own, of_bias, rows);                                               \
+        break;
+                EACH_SIZE(CASE)
+#undef CASE
+                default:
+                    wide_backward(g + b.start, x + b.start, lam + b.offset, to + b.start, own, of_bias, b.size,
+                                  channels, rows);
+            }
+        }
     });
 }

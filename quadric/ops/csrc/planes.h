@@ -4,104 +4,75 @@
 #include "full_rows.h"
 #include "star_rows.h"
 
-static const int64_t PIXELS = 512;  // of a plane at once: ten channels of them stay in the first cache
+static const int64_t PIXELS = 256;  // of a plane at once: the channels of a block stay in the first cache
 
-// The blocks of all images, shared by the threads; `block` gets a block, its first number and how many positions.
-template <class Make> static void in_blocks(const Blocks &b, int64_t outer, int64_t inner, int threads, Make make) {
+// The blocks of all images, shared by the threads; `part` gets a thread's sums, a block, its first number of a stretch
+// of positions, and how many.
+template <class Part>
+static void in_blocks(const Blocks &b, Totals *totals, int64_t outer, int64_t inner, int threads, Part part) {
     const int64_t count = b.all.size(), jobs = outer * count;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        auto worker = make();
+        Totals own(b, totals && !totals->bias.empty());
 #pragma omp for schedule(static)
         for (int64_t job = 0; job < jobs; job++) {
             const Block &block = b.all[job % count];
             const int64_t at = (job / count * b.channels + block.start) * inner;
             for (int64_t p = 0; p < inner; p += PIXELS)
-                worker.block(block, at + p, inner - p < PIXELS ? inner - p : PIXELS);
+                part(own, block, at + p, inner - p < PIXELS ? inner - p : PIXELS);
         }
-        worker.finish();
+#pragma omp critical
+        if (totals) {
+            for (size_t e = 0; e < own.eigenvalues.size(); e++) totals->eigenvalues[e] += own.eigenvalues[e];
+            for (size_t c = 0; c < own.bias.size(); c++) totals->bias[c] += own.bias[c];
+        }
     }
 }
 
 template <class T>
 static void star_forward_planes(const T *z, T *y, const float *lam, const Blocks &b, int64_t outer, int64_t inner,
                                 int threads) {
-    struct Worker {
-        const T *z;
-        T *y;
-        const float *lam;
-        int64_t inner;
-        void block(const Block &b, int64_t at, int64_t pixels) {
-            const float *l = lam + b.offset;
-            for (int64_t p = 0; p < pixels; p += LANES) {
-                const int64_t n = pixels - p;
-                const T *from = z + at + p;
-                V a = load(from, n), c = {};
-                for (int64_t j = 1; j < b.size; j++) {
-                    const V x = load(from + j * inner, n);
-                    (j % 2 ? a : c) += l[j - 1] * x * x;
-                    if (y != z) store(y + at + p + j * inner, x, n);
-                }
-                store(y + at + p, a + c, n);
+    in_blocks(b, nullptr, outer, inner, threads, [&](Totals &, const Block &b, int64_t at, int64_t pixels) {
+        const float *l = lam + b.offset;
+        for (int64_t p = 0; p < pixels; p += LANES) {
+            const int64_t n = pixels - p;
+            const T *from = z + at + p;
+            T *to = y + at + p;
+            V a = load(from, n), c = {};
+            for (int64_t j = 1; j < b.size; j++) {
+                const V x = load(from + j * inner, n);
+                (j % 2 ? a : c) += l[j - 1] * x * x;
+                if (y != z) store(to + j * inner, x, n);
             }
+            store(to, a + c, n);
         }
-        void finish() {}
-    };
-    in_blocks(b, outer, inner, threads, [&] { return Worker{z, y, lam, inner}; });
+    });
 }
-
-// What both backward passes add up: eigenvalues in float for a block, then in double.
-struct PlaneSums {
-    Totals &totals, own;
-    PlaneSums(Totals &totals, const Blocks &b) : totals(totals), own(b, !totals.bias.empty()) {}
-    void add_bias(int64_t channel, V v) {
-        if (!own.bias.empty()) own.bias[channel] += sum(v);
-    }
-    void finish() {
-#pragma omp critical
-        {
-            for (size_t e = 0; e < own.eigenvalues.size(); e++) totals.eigenvalues[e] += own.eigenvalues[e];
-            for (size_t c = 0; c < own.bias.size(); c++) totals.bias[c] += own.bias[c];
-        }
-    }
-};
 
 template <class T>
 static void star_backward_planes(const T *grad, const T *out, const float *lam, T *result, Totals &totals,
                                  const Blocks &b, int64_t outer, int64_t inner, int threads) {
-    struct Worker : PlaneSums {
-        const T *grad, *out;
-        T *result;
-        const float *lam;
-        int64_t inner;
-        Worker(Totals &t, const Blocks &b, const T *grad, const T *out, T *result, const float *lam, int64_t inner)
-            : PlaneSums(t, b), grad(grad), out(out), result(result), lam(lam), inner(inner) {}
-        void block(const Block &b, int64_t at, int64_t pixels) {
-            const T *gy = grad + at;
-            V total = {};
+    in_blocks(b, &totals, outer, inner, threads, [&](Totals &own, const Block &b, int64_t at, int64_t pixels) {
+        const T *gy = grad + at;
+        for (int64_t j = 0; j < b.size; j++) {  // y itself is a feature that takes part in nothing
+            const T *g = gy + j * inner, *f = out + at + j * inner;
+            T *r = result + at + j * inner;
+            const float twice = j ? 2 * lam[b.offset + j - 1] : 0;
+            V acc = {}, sums = {};
             for (int64_t p = 0; p < pixels; p += LANES) {
-                const V g = load(gy + p, pixels - p);
-                total += g;
-                store(result + at + p, g, pixels - p);
-            }
-            add_bias(b.start, total);
-            for (int64_t j = 1; j < b.size; j++) {
-                const T *g = gy + j * inner, *f = out + at + j * inner;
-                T *r = result + at + j * inner;
-                const float l = lam[b.offset + j - 1], twice = 2 * l;
-                V acc = {}, sums = {};
-                for (int64_t p = 0; p < pixels; p += LANES) {
-                    const int64_t n = pixels - p;
-                    const V x = load(f + p, n), gf = load(gy + p, n) * x, back = load(g + p, n) + twice * gf;
-                    store(r + p, back, n);
-                    acc += gf * x, sums += back;
+                const int64_t n = pixels - p;
+                V back = load(g + p, n);
+                if (j) {
+                    const V x = load(f + p, n), gf = load(gy + p, n) * x;
+                    back += twice * gf, acc += gf * x;
                 }
-                own.eigenvalues[b.offset + j - 1] += sum(acc);
-                add_bias(b.start + j, sums);
+                store(r + p, back, n);
+                sums += back;
             }
+            if (j) own.eigenvalues[b.offset + j - 1] += sum(acc);
+            if (!own.bias.empty()) own.bias[b.start + j] += sum(sums);
         }
-    };
-    in_blocks(b, outer, inner, threads, [&] { return Worker(totals, b, grad, out, result, lam, inner); });
+    });
 }
 
 // One block over n positions: y_i = z_i + sum_j L_ij z_j^2. z may be y: all channels of a vector are read first.
@@ -129,23 +100,15 @@ static void full_forward_block(const T *z, T *y, const float *L, int size, int64
 template <class T>
 static void full_forward_planes(const T *z, T *y, const float *lam, const Blocks &b, int64_t outer, int64_t inner,
                                 int threads) {
-    struct Worker {
-        const T *z;
-        T *y;
-        const float *lam;
-        int64_t inner;
-        void block(const Block &b, int64_t at, int64_t pixels) {
-            const float *L = lam + b.offset;
-            switch (b.size) {
+    in_blocks(b, nullptr, outer, inner, threads, [&](Totals &, const Block &b, int64_t at, int64_t pixels) {
+        const float *L = lam + b.offset;
+        switch (b.size) {
 #define CASE(S) case S: full_forward_block<T, is_float<T>() ? S : 0>(z + at, y + at, L, S, inner, pixels); break;
-                EACH_SIZE(CASE)
+            EACH_SIZE(CASE)
 #undef CASE
-                default: full_forward_block<T, 0>(z + at, y + at, L, b.size, inner, pixels);
-            }
+            default: full_forward_block<T, 0>(z + at, y + at, L, b.size, inner, pixels);
         }
-        void finish() {}
-    };
-    in_blocks(b, outer, inner, threads, [&] { return Worker{z, y, lam, inner}; });
+    });
 }
 
 // Four by four sums at a time fit the registers; the block is in the first cache by now.
@@ -179,12 +142,13 @@ static inline void products(const T *g, const T *z, double *dL, int s, int nj, i
 
 // One block over n positions: r_j = g_j + 2 z_j sum_i L_ij g_i and dL_ij += sum g_i z_j^2.
 template <class T, int S>
-static void full_backward_block(const T *g, const T *z, const float *L, T *r, double *dL, V *bias, int size,
+static void full_backward_block(const T *g, const T *z, const float *L, T *r, double *dL, double *bias, int size,
                                 int64_t inner, int64_t pixels) {
     const int s = S ? S : size;
-    V some[S ? S : 1];
-    std::vector<V> many(S ? 0 : s);
-    V *gv = S ? some : many.data();
+    V some[S ? 2 * S : 1];
+    std::vector<V> many(S ? 0 : 2 * s);
+    V *gv = S ? some : many.data(), *total = gv + s;
+    for (int j = 0; j < s; j++) total[j] = V{};
     for (int64_t p = 0; p < pixels; p += LANES) {
         const int64_t n = pixels - p;
         for (int i = 0; i < s; i++) gv[i] = load(g + i * inner + p, n);
@@ -192,10 +156,11 @@ static void full_backward_block(const T *g, const T *z, const float *L, T *r, do
             V a = {}, c = {};
             for (int i = 0; i < s; i++) (i % 2 ? c : a) += L[i * s + j] * gv[i];
             const V back = gv[j] + 2.0f * load(z + j * inner + p, n) * (a + c);
-            bias[j] += back;
+            total[j] += back;
             store(r + j * inner + p, back, n);
         }
     }
+    for (int j = 0; j < s && bias; j++) bias[j] += sum(total[j]);
     for (int i = 0; i < s; i += 4)
         for (int j = 0; j < s; j += 4) {
             const int nj = s - j < 4 ? s - j : 4;
@@ -213,33 +178,16 @@ static void full_backward_block(const T *g, const T *z, const float *L, T *r, do
 template <class T>
 static void full_backward_planes(const T *grad, const T *z, const float *lam, T *result, Totals &totals,
                                  const Blocks &b, int64_t outer, int64_t inner, int threads) {
-    struct Worker : PlaneSums {
-        const T *grad, *z;
-        T *result;
-        const float *lam;
-        int64_t inner;
-        std::vector<V> bias;
-        Worker(Totals &t, const Blocks &b, const T *grad, const T *z, T *result, const float *lam, int64_t inner)
-            : PlaneSums(t, b), grad(grad), z(z), result(result), lam(lam), inner(inner) {}
-        void block(const Block &b, int64_t from, int64_t pixels) {
-            const float *L = lam + b.offset;
-            double *d = own.eigenvalues.data() + b.offset;
-            bias.assign(b.size, V{});
-            for (int64_t p = 0; p < pixels; p += PIXELS / 2) {
-                const int64_t at = from + p, n = pixels - p < PIXELS / 2 ? pixels - p : PIXELS / 2;
-                switch (b.size) {
-#define CASE(S)                                                                                            \
-    case S:                                                                                                \
-        full_backward_block<T, is_float<T>() ? S : 0>(grad + at, z + at, L, result + at, d, bias.data(), S, inner, n);         \
-        break;
-                    EACH_SIZE(CASE)
+    in_blocks(b, &totals, outer, inner, threads, [&](Totals &own, const Block &b, int64_t at, int64_t pixels) {
+        const T *g = grad + at, *x = z + at;
+        T *r = result + at;
+        const float *L = lam + b.offset;
+        double *d = own.eigenvalues.data() + b.offset, *bias = own.bias.empty() ? nullptr : &own.bias[b.start];
+        switch (b.size) {
+#define CASE(S) case S: full_backward_block<T, is_float<T>() ? S : 0>(g, x, L, r, d, bias, S, inner, pixels); break;
+            EACH_SIZE(CASE)
 #undef CASE
-                    default:
-                        full_backward_block<T, 0>(grad + at, z + at, L, result + at, d, bias.data(), b.size, inner, n);
-                }
-            }
-            for (int64_t j = 0; j < b.size; j++) add_bias(b.start + j, bias[j]);
+            default: full_backward_block<T, 0>(g, x, L, r, d, bias, b.size, inner, pixels);
         }
-    };
-    in_blocks(b, outer, inner, threads, [&] { return Worker(totals, b, grad, z, result, lam, inner); });
+    });
 }

@@ -17,8 +17,9 @@ static void forward(const void *from, void *to, const float *lam, const Layer &l
                     int threads) {
     const T *z = (const T *)from;
     T *y = (T *)to;
-    if (inner == 1) (layer.b.star ? star_forward_rows<T> : full_forward_rows<T>)(z, y, lam, layer, outer, threads);
-    else (layer.b.star ? star_forward_planes<T> : full_forward_planes<T>)(z, y, lam, layer.b, outer, inner, threads);
+    const Blocks &b = layer.b;
+    if (inner == 1) (b.star ? star_forward_rows<T> : full_forward_rows<T>)(z, y, lam, layer, outer, threads);
+    else (b.star ? star_forward_planes<T> : full_forward_planes<T>)(z, y, lam, b, outer, inner, threads);
 }
 
 template <class T>

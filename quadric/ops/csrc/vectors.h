@@ -37,6 +37,17 @@ static inline V pick(V v, I at) {
 #endif
 }
 
+// The same of two vectors, the lanes of the second counted after those of the first.
+static inline V pick(V a, V b, I at) {
+#if defined(__clang__)
+    V out = a;
+    for (int i = 0; i < LANES; i++) out[i] = at[i] < LANES ? a[at[i]] : b[at[i] - LANES];
+    return out;
+#else
+    return __builtin_shuffle(a, b, at);
+#endif
+}
+
 static inline float sum(V v) {
     float s = 0;
     for (int i = 0; i < LANES; i++) s += v[i];
@@ -98,8 +109,10 @@ template <class T> static inline void store(T *p, V v, int64_t n) {
     if (n > 0) std::memcpy(p, part, n * sizeof(T));
 }
 
-// Single numbers of a vector are read faster than they are moved to all lanes; else the compiler would do that.
-static inline void in_memory(const float *p) { asm volatile("" : : "r"(p) : "memory"); }
+static inline float get(const float *p) { return *p; }
+static inline void set(float *p, float x) { *p = x; }
+template <class T> static inline float get(const T *p) { return load(p, 1)[0]; }
+template <class T> static inline void set(T *p, float x) { store(p, V{} + x, 1); }
 
 struct Block { int64_t start, size, offset; };  // channels, and the first eigenvalue
 
