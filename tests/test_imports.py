@@ -38,7 +38,7 @@ ORDER: dict[str, list[str]] = {
         """,
         "ops": """
             torch_probes blocks linear_ops reference torch_views cpu_matmul cache native
-            backends autograd compiled
+            triton_kernels gpu backends autograd compiled
         """,
         "layers": """
             tracing dense parameters scale neuron layer fused squares eigen shared products
@@ -111,6 +111,7 @@ OUTSIDE = {
     "sentencepiece": {"data"},
     "sacrebleu": {"data"},
     "tenseal": {"encrypted"},
+    "triton": {"ops"},
 }
 # Up to here, nothing is needed but torch and what OUTSIDE names.
 LAST_LEAN = "solve"

@@ -30,6 +30,7 @@ from evidence_perceptrons import perceptrons_table
 from evidence_reading import reading_table
 from evidence_runs import read_piece
 from evidence_solvers import map_table, solvers_table
+from gpu_resources import resources_table
 from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
@@ -337,6 +338,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "layers": _bench("suite.json", _groups(layers=True), RATIOS),
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", _ranks, "medians"),
+    "gpu-resources": resources_table,
     "onnx": _onnx,
     "families": _families,
     "defaults-development": _defaults("development"),

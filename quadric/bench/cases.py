@@ -16,6 +16,7 @@ from quadric.conversion.convert import convert_
 from quadric.errors import InputError, explained
 from quadric.layers import make_layer
 from quadric.models.named import build_network, example_inputs, is_factory
+from quadric.ops import gpu
 from quadric.ops import native as kernels
 from quadric.support.modules import tensors_in
 
@@ -61,19 +62,29 @@ class Case:
         """Group, compiled or not, and dtype: as those of the linear case it is compared with."""
         return self.group, self.path == "compiled", self.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.inputs[0].device
+
     def switch(self) -> None:
         """Puts the process on this case's path."""
         kernels.use_kernels(self.path in ("kernels", "compiled"))
 
     def _context(self) -> torch.autocast:
-        device = self.inputs[0].device.type
-        return torch.autocast(device, torch.bfloat16, enabled=self.dtype == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bf16")
 
     def forward(self) -> None:
         """One inference."""
         self.module.eval()
         with torch.no_grad(), self._context():
             self.module(*self.inputs)
+        self._wait()
+
+    def _wait(self) -> None:
+        """A GPU is given work and computes it later."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def clear(self) -> None:
         """Forgets all gradients, so that none is added to an old one of another layout."""
@@ -87,10 +98,12 @@ class Case:
         self.clear()
         if self.step is not None:
             self.step()
-            return
-        with self._context():
-            losses = [out.float().square().mean() for out in outputs(self.module(*self.inputs))]
-        torch.autograd.backward(losses)
+        else:
+            with self._context():
+                results = outputs(self.module(*self.inputs))
+                losses = [out.float().square().mean() for out in results]
+            torch.autograd.backward(losses)
+        self._wait()
 
 
 def outputs(result: Any) -> list[Tensor]:
@@ -115,6 +128,7 @@ def make_cases(
     dtypes: Sequence[str] = ("float32",),
     options: Mapping[str, Any] | None = None,
     step: Step | None = None,
+    device: str = "cpu",
 ) -> list[Case]:
     """The linear case and those of `neurons`, on each path, in each format and dtype."""
     cases = []
@@ -123,14 +137,15 @@ def make_cases(
         name = neuron + (", recompute" if chosen.get("recompute") else "")
         for path, layout, dtype in itertools.product(_paths(neuron, paths), formats, dtypes):
             torch.manual_seed(0)
-            module, args = build(neuron, **chosen), inputs
+            # Their own leaves: else each backward would end in a change of device or layout.
+            module = build(neuron, **chosen).to(device)
+            args = tuple(x.detach().to(device).requires_grad_(x.requires_grad) for x in inputs)
             draw_eigenvalues_(module, 0.01)  # zeros might cost less
             if layout:
                 form: Any = {"memory_format": FORMATS[layout]}
                 module = module.to(**form)
-                # Their own leaves: else each backward would end in a change of layout.
                 args = tuple(
-                    x.detach().contiguous(**form).requires_grad_(x.requires_grad) for x in inputs
+                    x.detach().contiguous(**form).requires_grad_(x.requires_grad) for x in args
                 )
             if path == "compiled":
                 module = cast(nn.Module, torch.compile(module))
@@ -154,6 +169,7 @@ def layer_cases(
     formats: Sequence[str] = ("nchw", "channels_last"),
     dtypes: Sequence[str] = ("float32",),
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> list[Case]:
     """Single 3x3 convolutions with as many outputs as inputs."""
     cases = []
@@ -162,7 +178,8 @@ def layer_cases(
         inputs = (torch.randn(batch, channels, size, size).requires_grad_(),)
         conv = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
         build = functools.partial(make_layer, conv)
-        cases += make_cases(group, build, inputs, neurons, paths, formats, dtypes, options)
+        common: dict[str, Any] = {"options": options, "device": device}
+        cases += make_cases(group, build, inputs, neurons, paths, formats, dtypes, **common)
     return cases
 
 
@@ -175,6 +192,7 @@ def network_cases(
     batch: int | None = None,
     inputs: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> list[Case]:
     """A whole network: a name of `quadric.models`, "transformer", or module:factory."""
     if name == "transformer":
@@ -197,7 +215,8 @@ def network_cases(
 
     layouts = formats if len(batches) == 1 and batches[0].dim() == 4 else ("",)
     group = f"{name}, batch {size}"
-    return make_cases(group, build, tuple(batches), neurons, paths, layouts, dtypes, options)
+    common: dict[str, Any] = {"options": options, "device": device}
+    return make_cases(group, build, tuple(batches), neurons, paths, layouts, dtypes, **common)
 
 
 def _of_batch(example: Tensor, size: int) -> Tensor:
@@ -229,15 +248,19 @@ def _transformer() -> nn.Module:
         return nn.Transformer(512, 8, 3, 3, 1024)
 
 
-def usable_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
+def usable_paths(paths: Sequence[str], device: str = "cpu") -> tuple[list[str], str | None]:
     """The paths that this machine can take, and what to say about the kernels."""
     if "compiled" in paths:
         rule = "paths may hold compiled only where torch finds a C++ compiler"
         with explained(rule, "install one, or leave compiled out", alone=True):
-            torch.compile(lambda x: x.sin() + 1)(torch.zeros(3))
+            torch.compile(lambda x: x.sin() + 1)(torch.zeros(3, device=device))
     if list(paths) == ["plain"]:
         return list(paths), None
-    if kernels.use_kernels(True):
-        return list(paths), "fused kernels are on, on the CPU"
+    if device == "cpu":
+        place, reason = "the CPU", None if kernels.use_kernels(True) else kernels.reason()
+    else:
+        place, reason = torch.cuda.get_device_name(device), gpu.reason(torch.device(device))
+    if reason is None:
+        return list(paths), f"fused kernels are on, on {place}"
     plain = dict.fromkeys(path.replace("kernels", "plain") for path in paths)
-    return list(plain), f"fused kernels are off: {kernels.reason()}"
+    return list(plain), f"fused kernels are off: {reason}"

@@ -175,7 +175,7 @@ def _peak(case: Case) -> int:
         torch.compiler.reset()
         case.training_step()
     case.clear()  # what is released within would count against the peak
-    return peak_bytes(case.training_step)
+    return peak_bytes(case.training_step, case.device.type)
 
 
 def _ratios(

@@ -1,7 +1,8 @@
 """Peak memory of a computation, from the allocator's own record.
 
-torch's profiler notes every allocation and release on the CPU; the largest running sum is the peak,
-counted from the start of the computation (parameters and inputs exist before and do not count).
+A GPU's allocator counts by itself. On the CPU, torch's profiler notes every allocation and release;
+the largest running sum is the peak. Both count from the start of the computation (parameters and
+inputs exist before and do not count).
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
-def peak_bytes(function: Callable[[], object]) -> int:
+def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
     """The most memory that `function` held at once, beyond what was there when it started."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
     activities = [torch.profiler.ProfilerActivity.CPU]
     with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         function()

@@ -42,6 +42,7 @@ def bench(
     repeats: int = Option(3, help="Timed runs.", min=1),
     rounds: int = Option(1, help="How often to repeat the comparison, for its spread.", min=1),
     threads: int | None = Option(None, help="Threads of torch.", min=1),
+    device: str | None = Option(None, help="cpu or cuda; by default cuda where there is one."),
     memory: bool = Option(True, help="Measure peak memory too."),
     json_file: options.JsonFile = None,
 ) -> None:
@@ -64,6 +65,8 @@ def bench(
 
     if threads is not None:
         torch.set_num_threads(threads)
+    places = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    place = places[-1] if device is None else _chosen("device", device, places)[0]
     layouts = _chosen("formats", formats, known.FORMATS)
     types = _chosen("dtypes", dtypes, known.DTYPES)
     named = neurons
@@ -75,11 +78,13 @@ def bench(
     if shapes is not None:
         parsed = [options.numbers("shapes", shape, "x", 3) for shape in options.words(shapes)]
         sizes = tuple(dict.fromkeys((size[0], size[1], size[2]) for size in parsed))
-    ways, note = known.usable_paths(_chosen("paths", paths, known.PATHS))
+    ways, note = known.usable_paths(_chosen("paths", paths, known.PATHS), place)
     if model is not None:
-        cases = known.network_cases(model, compared, ways, layouts, types, batch, input)
+        cases = known.network_cases(
+            model, compared, ways, layouts, types, batch, input, device=place
+        )
     else:
-        cases = known.layer_cases(compared, sizes, ways, layouts, types)
+        cases = known.layer_cases(compared, sizes, ways, layouts, types, device=place)
     if note is not None:
         say(note)
     keeps = keep_freed_memory()

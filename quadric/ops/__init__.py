@@ -1,8 +1,7 @@
 """z + S z^2: the one formula under the eigen, shared and square neurons.
 
-`add_squares` is the only place that decides which path runs, once per call. For the last three
-paths it asks `backend_for`, which goes by the tensor alone. Kernels for another device are a
-`Backend` of their own there:
+`add_squares` is the only place that decides which path runs, once per call. For the last four
+paths it asks `backend_for`, which goes by the tensor alone:
 
 | path | when |
 |---|---|
@@ -12,9 +11,10 @@ paths it asks `backend_for`, which goes by the tensor alone. Kernels for another
 | `cpu_matmul.add_squares` | without them, small matrices, where calls cost more than arithmetic |
 | `native` | float32, bfloat16 and float16 on the CPU with the kernels switched on |
 | `cpu_matmul` | float32 or float64 on the CPU, channels next to each other in memory |
+| `gpu` | float32, bfloat16 and float16 on NVIDIA GPUs, where triton is installed |
 | `torch_views` | everything else: other devices, half precision without kernels, NCHW |
 
-The last three run inside `autograd.AddSquares` where gradients are wanted, else in place.
+The last four run inside `autograd.AddSquares` where gradients are wanted, else in place.
 """
 
 from __future__ import annotations

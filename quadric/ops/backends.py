@@ -1,4 +1,4 @@
-"""The three ways to compute the squares eagerly, and which of them fits a tensor."""
+"""The four ways to compute the squares eagerly, and which of them fits a tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quadric.ops import cpu_matmul, native, torch_views
+from quadric.ops import cpu_matmul, gpu, native, torch_views
 from quadric.ops.blocks import Blocks
 
 
@@ -23,6 +23,7 @@ class Backend(NamedTuple):
 
 NATIVE = Backend(native.forward, native.backward)
 CPU_MATMUL = Backend(cpu_matmul.forward, cpu_matmul.backward)
+GPU = Backend(gpu.forward, gpu.backward)
 TORCH_VIEWS = Backend(torch_views.forward, torch_views.backward)
 
 _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
@@ -30,7 +31,12 @@ _FORMATS = {(4, -3): torch.channels_last, (5, -4): torch.channels_last_3d}
 
 def backend_for(z: Tensor, blocks: Blocks, dim: int) -> Backend:
     """The backend for a linear map's output; its device, dtype and memory layout decide."""
-    if not z.is_cpu or z.numel() == 0 or blocks.size == 1:
+    if z.numel() == 0:
+        return TORCH_VIEWS
+    if z.is_cuda or gpu.INTERPRETED:
+        fits = (z.is_contiguous() or _in_rows(z, dim)) and gpu.takes(z, blocks, dim)
+        return GPU if fits else TORCH_VIEWS
+    if not z.is_cpu or blocks.size == 1:
         return TORCH_VIEWS
     if native.serves(z.dtype) and (z.is_contiguous() or _in_rows(z, dim)):
         return NATIVE

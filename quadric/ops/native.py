@@ -136,6 +136,11 @@ def reason() -> str | None:
     return _state.reason
 
 
+def switched_off() -> bool:
+    """Whether kernels of every kind were switched off, by a call or by the environment."""
+    return (reason() or "").startswith("switched off")
+
+
 def offer() -> str | None:
     """What one call would bring on this machine; None if kernels are used or were switched off."""
     if reason() != _NOT_BUILT or not _compilers():

@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "encrypted": ("tenseal",),
     "equations": ("deepxde", "pina"),
+    "triton": ("triton",),
 }
 """The modules that each extra of pyproject.toml brings, by the names they are imported under."""
 

@@ -229,6 +229,7 @@ def test_a_network_of_your_own(words: str) -> None:
     ("words", "message"),
     [
         ("--neurons cubic", "neurons must be among"),
+        ("--device tpu", "device must be among cpu"),
         ("--paths fast", "paths must be among plain, kernels, compiled, got 'fast'"),
         ("--shapes 20x32", "shapes must be positive whole numbers"),
         ("--model no.such:net", "add --input with its shape"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,6 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from quadric.ops.blocks import Blocks
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None,
+    reason="triton is not installed: pip install 'quadric[triton]'",
+)
 
 
 def slow_entries(blocks: Blocks) -> list[tuple[int, int]]:
