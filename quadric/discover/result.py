@@ -226,9 +226,9 @@ def _all_written(
     values, covariance = values.copy(), covariance.copy()
     numbers: list[Any] = [None] * len(values)
     flags = [False] * len(values)
-    own = np.diag(covariance).copy()
+    own = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     for simple_only in (True, False):
-        for i in np.argsort(own / np.maximum(values**2, 1e-300)).tolist():
+        for i in np.argsort(own / np.maximum(np.abs(values), 1e-150)).tolist():
             if flags[i]:
                 continue
             value, variance = float(values[i]), max(float(covariance[i, i]), 0.0)
@@ -241,7 +241,7 @@ def _all_written(
             if simple_only and not flags[i]:
                 continue
             numbers[i] = number
-            if variance > 1e-12 * own[i]:
+            if variance > 1e-12 * own[i] ** 2:
                 along = covariance[:, i] / variance
                 values = values + along * (float(number) - value)
                 covariance = covariance - np.outer(along, covariance[i])

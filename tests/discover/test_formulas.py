@@ -13,6 +13,7 @@ import pytest
 import sympy as sp
 
 from quadric.discover import formulas
+from quadric.discover.result import _all_written
 from quadric.errors import InputError, InputTypeError
 from tests.command_line import assert_mistake, quadric
 
@@ -259,3 +260,9 @@ def test_a_formula_that_explodes_on_new_rows_is_not_the_best() -> None:
     assert lowest.error > 3 * lowest.model.rms  # the one that a search without them would choose
     assert found.formula is not lowest
     assert found.formula.error < 3 * found.formula.model.rms
+
+
+def test_a_number_far_below_its_error_is_written() -> None:
+    """Its relative error is beyond the largest float squared."""
+    numbers, _ = _all_written(sp, np.array([1e-160, 2.0]), np.diag([1e10, 1e-30]))
+    assert float(numbers[0]) == pytest.approx(1e-160, rel=1e-2, abs=0)
