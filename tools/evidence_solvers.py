@@ -2,6 +2,7 @@
 
     python tools/evidence_solvers.py                  # goes on where it was
     python tools/evidence_solvers.py --seeds 5        # more seeds
+    python tools/evidence_solvers.py --solvers adam lm
     python tools/evidence_solvers.py --part curves    # error against seconds, for the picture
     python tools/evidence_solvers.py --part map       # other sizes, and outside of the rows
 
@@ -22,7 +23,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -355,13 +356,15 @@ PARTS: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]], str]] = {
 }
 
 
-def _cells(part: str, seeds: int, noise: float) -> Iterator[tuple[Any, ...]]:
+def _cells(
+    part: str, seeds: int, noise: float, solvers: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
     """What there is to measure, in the order of work."""
     arms = [arm.name for arm in ARMS]
     for seed in range(seeds):
         if part == "fits":
             for level, law in itertools.product((0.0, noise), laws.names()):
-                yield from itertools.product(arms, (law,), (seed,), (level,), SOLVERS)
+                yield from itertools.product(arms, (law,), (seed,), (level,), solvers)
         elif part == "map":
             names = [arm.name for arm in MAP_ARMS]
             for where, law in itertools.product((*MAP, OUTSIDE), MAP_LAWS):
@@ -369,7 +372,7 @@ def _cells(part: str, seeds: int, noise: float) -> Iterator[tuple[Any, ...]]:
         else:
             names = [arm.name for arm in CURVE_ARMS]
             for law in laws.names():
-                yield from itertools.product(names, (law,), (seed,), SOLVERS)
+                yield from itertools.product(names, (law,), (seed,), solvers)
 
 
 def main() -> None:
@@ -378,6 +381,7 @@ def main() -> None:
     parser.add_argument("--part", choices=tuple(PARTS), default="fits")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--noise", type=float, default=0.01, help="of the noisy tables")
+    parser.add_argument("--solvers", nargs="+", choices=SOLVERS, default=SOLVERS)
     parser.add_argument("--picture", type=Path, help="draws the curves that are there, and ends")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -388,7 +392,7 @@ def main() -> None:
         print(solvers_table(given.out), map_table(given.out), sep="\n\n")
         return
     names, measured, file = PARTS[given.part]
-    cells = _cells(given.part, given.seeds, given.noise)
+    cells = _cells(given.part, given.seeds, given.noise, given.solvers)
     facts = {"rows": ROWS, "width": WIDTH}
     run_cells(given.out / file, "fits", names, cells, measured, facts, "scikit-learn")
 

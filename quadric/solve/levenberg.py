@@ -30,6 +30,7 @@ FIRST_DECAY = 0.002
 DECAY_EVERY = 5
 WINDOW = 30
 EXACT = 1e-28
+ASKED = "the callback asked for it"
 _REACH, _BEND = 0.1, 0.375
 
 
@@ -122,7 +123,7 @@ def minimize(
             )
             path.reason = run.stop_reason(path.history[-1])
             if callback is not None and callback(path.history[-1]):
-                path.reason = path.reason or "the callback asked for it"
+                path.reason = path.reason or ASKED
     except KeyboardInterrupt:
         path.reason = "interrupted; the best step is kept"
     return path

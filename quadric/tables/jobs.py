@@ -99,6 +99,7 @@ class Job:
         solver: "adam" or "lm".
         reason: why that one.
         max_steps: steps to second order at most, of all starts together.
+        first_steps: steps after which second order ends if nothing is gained; 0: it goes on.
         fresh: whether the network starts from random weights, not where an earlier fit ended.
     """
 
@@ -115,6 +116,7 @@ class Job:
     solver: str = "adam"
     reason: str = ""
     max_steps: int = 0
+    first_steps: int = 0
     fresh: bool = True
 
     def steps(self) -> int:

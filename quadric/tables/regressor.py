@@ -25,7 +25,7 @@ from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.tables.parameters import ParameterCheck, is_finite
 from quadric.tables.scoring import worse_than_ridge
-from quadric.tables.second_order import SOLVERS, MemberBars, choose
+from quadric.tables.second_order import SOLVERS, MemberBars, choose_
 from quadric.tables.target_transforms import TRANSFORMS, TransformedRegressor, make_transform
 
 LOSSES = ("squared_error", "absolute_error", "quantile")
@@ -192,7 +192,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
 
     def _choose_solver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.solver, job.reason, job.max_steps = choose(job, self.solver)
+            choose_(job, self.solver)
         self._error_bars = MemberBars(jobs) if jobs[0].solver == "lm" else None
 
     def _truth(self, targets: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from quadric.solve import (
     least_squares,
 )
 from quadric.solve.choice import STEPS
+from quadric.solve.levenberg import ASKED
 from quadric.support.modules import random_state_kept
 from quadric.support.process import one_thread
 from quadric.tables.jobs import FitRecord, Job, Rows
@@ -46,6 +47,11 @@ DUST = 1e-6
 SMALL_SECONDS, FEWEST_STEPS = 10.0, 60
 """Seconds of second order on one core with `solver="auto"`, and the steps that must fit in."""
 
+FIRST_SECONDS, FIRST_STEPS, HOPE = 2.0, 25, 0.93
+"""With "auto", seconds and steps until the first start must promise this share of Adam's loss."""
+
+VAIN = "nothing was gained in the first"
+
 # A start for each so many steps, tried for fewer; at most some, and no more than two in vain.
 STEPS_A_START, TRIAL_STEPS, STARTS, FAIR_TRIALS = 120, 80, 4, 2
 
@@ -53,25 +59,28 @@ CONFIRMED = 0.8
 """The share of Adam's held-out loss that the learned rows promise, where they confirm a gain."""
 
 
-def choose(job: Job, wanted: str) -> tuple[str, str, int]:
-    """The solver of a job, "lm" or "adam", the reason, and the steps to second order at most."""
-    most = job.settings.max_iter
+def choose_(job: Job, wanted: str) -> None:
+    """Chooses the solver of a job, "lm" or "adam", notes why, and bounds its second-order steps."""
+    job.max_steps = job.settings.max_iter
     if wanted == "adam":
-        return "adam", "asked for", most
+        job.solver, job.reason = "adam", "asked for"
+        return
     obstacle = _obstacle(job)
     if not obstacle and wanted == "auto" and job.validation is None:
         obstacle = "is chosen by rows that are held out, got none"
     if obstacle and wanted == "lm":
         raise InputError(f"solver='lm' {obstacle}: use solver='adam', or 'auto'")
     if obstacle:
-        return "adam", f"Levenberg-Marquardt {obstacle}", most
+        job.solver, job.reason = "adam", f"Levenberg-Marquardt {obstacle}"
+        return
     targets = job.train.targets.numel()
     parameters = sum(p.numel() for p in job.network.parameters())
     if wanted == "auto":
-        # A number of steps: a clock would end the same fit elsewhere on a busy machine.
-        seconds = max(choose_solver(targets, parameters).seconds, 1e-9)
-        most = min(most, max(1, int(STEPS * SMALL_SECONDS / seconds)))
-    return *choose_by_size(wanted, targets, parameters), most
+        # Numbers of steps: a clock would end the same fit elsewhere on a busy machine.
+        each = max(choose_solver(targets, parameters).seconds, 1e-9) / STEPS
+        job.max_steps = min(job.max_steps, max(1, int(SMALL_SECONDS / each)))
+        job.first_steps = min(FIRST_STEPS, max(1, int(FIRST_SECONDS / each)))
+    job.solver, job.reason = choose_by_size(wanted, targets, parameters)
 
 
 def choose_by_size(wanted: str, targets: int, parameters: int) -> tuple[str, str]:
@@ -168,7 +177,7 @@ class _Search:
     def __init__(self, job: Job, begin: float, left: int, on_epoch: EpochDone | None) -> None:
         self.job, self.left, self.on_epoch = job, left, on_epoch
         self.train, self.held = _clean(job.train), job.validation
-        self.steps, self.start, self.starts = 0, 0, 1
+        self.steps, self.start, self.starts, self.lowest = 0, 0, 1, math.inf
         limit = job.settings.max_time
         self.end = math.inf if limit is None else begin + limit
 
@@ -186,8 +195,9 @@ class _Search:
             record.solver, record.reason = "adam", f"{record.reason}; but {error}"
             return False
         seconds = sum(fit.seconds for attempt in attempts for fit in attempt.fits)
+        took = f"{_seconds(seconds)} after {_seconds(record.seconds)} of Adam"
+        record.reason += f"; {self.steps} steps in {took}: {best.fits[-1].reason}"
         record.seconds += seconds
-        record.reason += f"; {self.steps} steps in {_seconds(seconds)}: {best.fits[-1].reason}"
         self._note(best, record)
         return best.fits[-1].reason.startswith("interrupted")
 
@@ -215,8 +225,9 @@ class _Search:
         """Goes on with a start; whether there is no time left."""
         held, done = self.held, self.steps
 
-        def report(step: Progress) -> None:
+        def report(step: Progress) -> bool:
             self._report(step, done + step.step)
+            return self.start == 1 and done == 0 and self._is_vain(step)
 
         fit = least_squares(
             attempt.network,
@@ -228,15 +239,28 @@ class _Search:
             max_seconds=max(0.0, self.end - time.perf_counter()) if self.end < math.inf else None,
             callback=report,
         )
+        if fit.reason == ASKED:
+            fit.reason = f"{VAIN} {fit.steps} steps"
         self.steps += fit.steps
         attempt.fits.append(fit)
         attempt.promise = self._expected(fit) if fit.validation is None else fit.validation
-        return fit.reason.startswith(("interrupted", "max_seconds"))
+        return fit.reason.startswith(("interrupted", "max_seconds", VAIN))
 
-    def _expected(self, fit: LeastSquaresFit) -> float:
+    def _is_vain(self, step: Progress) -> bool:
+        """Whether the first steps are done, and promise nothing on other rows."""
+        if self.held is None or not self.job.first_steps:
+            return False
+        self.lowest = min(self.lowest, step.validation or math.inf)
+        if step.step != self.job.first_steps:
+            return False
+        held, own = (float(_squares(self.job.network, r).mean()) for r in (self.held, self.train))
+        agreed = step.effective_parameters and self._expected(step) < HOPE * min(held, own)
+        return not agreed and self.lowest > HOPE * held
+
+    def _expected(self, now: LeastSquaresFit | Progress) -> float:
         """What the loss on new rows should be, judged by the learned ones (Golub et al. 1979)."""
-        free = 1 - (fit.effective_parameters or 0.0) / self.train.targets.numel()
-        return fit.loss / max(free, 0.02) ** 2
+        free = 1 - (now.effective_parameters or 0.0) / self.train.targets.numel()
+        return now.loss / max(free, 0.02) ** 2
 
     def _is_better(self, attempt: _Attempt) -> bool:
         """Whether it is clearly better than Adam's network; the evidence alone needs no proof."""

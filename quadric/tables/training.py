@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from quadric.layers import QuadraticLayer
+from quadric.solve.starts import ridge
 from quadric.support.process import one_thread
 from quadric.tables.adam import FlatAdam, flatten
 from quadric.tables.jobs import AdamState, FitRecord, Job, Rows
-from quadric.tables.losses import Loss
+from quadric.tables.losses import SQUARED, Loss
 from quadric.tables.stacks import make_stack, stack_parameters
 
 # The data of a stack is copied and shuffled: no more networks at once than fit into this.
@@ -32,6 +33,12 @@ STACK_BYTES = 2**28
 # scikit-learn's adaptive learning rate: divided by 5 at each standstill. It goes down to 1e-6; with
 # Adam nothing is gained after the third time.
 DECAY, DECAYS = 0.2, 3
+
+# Some networks stand on a plateau for a while, where they know little more than a straight line.
+# One whose held-out loss is not below this share of the line's gets so many times the patience, but
+# nothing above that share counts any more: a little less would be chance. The line takes at most so
+# many columns, and about so many rows.
+LITTLE, PLATEAU, LINE_COLUMNS, LINE_ROWS = 0.75, 4, 500, 20_000
 
 # A held-out row counts no more than this number of times what a prediction of 0 costs in 19 of 20
 # rows. So one row that is far out neither ends a fit nor chooses its epoch.
@@ -154,6 +161,7 @@ class _Member:
     best_loss: float = math.inf
     waited: int = 0
     decays: int = 0
+    line: float = math.inf  # the held-out loss of a straight line, asked for at a standstill
 
     def __post_init__(self) -> None:
         self.order = torch.Generator().manual_seed(self.job.seed)
@@ -307,6 +315,8 @@ class _Stack:
                 ready.append(i)
                 continue
             record.best_loss = min(record.best_loss, loss)
+            if min(judged, member.best_loss) > LITTLE * member.line:
+                judged = math.inf
             # As in scikit-learn the best is kept even where the improvement is too small to count.
             if score is not None and judged < member.best_loss:
                 record.best_score = score
@@ -314,7 +324,7 @@ class _Stack:
             stands_still = judged >= member.best_loss * (1 - self.settings.tol)
             member.waited = member.waited + 1 if stands_still else 0
             member.best_loss = min(member.best_loss, judged)
-            if member.waited > self.settings.patience:
+            if member.waited > self._patience(i):
                 if self.settings.adaptive and member.decays < DECAYS:
                     self.optimizer.lr[i] *= DECAY
                     member.decays, member.waited = member.decays + 1, 0
@@ -323,6 +333,27 @@ class _Stack:
             if record.stopped or last:
                 ready.append(i)
         return ready
+
+    def _patience(self, i: int) -> int:
+        """Epochs without improvement that a network may take."""
+        member, settings, held = self.members[i], self.settings, self.validation
+        asked = self.loss is SQUARED and member.job.judge is None and not settings.adaptive
+        if member.waited <= settings.patience or not asked or held is None:
+            return settings.patience
+        if member.line == math.inf and held.inputs.shape[-1] <= LINE_COLUMNS:
+            member.line = self._line(i, held)
+        return settings.patience * (PLATEAU if member.best_loss > LITTLE * member.line else 1)
+
+    def _line(self, i: int, held: Rows) -> float:
+        """The held-out loss of ridge regression on the rows of a network."""
+        train = self.members[i].job.train
+        step = -(-len(train.targets) // LINE_ROWS)
+        inputs, targets = (part[::step].double() for part in train[:2])
+        targets = targets.view(len(targets), -1)
+        weight, bias, _ = ridge(inputs, targets)
+        one = Rows(*(tensor[i : i + 1] for tensor in held))
+        outputs = (one.inputs.double() @ weight.T + bias).to(one.targets)
+        return float(held_out_losses(self.loss, outputs, one, self.caps[i : i + 1])[0])
 
     def _release(self, ready: list[int]) -> None:
         """Writes the parameters of ready networks back and takes them out of the stack."""

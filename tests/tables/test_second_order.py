@@ -138,6 +138,20 @@ def test_auto_has_a_bound_in_steps() -> None:
     assert 100 <= steps["auto"] < 300
 
 
+@pytest.mark.parametrize(("noise", "steps"), [(1.0, 25), (0.0, None)])
+def test_auto_ends_soon_where_nothing_is_gained(noise: float, steps: int | None) -> None:
+    X, y = table(noise=noise)
+    model, whole = (small(solver=solver, max_iter=150).fit(X, y) for solver in ("auto", "lm"))
+    alone = small(solver="adam", max_iter=150).fit(X, y)
+    assert whole.n_iter_ > alone.n_iter_ + 25
+    if steps is None:  # where something is, it is the same fit
+        np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    else:
+        assert model.n_iter_ == alone.n_iter_ + steps
+        assert "nothing was gained in the first 25 steps" in model.solver_reason_
+        np.testing.assert_array_equal(model.predict(X), alone.predict(X))
+
+
 def test_weights_of_rows_count() -> None:
     X, y = table(90)
     wrong = np.where(np.arange(90) < 30, 5.0, 0.0)
@@ -258,7 +272,8 @@ def test_a_fit_that_does_not_converge_warns() -> None:
 @pytest.mark.parametrize(
     ("task", "wanted", "rows", "solver"),
     [
-        ("regression", "auto", 100, "lm"),
+        ("regression", "auto", 125, "auto"),
+        ("regression", "auto", 124, "adam"),  # one fold would learn from 99 rows
         ("regression", "auto", 20_000, "adam"),
         ("regression", "lm", 20_000, "lm"),
         ("regression", "adam", 100, "adam"),
@@ -271,7 +286,8 @@ def test_a_comparison_has_one_solver(task: str, wanted: str, rows: int, solver: 
     estimators = [plan.estimator(network, 5, 1, rows, 0) for network in plan.networks]
     if task == "regression":
         assert {estimator.solver for estimator in estimators} == {solver}
-        assert any("trained by" in note for note in plan.notes(rows))
+        name = "Adam" if solver == "adam" else "Levenberg-Marquardt after Adam"
+        assert any(f"trained by {name} (" in note for note in plan.notes(rows))
     else:
         with pytest.raises(InputError, match="is for regression"):
             plan.with_solver("lm", rows, 5, 1)

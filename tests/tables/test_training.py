@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from torch import Tensor
 
+from quadric.data import laws
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
 from quadric.tables import jobs
 from quadric.tables import training as training_module
@@ -344,6 +345,26 @@ def test_one_held_out_row_does_not_end_a_fit() -> None:
     kept = [p.detach() for p in spoiled.network.parameters()]
     for a, b in zip(kept, clean.network.parameters(), strict=True):
         assert (a - b).abs().max() < 0.5
+
+
+def test_a_network_that_knows_no_more_than_a_line_gets_more_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = laws.table("anharmonic", 750, 1, seed=0, dtype=torch.float64)
+    X, law = rows.train_inputs.numpy(), rows.train_targets.numpy().ravel()
+    noise = X[:, 0] + 2 * np.random.default_rng(0).normal(size=750)
+
+    def fits() -> list[QuadraticRegressor]:
+        model = adam((100,), random_state=0, max_iter=200, linear_fallback=False)
+        return [clone(model).fit(X, y) for y in (law, noise)]
+
+    patient = fits()
+    monkeypatch.setattr(training_module, "PLATEAU", 1)
+    before = fits()
+    assert before[0].score(X, law) < 0.5 < 0.95 < patient[0].score(X, law)
+    # Where there is no more to learn, nothing but the time changes.
+    assert patient[1].n_iter_ == before[1].n_iter_ + 90
+    np.testing.assert_array_equal(patient[1].predict(X), before[1].predict(X))
 
 
 def test_the_penalty_is_for_weights_alone() -> None:

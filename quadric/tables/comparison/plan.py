@@ -104,7 +104,7 @@ class ComparisonPlan:
         others: baselines of other libraries.
         split: which rows are tested on.
         large: whether the table has more than `LARGE_ROWS` rows.
-        solver: "adam" or "lm", the same for all networks; "auto" is decided before.
+        solver: "adam", "lm" or "auto" (second order within its bounds), for all networks.
         why: why that one.
         absent: lines about opponents that are not installed.
     """
@@ -134,9 +134,14 @@ class ComparisonPlan:
         sizes: dict[str, Any] = {"in_features": columns, "out_features": outputs}
         sizes["hidden"] = self.hidden
         parameters = count_parameters(create("mlp", seed=0, **sizes))
+        by_time = self.split.kind == "time"
+        fewest = rows // (self.folds + 1) if by_time else rows - math.ceil(rows / self.folds)
+        if wanted == "auto" and fewest < AUTO_STOPPING_ROWS:
+            return replace(self, solver="adam", why="too few rows to hold some out")
         learned = round(0.9 * self.training_rows(rows))  # the rest is held out
         solver, why = choose_by_size(wanted, learned * outputs, parameters)
-        return replace(self, solver=solver, why=why)
+        # All networks together: one that is a little smaller must not be trained otherwise.
+        return replace(self, solver=wanted if solver == "lm" else solver, why=why)
 
     def starts(self) -> dict[str, int]:
         """The label of each model, with the number of its fits on a fold."""
@@ -198,7 +203,7 @@ class ComparisonPlan:
         notes = list(self.absent)
         learned = self.training_rows(rows)
         if self.why:
-            name = "Levenberg-Marquardt after Adam" if self.solver == "lm" else "Adam"
+            name = "Adam" if self.solver == "adam" else "Levenberg-Marquardt after Adam"
             notes.append(f"networks are trained by {name} ({self.why})")
         if self.large and self.seeds < SEEDS:
             notes.append(
