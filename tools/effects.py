@@ -56,12 +56,12 @@ def law_effects(results: Path) -> Iterator[Effect]:
         yield Effect("25 laws, second order", arm, percents(gap))
 
 
-def second_order_gaps(results: Path) -> dict[str, Difference]:
+def second_order_gaps(results: Path, noise: float = 0.0) -> dict[str, Difference]:
     """Of the logarithms of errors under second order, law by law."""
     errors = {
         (run["arm"], run["law"], run["seed"]): run["error"]
         for run in read_piece(results / "solvers.json")["fits"]
-        if run["noise"] == 0 and run["solver"] == "lm" and run["error"]
+        if run["noise"] == noise and run["solver"] == "lm" and run["error"]
     }
     gaps = {}
     for arm, name in ARMS.items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from effects import (
 from evidence_runs import read_csv, read_piece
 from results_summary import arms_of, changed, signed
 
+from quadric.data.intervals import Difference
 from quadric.support.texttable import markdown_table
 
 NETWORKS = {"linear": "linear", "eigen-k3": "eigen", "shared-k4": "shared", "glu": "SwiGLU"}
@@ -94,10 +96,8 @@ def _solvers(results: Path) -> list[str]:
         return math.exp(statistics.fmean(math.log(error(arm, solver, cell)) for cell in whole))
 
     gaps = second_order_gaps(results)
-    ahead = any(gaps[arm].is_clear and gaps[arm].mean < 0 for arm in ("shared", "eigen"))
-    short = "the solver matters most; " + (
-        "quadratic neurons ahead" if ahead else "no quadratic neuron clearly ahead"
-    )
+    noisy = _ahead(second_order_gaps(results, 0.01))
+    short = f"the solver matters most; then {_ahead(gaps)} without noise, {noisy} with 1 %"
     measured = _listed(
         (name, f"{mean(arm, 'adam'):.2g} → {mean(arm, 'lm'):.1g}") for arm, name in NETWORKS.items()
     )
@@ -107,8 +107,18 @@ def _solvers(results: Path) -> list[str]:
         f"{ARMS[arm]} {math.exp(gap.ends[0]):.2f}–{math.exp(gap.ends[1]):.2f}"
         for arm, gap in gaps.items()
     )
-    sure = f"the solver: sure; the neurons: open, of linear's error {', '.join(factors)}"
+    seeds = max(Counter(cell[0] for cell in whole).values())
+    sure = (
+        f"the solver: sure; the neurons, without noise, {seeds} seed{'s' * (seeds > 1)}: "
+        f"of linear's error {', '.join(factors)}"
+    )
     return [task, measured, short, sure]
+
+
+def _ahead(gaps: Mapping[str, Difference]) -> str:
+    """The quadratic neurons that are clearly ahead of linear ones."""
+    names = [a for a in ("shared", "eigen") if gaps[a].is_clear and gaps[a].mean < 0]
+    return f"{' and '.join(names)} ahead" if names else "no quadratic neuron"
 
 
 def _formulas(results: Path) -> list[str]:
