@@ -24,6 +24,7 @@ from quadric.analysis.style import (
 )
 from quadric.errors import InputError, InputTypeError
 from quadric.runs.reading import RunResult
+from quadric.support.checks import check_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -263,6 +264,7 @@ def eigenvectors(
         The figure: a column for each output, above the eigenvectors with the largest positive
         eigenvalues, below those with the most negative ones, each with its eigenvalue.
     """
+    check_size("count", count)
     sides = tuple(shape or forms.shape)
     pixels = tuple(side for side in sides if side != 1)
     if len(pixels) != 2 or math.prod(sides) != math.prod(forms.shape):

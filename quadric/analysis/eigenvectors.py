@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from quadric.analysis.forms import LIMIT, effective_rank, polynomial
 from quadric.errors import InputError, InputTypeError
+from quadric.support.checks import check_size
 from quadric.support.modules import check_model, unwrapped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class QuadraticForms:
     """The outputs of a network as x'Mx + w'x + b, with the eigenvectors of each M.
 
@@ -58,6 +59,10 @@ class QuadraticForms:
         """How many eigenvalues of each output matter: e to the entropy of their magnitudes."""
         return [effective_rank(values) for values in self.eigenvalues]
 
+    def __repr__(self) -> str:
+        ranks = ", ".join(f"{rank:.1f}" for rank in self.effective_ranks)
+        return f"QuadraticForms of inputs {self.shape}, effective ranks {ranks}"
+
     def strongest(self, output: int, count: int = 1, positive: bool = True) -> Tensor:
         """The eigenvectors with the largest positive, or negative, eigenvalues of an output.
 
@@ -68,7 +73,14 @@ class QuadraticForms:
 
         Returns:
             The eigenvectors, (count, *shape), the strongest first.
+
+        Raises:
+            InputError: if there is no such output, or the count is not positive.
         """
+        check_size("count", count)
+        if not 0 <= output < len(self.biases):
+            last = len(self.biases) - 1
+            raise InputError(f"output must be in 0 ... {last}, got {output}: choose one of them")
         values = self.eigenvalues[output]
         return self.eigenvectors[output, (values > 0 if positive else values < 0)][:count]
 
@@ -102,7 +114,6 @@ def quadratic_forms(model: nn.Module, example_input: Tensor) -> QuadraticForms:
     if not isinstance(example_input, Tensor):
         raise InputTypeError(f"example_input must be a tensor, got {type(example_input).__name__}")
     shape, inputs = tuple(example_input.shape), example_input.numel()
-    twin = copy.deepcopy(unwrapped(model)).cpu().double().eval()
 
     def function(x: Tensor) -> Tensor:
         out: Any = twin(x.view(1, *shape))
@@ -110,8 +121,17 @@ def quadratic_forms(model: nn.Module, example_input: Tensor) -> QuadraticForms:
             raise InputError("the network must give a vector of outputs for each input: wrap it")
         return out[0]
 
-    with torch.no_grad():
-        outputs = function(torch.zeros(inputs, dtype=torch.float64)).numel()
+    try:
+        twin = copy.deepcopy(unwrapped(model)).cpu().double().eval()
+        with torch.no_grad():
+            outputs = function(torch.zeros(inputs, dtype=torch.float64)).numel()
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"the network must take one input of shape {shape}, got {type(error).__name__} "
+            f"({error}): give an input without its batch dimension"
+        ) from None
     if outputs * inputs**3 > LIMIT:
         raise InputError(
             f"the eigenvectors of {outputs} matrices of {inputs} x {inputs} would take minutes: "

@@ -104,6 +104,17 @@ def test_bad_arguments() -> None:
         quadratic_forms(nn.Linear(3072, 10), torch.zeros(3072))
     with pytest.raises(InputError, match="must give a vector of outputs"):
         quadratic_forms(Pair(), torch.zeros(3))
+    with pytest.raises(InputError, match=r"must take one input of shape \(5,\), got RuntimeError"):
+        quadratic_forms(nn.Linear(3, 2), torch.zeros(5))
+    with pytest.raises(InputError, match="must take one input of shape"):
+        quadratic_forms(nn.Linear(3, 2, device="meta"), torch.zeros(3))
+    forms = quadratic_forms(network(), torch.zeros(1, 2, 3))
+    assert repr(forms).startswith("QuadraticForms of inputs (1, 2, 3), effective ranks ")
+    for output in (-1, 3):
+        with pytest.raises(InputError, match=f"output must be in 0 ... 2, got {output}"):
+            forms.strongest(output)
+    with pytest.raises(InputError, match="count"):
+        forms.strongest(0, 0)
 
 
 def test_the_figure() -> None:
@@ -119,5 +130,7 @@ def test_the_figure() -> None:
     assert figures.eigenvectors(flat, shape=(3, 2)).axes[0].get_title() == "0"
     with pytest.raises(InputError, match="give the height and width that fit"):
         figures.eigenvectors(flat)
+    with pytest.raises(InputError, match="count"):
+        figures.eigenvectors(forms, count=0)
     with pytest.raises(InputError, match="must name 3 outputs, got 1"):
         figures.eigenvectors(forms, names=["a"])
