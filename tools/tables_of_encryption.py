@@ -67,7 +67,58 @@ def neurons_table(results: Path) -> str:
     return markdown_table(header, rows, "lrrrr") + "\n\n" + note
 
 
+def cures_table(results: Path) -> str:
+    """Deep polynomial networks, one cure at a time."""
+    file = results / "encrypted" / "cures.json"
+    if not file.exists():
+        return NO_RUN
+    data = read_piece(file)
+    relu = next(row["accuracy"] for row in data["rows"] if row["arm"] == "ReLU")
+    rows = []
+    for row in sorted(data["rows"], key=lambda row: -row["accuracy"]):
+        gap = signed(100 * (row["accuracy"] - relu), 1)
+        own = "" if row["arm"] == "ReLU" else gap
+        rows.append([row["arm"], f"{100 * row['accuracy']:.1f}", own, f"{row['cpu_seconds']:.0f}"])
+    header = ["network", "accuracy, %", "points to ReLU", "processor seconds"]
+    own = data["settings"]
+    note = f"{own['epochs']} epochs of {own['pictures']:,} pictures, judged by "
+    note += f"{own['held_out']:,} others of the training part; one seed, one rate. "
+    return markdown_table(header, rows, "lrrr") + f"\n\n{note}Made by `{data['command']}`."
+
+
+def cifar_table(results: Path) -> str:
+    """CIFAR-10 at ten levels: trained, simulated, encrypted."""
+    file = results / "encrypted" / "cifar10.json"
+    if not file.exists():
+        return NO_RUN
+    data = read_piece(file)
+    plan = data["plan"]
+    rows = [
+        [f"accuracy in plain, {name}", f"{100 * value:.2f} % ({data['epochs'][name]} epochs, "
+         f"{data['training_seconds'][name] / 60:.0f} min on a busy core)"]
+        for name, value in data["accuracy"].items()
+    ]  # fmt: skip
+    rows += [
+        ["all 10,000 under simulated encryption", f"{100 * data['simulated_accuracy']:.2f} %"],
+        ["predictions that differ", str(data["predictions_that_differ"])],
+        ["outputs out of range, which would overflow", str(data["outputs_out_of_range"])],
+        ["encrypted pictures", f"{data['pictures']}, {data['same_predictions']} as in plain"],
+        ["largest error", f"{data['largest_error']:.2g} (expected {data['expected_error']:.2g})"],
+        ["server, s a picture", f"{data['seconds_a_picture']:.0f} "
+         f"({data['cpu_seconds_a_picture']:.0f} of processor time)"],
+        ["request / answer", f"{data['request'] / 2**20:.2f} / {data['answer'] / 2**20:.2f} MiB"],
+        ["server's keys", f"{data['server_keys'] / 2**20:.0f} MiB"],
+        ["peak memory, client and server", f"{data['peak_memory'] / 2**30:.1f} GiB"],
+        ["ring, levels, security", f"{plan['ring']:,}, {len(plan['bits']) - 1}, "
+         f"{plan['security']} bits"],
+    ]  # fmt: skip
+    table = markdown_table(["", "CIFAR-10, `cnn5`"], rows, "ll")
+    return f"{table}\n\nMade by `{data['command']}`."
+
+
 TABLES_OF_ENCRYPTION: Mapping[str, Callable[[Path], str]] = {
     "encrypted": packings_table,
     "encrypted-neurons": neurons_table,
+    "encrypted-cures": cures_table,
+    "encrypted-cifar": cifar_table,
 }
