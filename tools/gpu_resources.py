@@ -1,7 +1,7 @@
 """Compile the GPU's kernels for GPUs that are not there, and note what they need of a processor.
 
     python tools/gpu_resources.py          # results/gpu_resources.json; takes some minutes
-    python tools/readme_tables.py          # the table of docs/speed.md
+    python tools/readme_tables.py          # the table of docs/gpus.md
 
 Triton compiles them with its own ptxas; registers, stack and shared memory are read from the
 machine code. It says nothing about speed: for that, run `quadric bench` on a GPU.
