@@ -49,7 +49,7 @@ linear = Net()
 print(f"mean squared error before: {train(linear, steps):.5f}")
 
 quadratic = copy.deepcopy(linear)
-print(quadric.convert_(quadratic, rank=4))
+print(quadric.convert_(quadratic, neuron="shared", rank=4))
 print("difference after conversion:", (quadratic(x) - linear(x)).abs().max().item())
 
 print(f"trained on, linear:    {train(linear, steps):.5f}")

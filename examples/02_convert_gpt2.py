@@ -3,9 +3,9 @@
 The model is built from a configuration (nothing is downloaded); with pretrained weights the lines
 after `model = ` are the same. The head, which is tied to the embedding, stays linear.
 
-Expected: the same logits before and after, +0.5 % parameters; the loss falls from 4.94 to 4.56
+Expected: the same logits before and after, +0.5 % parameters; the loss falls from 4.94 to 4.51
 although not one weight moves (the control, with its biases alone, falls to 3.82: the squares are
-no better here); the adapter restores the model on top of the same weights. Takes 20 s.
+no better here); the adapter restores the model on the same weights, to rounding. Takes 20 s.
     python examples/02_convert_gpt2.py
 """
 
@@ -46,7 +46,7 @@ def train(model: torch.nn.Module, groups: list[dict], what: str) -> None:
             print(f"{what}, step {step}: loss {loss.item():.3f}")
 
 
-train(model, quadric.param_groups(model, 0.0, 0.02, only="quadratic"), "eigenvalues alone")
+train(model, quadric.param_groups(model, 0.0, 0.1, only="quadratic"), "eigenvalues alone")
 control = copy.deepcopy(plain)
 biases = [p for name, p in control.named_parameters() if name.endswith("bias")]
 train(control, [{"params": biases, "lr": 0.02}], "biases alone")
@@ -56,4 +56,4 @@ with tempfile.TemporaryDirectory() as folder:
     quadric.save(model, path, only="quadratic")
     print(f"adapter: {os.path.getsize(path):,} bytes")
     quadric.load_(plain, path)
-print("restored:", torch.equal(plain(text).logits, model(text).logits))
+print("restored to:", (plain(text).logits - model(text).logits).abs().max().item())

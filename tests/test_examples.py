@@ -28,8 +28,12 @@ SHORT = {
 }
 # What its output must hold even then.
 SAYS = {
-    "01_convert_your_model": [r"2 layers converted to eigen, 1 left", r"conversion: 0\.0\n"],
-    "02_convert_gpt2": [r"change of a logit: 0\.0\n", r"adapter: \d,\d+ bytes", "restored: True"],
+    "01_convert_your_model": [r"2 layers converted to shared, 1 left", r"conversion: 0\.0\n"],
+    "02_convert_gpt2": [
+        r"change of a logit: 0\.0\n",
+        r"adapter: \d,\d+ bytes",
+        r"restored to: \d\.?\d*e-0[5-9]\n",
+    ],
     "03_finetune_vit": [r"\d+ layers converted to eigen, 1 left", r"biases alone: 0\.\d+"],
     "04_helmholtz": [
         r"(linear, 1,297 parameters, seed \d: relative error \d\.\d+\n){3}",
@@ -117,5 +121,5 @@ def test_what_the_third_example_promises(tmp_path: Path) -> None:
     numbers = {kind: float(value) for kind, value in re.findall(r"([\w, ]+): (0\.\d+)\n", output)}
     quadratic, control = numbers["trained on, quadratic"], numbers["trained on, linear"]
     assert abs(quadratic - control) < 0.02 < control - numbers["linear"]
-    assert numbers["quadratic share"] > 0.02
+    assert numbers["quadratic share"] < 0.01  # as the header says: the squares stay unused
     assert numbers["squares alone"] > 0.02 + max(numbers["biases alone"], numbers["linear"])
