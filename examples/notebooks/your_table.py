@@ -34,8 +34,8 @@ print(table.head(3).to_string(float_format="%.2f"))
 print(compare("table.csv", target="force", folds=3, seeds=1))
 
 # %% [markdown]
-# The shared network has less than half the error of the linear one. But three folds and one start
-# are too few to call that clear: its interval holds zero. With the defaults `compare` does call it
+# The shared network has less than half the error of the linear one, on each of the folds less. But
+# three folds and one start are too few for an interval. With the defaults `compare` does call it
 # clear, on [more samples of this law](../compare.md#what-it-said-known-tables). The force is a
 # smooth function without noise, full of products: that is where quadratic neurons help. With noise
 # on top, nothing of the gain is left:
