@@ -1,7 +1,7 @@
 """CIFAR-10 by polynomial networks of ten levels: which cures help, and what encryption gives.
 
     python tools/evidence_deep_encrypted.py cures CIFAR     # short runs, one cure at a time
-    python tools/evidence_deep_encrypted.py train CIFAR     # the recipe, and ReLU, with fewer epochs
+    python tools/evidence_deep_encrypted.py train CIFAR     # the recipe, and ReLU, shorter
     python tools/evidence_deep_encrypted.py real CIFAR      # simulated on all, encrypted on a few
     python tools/evidence_deep_encrypted.py all CIFAR       # one after the other
 

@@ -142,6 +142,6 @@ class One(Arithmetic):
         if bool(diagonal.any()):
             turned = diagonal.roll(offset // layout.baby * layout.baby).tolist()
             made = self.ring.encode(turned, target / like.scale, like)
-        if made is None or len(self.encoded) < _KEPT // self.plan.ciphertext_bytes(1):
+        if made is None or 8 * self.plan.ring * self.plan.levels * len(self.encoded) < _KEPT:
             self.encoded[key] = made
         return made

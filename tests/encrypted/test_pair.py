@@ -87,6 +87,17 @@ def test_convolutions_under_encryption(packing: str) -> None:
     torch.testing.assert_close(found, model(x[:2]).detach(), rtol=0, atol=3e-3)
 
 
+def test_weights_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, server = compile(perceptron(), inputs())
+    request = client.encrypt(inputs(1))
+    kept = client.decrypt(server.run(request))
+    assert server._arithmetic.encoded
+    monkeypatch.setattr("quadric.encrypted.arithmetic._KEPT", 0)
+    server._arithmetic.encoded.clear()
+    assert torch.equal(client.decrypt(server.run(request)), kept)
+    assert not server._arithmetic.encoded
+
+
 def test_more_pictures_than_slots(small: Pair) -> None:
     client, server = small
     x = inputs(client.plan.slots + 3)

@@ -21,6 +21,7 @@ def test_no_plan_is_weaker_than_the_table(packing: str, depth: int, security: in
     assert sum(plan.bits) <= STANDARD[security][plan.ring]
     assert max(plan.bits) <= 60
     assert plan.needs_keys == (packing == "one" or depth > 1)
+    assert all(step & (step - 1) == 0 for step in plan.steps)  # few keys, however large
 
 
 def test_less_than_the_standard_is_refused() -> None:

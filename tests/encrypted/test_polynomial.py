@@ -136,6 +136,7 @@ def with_numbers(model: nn.Module, *shape: int) -> nn.Module:
     ("make", "shape", "squarings"),
     [
         (Own, (2, 8, 8), 2),
+        (lambda: models.create("cnn5", activation="hermite", width=0.125), (3, 8, 8), 5),
         (lambda: models.create("resnet8", activation="square", width=0.25), (3, 8, 8), 7),
         (
             lambda: models.create("resnet8", "shared", shortcut="B", activation="none", width=0.25),
