@@ -148,7 +148,7 @@ def check(
         "ring": plan.ring,
         "bits": sum(plan.bits),
         "levels": plan.levels,
-        "rotations": sum(len(d.steps) for d in layouts(plan)) if packing == "one" else 0,
+        "rotations": sum(d.rotations for d in layouts(plan)) if packing == "one" else 0,
         "pictures in a request": 1 if packing == "one" else plan.slots,
         "bytes of a request": count * plan.ciphertext_bytes(1),
         "bytes of an answer": answers * plan.ciphertext_bytes(polynomials, left),

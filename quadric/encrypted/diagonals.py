@@ -47,6 +47,12 @@ class Diagonals:
         small = [1 << i for i in range(self.baby.bit_length()) if 1 << i < self.offsets]
         return {*small, *self.sums}
 
+    @property
+    def rotations(self) -> int:
+        """How often a ciphertext is turned, at most."""
+        giants = (self.offsets - 1) // self.baby
+        return min(self.baby, self.offsets) - 1 + giants + len(self.sums)
+
     def diagonal(self, matrix: Tensor, offset: int) -> Tensor:
         """The diagonal of a matrix at an offset."""
         block, (outputs, inputs) = len(self.sources), matrix.shape
