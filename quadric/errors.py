@@ -60,4 +60,6 @@ def described(what: str, remedy: str = "save it again") -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, QuadricError) else in_one_line(error)
+        if isinstance(error, KeyError):
+            reason = f"it lacks {error}"
         raise InputError(f"{what} ({reason}): {remedy}") from None

@@ -289,7 +289,8 @@ def make_model(name: str, classes: bool, seed: int) -> Any:
         return _before(kind, seed)
     if name.startswith("after"):
         options = {} if classes or name == "after, auto" else {"solver": "adam"}
-        return kind(members=4 if name == "after, 4 members" else 1, random_state=seed, **options)
+        members = 4 if name == "after, 4 members" else 1
+        return kind((100,), members=members, random_state=seed, **options)
     if name == "MLP":
         mlp = (MLPClassifier if classes else MLPRegressor)(random_state=seed)
         return make_pipeline(StandardScaler(), mlp)

@@ -67,7 +67,9 @@ def measure(method: str, seed: int) -> dict[str, Any]:
     (X, y), (X_new, y_new) = _rows(ROWS, seed), _rows(NEW, 1000 + seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = QuadraticRegressor((8, 8), neuron="linear", solver="lm", random_state=seed)
+        model = QuadraticRegressor(
+            (8, 8), neuron="linear", solver="lm", members=1, random_state=seed
+        )
         model.fit(X, y)
         begin = time.process_time()
         if method == "quadric":

@@ -59,7 +59,12 @@ def measure(arm: Arm, law: str) -> list[dict[str, Any]]:
     neurons = width(arm, learned[0][0].shape[1])
     fits = [
         QuadraticRegressor(
-            (neurons,), neuron=arm.neuron, rank=arm.rank, random_state=seed, solver="adam"
+            (neurons,),
+            neuron=arm.neuron,
+            rank=arm.rank,
+            members=1,
+            random_state=seed,
+            solver="adam",
         )
         for seed in SEEDS
     ]

@@ -102,7 +102,7 @@ def _ours(model: str, split: Split, seed: int) -> tuple[np.ndarray, int]:
     shape = fitted(arm, split[0].shape[1], WIDTH)
     estimator = QuadraticRegressor(
         shape.options["hidden"], neuron=arm.neuron, rank=arm.rank, shrinkage=0.0,
-        learning_rate="adaptive", random_state=seed, solver=solver,
+        learning_rate="adaptive", members=1, random_state=seed, solver=solver,
     )  # fmt: skip
     return np.asarray(estimator.fit(*split[:2]).predict(split[2])), shape.params
 

@@ -28,6 +28,7 @@ from evidence_fresh import fresh_table
 from evidence_functions import functions_table
 from evidence_perceptrons import perceptrons_table
 from evidence_reading import reading_table
+from evidence_real import errors_table, summary_table
 from evidence_runs import read_piece
 from evidence_solvers import map_table, solvers_table
 from gpu_resources import resources_table
@@ -157,8 +158,9 @@ def _calibration(results: Path) -> str:
             ("calibration error", mean("calibration_error")),
             ("log loss", mean("log_loss")),
         )
-        + f"\n\nDefaults of both, {data['folds']} folds, {data['bins']} bins, mean and standard "
-        f"deviation of {data['seeds']} seeds; churn is a generated table: `{data['command']}`."
+        + "\n\nOne network of 100 neurons, defaults else; "
+        f"{data['folds']} folds, {data['bins']} bins, mean and standard deviation of "
+        f"{data['seeds']} seeds; churn is a generated table: `{data['command']}`."
     )
 
 
@@ -332,6 +334,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "compared-verdicts": _compared_verdicts,
     "table-fits": _table_fits,
     "calibration": _calibration,
+    "real-choosing": summary_table("choosing"),
+    "real-judging": summary_table("judging"),
+    "real-errors": errors_table,
     "real-networks": networks_table,
     "networks": _bench("suite.json", _groups(layers=False), RATIOS),
     "networks-before": _bench("suite_before.json", _groups(layers=False), RATIOS),

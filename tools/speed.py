@@ -276,7 +276,7 @@ def tables(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     common: dict[str, Any] = {"max_iter": settings["epochs"], "n_iter_no_change": 10**6}
 
     def make(neuron: str, count: int) -> list[QuadraticRegressor]:
-        options = {"neuron": neuron, "early_stopping": False, **common}
+        options = {"neuron": neuron, "members": 1, "early_stopping": False, **common}
         return [QuadraticRegressor((64, 64), random_state=seed, **options) for seed in range(count)]
 
     cases: dict[str, tuple[int, Callable[[], list[Any]]]] = {

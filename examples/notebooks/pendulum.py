@@ -64,7 +64,7 @@ for c in found.formula.coefficients:
 # network learned from the same readings.
 
 # %%
-network = QuadraticRegressor((32, 32), neuron="linear", solver="adam", random_state=0)
+network = QuadraticRegressor((32, 32), neuron="linear", solver="adam", members=1, random_state=0)
 network.fit(readings[:, :2], acceleration)
 
 

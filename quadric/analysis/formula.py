@@ -105,7 +105,8 @@ def to_sympy(
         rows = None if rows is None else (model.prepare(rows[0]), rows[1])
         model = model.module_
     _refuse_pressed(model, names)
-    model, scale = _without_scaling(unwrapped(model), scale)
+    whole = unwrapped(model)
+    model, scale = _without_scaling(whole, scale)
     steps, exact = _steps(model)
     linear = [(name, layer) for name, layer in steps if not isinstance(layer, nn.BatchNorm1d)]
     if not linear:
@@ -128,7 +129,11 @@ def to_sympy(
     outputs = None
     if exact:
         _check_terms(linear, inputs)
-        polynomials = _compose(sp, steps, symbols, scale)
+        made = [
+            [share * output for output in _compose(sp, _steps(part)[0], symbols, scale)]
+            for part, share in _parts(whole, model)
+        ]
+        polynomials = [sum(terms[1:], terms[0]) for terms in zip(*made, strict=True)]
         outputs = _expressions(
             sp, _sparse(sp, polynomials, rows) if sparse else polynomials, digits
         )
@@ -197,12 +202,27 @@ def _without_scaling(
 ) -> tuple[nn.Module, Standardization | None]:
     """An estimator's module as the network in it and its scaling."""
     fields = ("input_mean", "input_scale", "target_mean", "target_scale")
-    alone = isinstance(getattr(model, "network", None), nn.Module) and not getattr(
-        model, "others", 0
-    )
-    if not alone or not all(isinstance(getattr(model, name, None), Tensor) for name in fields):
+    network = getattr(model, "network", None)
+    if not isinstance(network, nn.Module) or (
+        getattr(model, "others", False) and not _steps(network)[1]
+    ):
         return model, scale
-    return model.network, Standardization(*(getattr(model, name) for name in fields))  # type: ignore[return-value]
+    if not all(isinstance(getattr(model, name, None), Tensor) for name in fields):
+        return model, scale
+    return network, Standardization(*(getattr(model, name) for name in fields))  # type: ignore[return-value]
+
+
+def _parts(whole: nn.Module, network: nn.Module) -> list[tuple[nn.Module, float]]:
+    """The networks that a prediction is the mean of, with their shares."""
+    if whole is network:
+        return [(network, 1.0)]
+    others: Any = whole.others
+    networks: Any = [network, *others]
+    line: Any = getattr(whole, "linear", None)
+    share = 1.0 if line is None else float(whole.share)  # type: ignore[arg-type]
+    return [(one, share / len(networks)) for one in networks] + (
+        [] if line is None else [(line, 1 - share)]
+    )
 
 
 def _steps(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], bool]:

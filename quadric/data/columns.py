@@ -298,8 +298,8 @@ def _more(count: int) -> str:
     return f" (and {count - 1:,} more)" if count > 1 else ""
 
 
-def why_useless(series: pd.Series, column: Column, keep_numbers: bool = False) -> str | None:
-    """Why nothing can be learned from a column; None if something can."""
+def why_useless(series: pd.Series, column: Column, alone: bool) -> str | None:
+    """Why nothing can be learned from a column; None if something can, or it is the only one."""
     present = series.dropna()
     if not len(present):
         return "empty"
@@ -311,7 +311,7 @@ def why_useless(series: pd.Series, column: Column, keep_numbers: bool = False) -
         return None
     if column.kind == CATEGORY and distinct >= _MOSTLY_DISTINCT * len(present):
         return "an identifier: nearly every value differs"
-    if column.kind == NUMBER and not keep_numbers and distinct == len(series):
+    if column.kind == NUMBER and not alone and distinct == len(series):
         counted = bool((np.diff(present.to_numpy()) == 1).all())
         whole = bool((present == present.round()).all())
         if counted or (whole and _IDENTIFIER.search(column.name)):
@@ -319,17 +319,18 @@ def why_useless(series: pd.Series, column: Column, keep_numbers: bool = False) -
     return None
 
 
+FACTS = ("column", "read as", "how", "holes", "dropped")
+"""What people are told of a column: how it is read, its holes, why it is dropped."""
+
+
 def column_facts(
     name: str, column: Column | None, series: pd.Series, dropped: str | None
 ) -> dict[str, Any]:
-    """What people are told of a column: how it is read, its holes, why it is dropped."""
-    return {
-        "column": name,
-        "read as": "" if column is None else column.kind,
-        "how": "" if column is None else column.said,
-        "holes": int(series.isna().sum()),
-        "dropped": dropped or "",
-    }
+    """What people are told of a column, by `FACTS`."""
+    kind, said = ("", "") if column is None else (column.kind, column.said)
+    return dict(
+        zip(FACTS, (name, kind, said, int(series.isna().sum()), dropped or ""), strict=True)
+    )
 
 
 def first_text(values: pd.Series) -> tuple[int, str]:

@@ -10,7 +10,7 @@ that a network can be exported with it. All that is learned is plain data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from quadric.data.cells import Form
 from quadric.data.columns import (
     CATEGORY,
     DATE,
+    FACTS,
     NUMBER,
     Column,
     column_facts,
@@ -230,7 +231,7 @@ class TablePreparation(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             remedy = f"make it a category by X[{name!r}].astype('category')"
             given = X.iloc[:, position].reset_index(drop=True)
             column, series = learn_column(given, name, remedy=remedy, na_values=self.na_values)
-            reason = why_useless(series, column, keep_numbers=True)
+            reason = why_useless(series, column, alone=len(self.inputs_) == 1)
             self.facts_.append(column_facts(name, column, series, reason))
             if reason is None:
                 columns[name], kept[name] = column, series
@@ -336,10 +337,12 @@ class TablePreparation(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     def from_dict(cls, state: Mapping[str, Any]) -> TablePreparation:
         """The preparation whose `to_dict` this is."""
         made = cls()
-        made.inputs_, made.facts_ = list(state["inputs"]), list(state["facts"])
+        made.inputs_, made.facts_ = list(state["inputs"]), []
+        for fact in state["facts"]:
+            made.facts_.append({key: fact[key] for key in FACTS})
         made.dtype_ = np.dtype(state["dtype"])
         encodings = [
-            Encoding(**{**entry, "column": column_from_dict(entry["column"])})
+            _whole(Encoding, {**entry, "column": column_from_dict(entry["column"])})
             for entry in state["encodings"]
         ]
         made.encodings_ = {encoding.column.name: encoding for encoding in encodings}
@@ -349,9 +352,14 @@ class TablePreparation(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
 
 def column_from_dict(state: Mapping[str, Any]) -> Column:
     """The column whose fields these are, as JSON keeps them."""
-    form = None if state["form"] is None else Form(**state["form"])
+    form = None if state["form"] is None else _whole(Form, state["form"])
     tuples = {key: tuple(state[key]) for key in ("levels", "na_values")}
-    return Column(**{**state, "form": form, **tuples})
+    return _whole(Column, {**state, "form": form, **tuples})
+
+
+def _whole(kind: Any, state: Mapping[str, Any]) -> Any:
+    """An object with all its fields; none may be left to its default."""
+    return kind(**{each.name: state[each.name] for each in fields(kind)})
 
 
 def check_frame(frame: pd.DataFrame) -> None:

@@ -23,6 +23,7 @@ from quadric.data.columns import (
     without_blanks,
 )
 from quadric.errors import InputError
+from quadric.support.checks import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,7 @@ TASKS = ("regression", "classification")
 _FEW_CLASSES, _ROWS_A_CLASS = 10, 5
 # Up to this many whole numbers could be meant as classes, too: a line says how they were taken.
 _SEVERAL_CLASSES = 30
-_LISTED = 50
+_LISTED, _MEANT = 50, 3
 
 
 @dataclass
@@ -113,7 +114,7 @@ def make_table(
             remedy=f"add --categories {name_!r} or --drop {name_!r}",
             na_values=na_values,
         )
-        reason = why_useless(series, column)
+        reason = why_useless(series, column, alone=len(frame.columns) == 2)
         facts.append(column_facts(name_, column, series, reason))
         if reason is None:
             readers[name_] = column
@@ -143,14 +144,22 @@ def _check_names(
     for what, wanted in asked.items():
         for column in wanted:
             if column not in frame.columns:
-                listed = list_columns(frame)
-                raise InputError(f"no column {column!r} for --{what}: the columns are {listed}")
+                hint = _meant(str(column), frame) or f"the columns are {list_columns(frame)}"
+                raise InputError(f"no column {column!r} for --{what}: {hint}")
     if target == group:
         raise InputError(f"the target {target!r} cannot be the group, too: name another column")
     if target in drop:
         raise InputError(f"the target {target!r} cannot be dropped: name another target")
     if task is not None and task not in TASKS:
         raise InputError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+
+
+def _meant(name: str, frame: pd.DataFrame) -> str:
+    """The columns that a name may stand for: those that hold it, such as with a unit, or alike."""
+    names = {str(column).lower(): str(column) for column in frame.columns}
+    found = [full for low, full in names.items() if name and name.lower() in low]
+    found = found[:_MEANT] or [names[low] for low in nearest(name.lower(), names)]
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 def list_columns(frame: pd.DataFrame) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quadric.errors import InputError, described
 from quadric.support.tensor_files import read_tensors, write_tensors
+from quadric.tables.linear import linear_network
 from quadric.tables.modules import Scaled, TableRegressor, check_sizes, empty
 from quadric.tables.target_transforms import TransformedRegressor, empty_transform
 
@@ -28,7 +29,7 @@ FORMAT = 1
 NOTED = (
     "loss_curve_", "best_loss_", "loss_", "n_iter_", "validation_scores_",
     "best_validation_score_", "solver_", "solver_reason_", "n_layers_", "n_parameters_",
-    "fallback_", "n_outputs_", "n_features_in_", "target_name_",
+    "fallback_", "network_share_", "n_outputs_", "n_features_in_", "target_name_",
 )  # fmt: skip
 """What a fit says of itself, as plain data."""
 
@@ -59,6 +60,7 @@ def save_estimator(model: Any, path: str | os.PathLike[str]) -> None:
         "dtype": str(module.input_mean.dtype).removeprefix("torch."),
         "pressed": list(module.pressed),
         "flat": getattr(module, "flat", True),
+        "ordered": getattr(module, "ordered", False),
         "transform": None if transform is None else type(transform).__name__,
         "classes": None if classes is None else [_plain(label) for label in classes.tolist()],
         "classes_dtype": None if classes is None else classes.dtype.str,
@@ -117,6 +119,9 @@ def read_estimator(path: str | os.PathLike[str], kinds: Mapping[str, Any]) -> An
 
 
 def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -> Any:
+    wrong = set(header["parameters"]) ^ set(kind().get_params())
+    if wrong:
+        raise InputError(f"its parameters lack, or have beside, {sorted(wrong)}")
     model = kind(**{name: _value(value) for name, value in header["parameters"].items()})
     model._check_parameters()
     for name in NOTED:
@@ -132,6 +137,8 @@ def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -
         from quadric.data.preparation import TablePreparation, column_from_dict
 
         model._preparation = TablePreparation.from_dict(header["preparation"])
+        if len(model._preparation.names_) != header["columns"]:
+            raise InputError("its columns are not those of its network")
         if header["target_reader"] is not None:
             model._target_reader = column_from_dict(header["target_reader"])
     gaps = tensors.pop(_GAPS, None)
@@ -145,9 +152,9 @@ def _rebuilt(header: Mapping[str, Any], tensors: dict[str, Tensor], kind: Any) -
 def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scaled:
     dtype = getattr(torch, header["dtype"])
     columns, outputs = header["columns"], model.n_outputs_
-    sizes = {"in_features": columns, "out_features": outputs, "members": model.members}
+    sizes = {"in_features": columns, "out_features": outputs, "members": model._members()}
     check_sizes(sizes | {"hidden": model._hidden()}, header["classes"], tensors)
-    networks = [model._build(columns, seed=0).to(dtype) for _ in range(int(model.members))]
+    networks = [model._build(columns, seed=0).to(dtype) for _ in range(model._members())]
     regressor: Any = TableRegressor
     if header["transform"] is not None:
         shapes = {
@@ -160,6 +167,10 @@ def _module(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
     flat = bool(header["flat"])
     classes = header["classes"]
     module = empty(networks, columns, outputs, classes, dtype, flat=flat, regressor=regressor)
+    if "share" in tensors:
+        module.add_linear(linear_network(columns, outputs).to(dtype), 1.0)
     module.load_state_dict(dict(tensors))
+    if isinstance(module, TableRegressor):
+        module.ordered = bool(header["ordered"])
     module.pressed = tuple(header["pressed"])
     return module.eval()

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
@@ -28,9 +27,9 @@ from quadric.layers import get_neuron
 from quadric.layers.scale import ScaledEigenvalues
 from quadric.models import create
 from quadric.tables.fitted import FittedNetwork
-from quadric.tables.inputs import Arrays, pair, weighted
+from quadric.tables.inputs import Arrays, pair, split_rows, weighted
 from quadric.tables.jobs import FitRecord, Job, Rows, Settings, merge
-from quadric.tables.linear import beside, linear_network
+from quadric.tables.linear import UNLEARNED, LinearPart, beside, linear_network
 from quadric.tables.losses import Loss
 from quadric.tables.modules import Scaled, in_words
 from quadric.tables.parameters import (
@@ -43,9 +42,6 @@ from quadric.tables.scoring import Judge
 from quadric.tables.second_order import fit_jobs
 from quadric.tables.training import FORWARD_ROWS, train
 
-HeldOut = Sequence[tuple[nn.Sequential, Rows, Rows | None]]
-"""Each member, the rows that it learned from, and those that were held out."""
-
 Self = TypeVar("Self", bound="QuadraticNetwork")
 
 AUTO_STOPPING_ROWS = 100
@@ -56,12 +52,12 @@ AUTO_STOPPING_ROWS = 100
 class QuadraticNetwork(FittedNetwork):
     """Abstract: a network of quadratic neurons with scikit-learn's interface."""
 
-    hidden_layer_sizes: int | Sequence[int] = (100,)
+    hidden_layer_sizes: int | Sequence[int] = (64, 64)
     _: KW_ONLY
     neuron: str = "shared"
     rank: int | None = None
     neuron_options: Mapping[str, Any] | None = None
-    members: int = 1
+    members: int = 4
     activation: str = "silu"
     alpha: float = 1e-4
     shrinkage: float = 0.4
@@ -109,7 +105,7 @@ class QuadraticNetwork(FittedNetwork):
         """What must have the same shares in the rows that are held out."""
         return None
 
-    def _measure_gaps(self, held: HeldOut) -> np.ndarray | None:
+    def _measure_gaps(self, jobs: Sequence[Job], part: LinearPart) -> np.ndarray | None:
         """How far predictions lie from the targets that were held out, in their unit."""
         return None
 
@@ -182,9 +178,9 @@ class QuadraticNetwork(FittedNetwork):
         self._note(record, [])
         jobs = self._jobs
         del self._jobs
-        records[0].seconds += self._compare_with_linear(jobs)
-        held = zip(self.module_.networks, jobs, strict=True)
-        self._gaps = self._measure_gaps([(net, job.train, job.validation) for net, job in held])
+        part = self._compare_with_linear(jobs)
+        records[0].seconds += part.seconds
+        self._gaps = self._measure_gaps(jobs, part)
         # Averages of an earlier network say nothing about this one: partial_fit starts new ones.
         self._optimizer = None
         if record.interrupted:
@@ -197,26 +193,25 @@ class QuadraticNetwork(FittedNetwork):
                 stacklevel=3,
             )
 
-    def _compare_with_linear(self, jobs: Sequence[Job]) -> float:
-        """Puts a linear model in the network's place if the network is no better; the seconds."""
+    def _compare_with_linear(self, jobs: Sequence[Job]) -> LinearPart:
+        """Gives a linear model a part in the prediction where the held-out rows say so."""
         # A fit that goes on later must find the network that it left.
-        found = beside(jobs, bool(self.linear_fallback) and not self.warm_start)
-        if found.said:
-            self.solver_reason_ = "; ".join(filter(None, [self.solver_reason_, found.said]))
-        if found.networks:
-            self.fallback_, self.best_validation_score_ = found.name, found.score
-            self.module_.network, others = found.networks[0], found.networks[1:]
-            self.module_.others = nn.ModuleList(others)
+        part = beside(jobs, bool(self.linear_fallback) and not self.warm_start)
+        module, self.network_share_ = self.module_, part.share
+        if part.said:
+            self.solver_reason_ = f"{self.solver_reason_}; {part.said}"
+            self.best_validation_score_ = part.score
+        if part.network is not None:
+            if part.share:
+                module.add_linear(part.network, part.share)
+            else:
+                self.fallback_ = part.name
+                module.network, module.others = part.network, nn.ModuleList()
             self._count()
-        if not found.learned:
-            warnings.warn(
-                "on the held-out rows the fit is worse than "
-                f"{'the mean' if is_regressor(self) else 'the shares of classes'} alone: the "
-                "columns may say nothing about the target, or the rows are too few",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return found.seconds
+        if not part.learned:
+            alone = "the mean" if is_regressor(self) else "the shares of classes"
+            warnings.warn(UNLEARNED.format(alone), ConvergenceWarning, stacklevel=4)
+        return part
 
     def _count(self) -> None:
         self.n_layers_ = len(self._hidden()) + 2
@@ -271,7 +266,7 @@ class QuadraticNetwork(FittedNetwork):
     ) -> list[Job]:
         # For each member: of the part that is held out, of the start, of the order of the rows.
         draw = check_random_state(self.random_state).randint
-        seeds = draw(2**31 - 1, size=(int(self.members), 3)).tolist()
+        seeds = draw(2**31 - 1, size=(self._members() if continued else int(self.members), 3))
         # The first fit decides in which dtype the network computes.
         dtype = self.module_.input_mean.cpu().numpy().dtype if continued else None
         rows, held = self._read(X, y, sample_weight, first=not continued, dtype=dtype), None
@@ -284,7 +279,11 @@ class QuadraticNetwork(FittedNetwork):
                 False,
             )
         columns, computing = rows[0].shape[1], getattr(torch, rows[0].dtype.name)
-        parts = [self._split(rows, seed) if stopping else (rows, held) for seed, _, _ in seeds]
+        same = self._stratify(rows[1])
+        parts = [
+            split_rows(rows, self.validation_fraction, seed, same) if stopping else (rows, held)
+            for seed, _, _ in seeds
+        ]
         del rows, X  # a table may fill the memory
         if continued:
             self._check_network(columns)
@@ -297,7 +296,7 @@ class QuadraticNetwork(FittedNetwork):
             module.others.extend(networks[1:])
         module.to(self.device)
         jobs = [
-            self._job(module, network, *parts.pop(0), seed, not continued, own=stopping)
+            self._job(module, network, *parts.pop(0), int(seed), not continued, own=stopping)
             for network, (_, _, seed) in zip(module.networks, seeds, strict=True)
         ]
         self._choose_solver(jobs)
@@ -339,6 +338,7 @@ class QuadraticNetwork(FittedNetwork):
             lr=float(self.learning_rate_init),
             quadratic_lr=float(quadratic_lr),
             seed=seed,
+            held_out=own,
             fresh=first,
         )
         if held is not None and self.scoring is not None:
@@ -375,27 +375,16 @@ class QuadraticNetwork(FittedNetwork):
         weight = torch.tensor(weights, device=device)
         return Rows(inputs, self._targets(targets, module).to(device), weight)
 
-    def _split(self, rows: Arrays, seed: int) -> tuple[Arrays, Arrays]:
-        """The rows to learn from and those that are held out."""
-        if len(rows[0]) < 2:
-            raise InputError(
-                f"early stopping needs at least 2 samples, got n_samples = {len(rows[0])}: set "
-                "early_stopping=False"
-            )
-        X, X_held, targets, targets_held, weights, weights_held = train_test_split(
-            *rows,
-            test_size=self.validation_fraction,
-            random_state=seed,
-            stratify=self._stratify(rows[1]),
-        )
-        return (X, targets, weights), (X_held, targets_held, weights_held)
-
     def _widths(self) -> tuple[int, ...]:
         return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
     def _hidden(self) -> tuple[int, ...]:
         """The widths of the network that is there."""
         return () if getattr(self, "fallback_", None) else self._widths()
+
+    def _members(self) -> int:
+        """The number of networks that are there."""
+        return 1 if getattr(self, "fallback_", None) else int(self.members)
 
     def _build(self, columns: int, seed: int) -> nn.Sequential:
         if not self._hidden():
@@ -411,7 +400,7 @@ class QuadraticNetwork(FittedNetwork):
 
     def _check_network(self, columns: int) -> None:
         """Refuses to go on with a network of another form (warm_start, partial_fit)."""
-        wanted = [self._build(columns, seed=0)] * int(self.members)
+        wanted = [self._build(columns, seed=0)] * self._members()
         have = self.module_.networks
         if len(have) != len(wanted) or repr(have[0]) != repr(wanted[0]):
             raise InputError(

@@ -37,6 +37,7 @@ class FittedNetwork(TableInput):
     solver_reason_: str
     best_validation_score_: float | None
     fallback_: str | None
+    network_share_: float
     _optimizer: list[AdamState | None] | None
     _error_bars: Any = None
     _gaps: np.ndarray | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
+from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
@@ -59,6 +60,7 @@ class TableInput(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untype
         if first:
             self._target_reader = None
         y = self._read_target(y)
+        refuse_holes(y)
         X, prepared = self._read_inputs(X, first, usable_targets(y, is_regressor(self)))
         if prepared:
             X, y = check_X_y(X, y, estimator=self, **options)
@@ -215,6 +217,19 @@ def pair(eval_set: Any) -> tuple[Any, Any]:
     return eval_set[0], eval_set[1]
 
 
+def split_rows(
+    rows: Arrays, part: float, seed: int, same: np.ndarray | None
+) -> tuple[Arrays, Arrays]:
+    """The rows to learn from and those that are held out, both with the same shares of `same`."""
+    if len(rows[0]) < 2:
+        raise InputError(
+            f"early stopping needs at least 2 samples, got n_samples = {len(rows[0])}: set "
+            "early_stopping=False"
+        )
+    parts = train_test_split(*rows, test_size=part, random_state=seed, stratify=same)
+    return (parts[0], parts[2], parts[4]), (parts[1], parts[3], parts[5])
+
+
 def weighted(rows: Arrays, class_weights: np.ndarray) -> Arrays:
     """Rows whose weights are multiplied with those of their classes."""
     X, targets, weights = rows
@@ -257,7 +272,7 @@ def usable_targets(y: Any, numbers: bool) -> np.ndarray | None:
     """Targets by which categories become means; None if they cannot be used so."""
     values = np.asarray(y)
     if not numbers:
-        return values if values.ndim == 1 and not _has_holes(values) else None
+        return values if values.ndim == 1 and not _holes(values).any() else None
     try:
         values = values.astype(np.float64)
     except (ValueError, TypeError):
@@ -265,8 +280,30 @@ def usable_targets(y: Any, numbers: bool) -> np.ndarray | None:
     return values if np.isfinite(values).all() else None
 
 
-def _has_holes(values: np.ndarray) -> bool:
-    return values.dtype.kind in "fO" and any(value != value for value in values.tolist())
+def refuse_holes(y: Any) -> None:
+    """Refuses rows without a target."""
+    holes = _holes(np.asarray(y))
+    if holes.any():
+        more = f" (and {holes.sum() - 1:,} more)" if holes.sum() > 1 else ""
+        raise InputError(
+            f"Input y contains NaN: row {holes.argmax() + 1} has no target{more}: leave such rows "
+            "out, as by X[y.notna()] and y[y.notna()]"
+        )
+
+
+def _holes(values: np.ndarray) -> np.ndarray:
+    """Which rows have no target."""
+    if not values.ndim or not values.size:
+        return np.zeros(1, dtype=bool)
+    rows = values.reshape(len(values), -1)
+    if values.dtype.kind != "O":
+        return np.isnan(rows).any(1) if values.dtype.kind == "f" else np.zeros(len(rows), bool)
+    return np.array([any(map(_is_hole, row)) for row in rows.tolist()], dtype=bool)
+
+
+def _is_hole(value: Any) -> bool:
+    no = value is None or (isinstance(value, float) and value != value)
+    return no or type(value).__name__ in ("NAType", "NaTType")
 
 
 def plain_booleans(y: Any) -> Any:

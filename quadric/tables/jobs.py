@@ -100,6 +100,7 @@ class Job:
         reason: why that one.
         max_steps: steps to second order at most, of all starts together.
         first_steps: steps after which second order ends if nothing is gained; 0: it goes on.
+        held_out: whether the validation rows are a part of the table, not rows given apart.
         fresh: whether the network starts from random weights, not where an earlier fit ended.
     """
 
@@ -117,6 +118,7 @@ class Job:
     reason: str = ""
     max_steps: int = 0
     first_steps: int = 0
+    held_out: bool = True
     fresh: bool = True
 
     def steps(self) -> int:

@@ -1,9 +1,12 @@
 """Never worse than ridge or logistic regression: a linear model beside the network.
 
-After a fit that held rows out, a linear model learns the rows that the network learned and is
-judged by the same held-out rows and the same measure. The network stays only if its error there is
-lower. Otherwise an ordinary linear layer takes its place, and all that is done with a network can
-be done with it. Members are judged together, each on the rows that it held out.
+After a fit that held rows out, a linear model learns the rows that the network learned, and the
+held-out rows say with which share each counts in the prediction, by the measure of early stopping.
+They are few, and they chose the network's epoch too. So the share of the network is not the best
+one there but the smallest one that is not clearly worse (the rule of Breiman et al. 1984). Members
+are judged together, each on the rows that it held out. Then the linear model learns all rows.
+Without a share left, the network goes, and all that is done with a network can be done with the
+linear layer in its place.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +25,7 @@ from torch import Tensor, nn
 
 from quadric.models import create
 from quadric.tables.jobs import Job, Rows
-from quadric.tables.losses import LOGISTIC, SOFTMAX, SQUARED
+from quadric.tables.losses import LOGISTIC, SOFTMAX, SQUARED, Loss
 from quadric.tables.training import FORWARD_ROWS, find_caps, held_out_losses
 
 RIDGE, LOGISTIC_REGRESSION = "ridge regression", "logistic regression"
@@ -33,56 +36,108 @@ COLUMNS, ROWS = 500, 20_000
 STRENGTHS = np.logspace(-3, 3, 13)
 """Of ridge regression; leave-one-out errors choose."""
 
-INVERSE_STRENGTHS = (0.01, 0.1, 1.0)
-"""Of logistic regression; the held-out rows choose, as they choose the epoch of a network."""
+INVERSE_STRENGTHS = (1.0, 0.1, 0.01)
+"""Of logistic regression; the held-out rows choose, the first unless another is clearly better."""
+
+SHARES = tuple(i / 10 for i in range(11))
+"""Of the network in a prediction."""
+
+CLEAR = 0.5
+"""A loss that is higher by this number of standard errors is clearly worse."""
+
+UNLEARNED = (
+    "on the held-out rows the fit is worse than {} alone: the columns may say nothing about the "
+    "target, or the rows are too few"
+)
 
 Judged = tuple[float, float]
 """The held-out error and the score."""
 
 
 @dataclass(frozen=True)
-class LinearResult:
+class LinearPart:
     """How a linear model did beside the network.
 
     Attributes:
-        networks: what takes the place of the members; empty if they stay.
-        name: of the linear model.
-        score: its validation score.
-        said: a sentence on both errors; empty if there was no linear model.
-        learned: whether the one that stays is no worse than a constant on the held-out rows.
+        network: the linear model; None if there is none.
+        share: of the network in a prediction; the linear model has the rest.
+        name: of the linear model; empty if there was none.
+        score: the validation score of both together.
+        said: a sentence on the errors; empty if there was no linear model.
+        learned: whether what stays is no worse than a constant on the held-out rows.
+        outputs: for the held-out rows of each member, of what stays; empty without such rows.
         seconds: what this took.
     """
 
-    networks: list[nn.Sequential]
+    network: nn.Sequential | None = None
+    share: float = 1.0
     name: str = ""
     score: float = 0.0
     said: str = ""
     learned: bool = True
+    outputs: list[Tensor] = field(default_factory=list)
     seconds: float = 0.0
 
 
-def beside(jobs: Sequence[Job], wanted: bool) -> LinearResult:
+def beside(jobs: Sequence[Job], wanted: bool) -> LinearPart:
     """Judges the trained networks of the members of an estimator beside linear ones."""
     begin = time.perf_counter()
-    if any(job.validation is None for job in jobs) or jobs[0].loss not in _NAMES:
-        return LinearResult([])
-    own = fmean(_judge(job, _outputs(job.network, job))[0] for job in jobs)
-    constant = fmean(_judge(job, _constant(job))[0] for job in jobs)
-    models = [_linear(job) for job in jobs] if wanted and _is_cheap(jobs[0]) else [None]
-    found = [model for model in models if model is not None]
-    if len(found) < len(models):
-        return LinearResult([], learned=own <= constant, seconds=time.perf_counter() - begin)
-    error, score = (fmean(column) for column in zip(*(judged for _, judged in found), strict=True))
-    name, stays = _NAMES[jobs[0].loss], own < error
-    end = "the network is kept" if stays else "it takes the network's place"
-    return LinearResult(
-        [] if stays else [network for network, _ in found],
+    if any(job.validation is None for job in jobs):
+        return LinearPart()
+    own = [_outputs(job.network, job) for job in jobs]
+    if jobs[0].loss not in _NAMES:
+        return LinearPart(outputs=own)
+    constant = _error(jobs, [_constant(job) for job in jobs])
+    error = _error(jobs, own)
+    found = _lines(jobs) if wanted and _is_cheap(jobs[0]) else None
+    if found is None:
+        seconds = time.perf_counter() - begin
+        return LinearPart(learned=error <= constant, outputs=own, seconds=seconds)
+    lines, strength = found
+    blends = [
+        [mixed(jobs[0].loss, a, b, share) for a, b in zip(own, lines, strict=True)]
+        for share in SHARES
+    ]
+    chosen = first_not_worse(jobs, blends)
+    errors = [_error(jobs, blend) for blend in (blends[0], blends[chosen])]
+    name, share = _NAMES[jobs[0].loss], SHARES[chosen]
+    if 0 < share < 1:
+        end = f"both, the network with a share of {share}, {errors[1]:.4g}"
+    else:
+        end = "the network is kept" if share else "it takes the network's place"
+    return LinearPart(
+        _learned_all(jobs[0], strength) if share < 1 else None,
+        share,
         name,
-        score,
-        f"held-out error {own:.4g}, that of {name} {error:.4g}: {end}",
-        min(own, error) <= constant,
+        fmean(_judge(job, outputs)[1] for job, outputs in zip(jobs, blends[chosen], strict=True)),
+        f"held-out error {error:.4g}, that of {name} {errors[0]:.4g}: {end}",
+        errors[1] <= constant,
+        blends[chosen],
         time.perf_counter() - begin,
     )
+
+
+def mixed(loss: Loss, network: Tensor, line: Tensor, share: float) -> Tensor:
+    """The outputs whose answers are those of the network and of the linear model by shares."""
+    if loss is LOGISTIC:
+        mean = line.double().sigmoid().lerp(network.double().sigmoid(), share)
+        return mean.clamp(1e-15, 1 - 1e-15).logit().to(network)
+    if loss is SOFTMAX:
+        mean = line.double().softmax(-1).lerp(network.double().softmax(-1), share)
+        return mean.clamp_min(1e-30).log().to(network)
+    return line.lerp(network, share)
+
+
+def first_not_worse(jobs: Sequence[Job], tried: Sequence[Sequence[Tensor]]) -> int:
+    """The place of the first outputs that are not clearly worse than the best ones."""
+    errors = [_error(jobs, outputs) for outputs in tried]
+    best = min(range(len(tried)), key=errors.__getitem__)
+    if jobs[0].judge is not None:  # it knows no rows
+        return best
+    losses = torch.stack([torch.cat([*map(_row_losses, jobs, outputs)]) for outputs in tried])
+    gaps = losses - losses[best]
+    allowed = CLEAR * gaps.std(1) / len(gaps.T) ** 0.5
+    return int((gaps.mean(1) <= allowed).nonzero()[0])
 
 
 def linear_network(columns: int, outputs: int, seed: int = 0) -> nn.Sequential:
@@ -107,6 +162,10 @@ def _width(job: Job) -> int:
     return int(last.out_features)
 
 
+def _error(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> float:
+    return fmean(_judge(job, each)[0] for job, each in zip(jobs, outputs, strict=True))
+
+
 @torch.no_grad()
 def _outputs(network: nn.Module, job: Job) -> Tensor:
     assert job.validation is not None
@@ -124,6 +183,16 @@ def _judge(job: Job, outputs: Tensor) -> Judged:
     return float(loss), float(score)
 
 
+def _row_losses(job: Job, outputs: Tensor) -> Tensor:
+    """What each held-out row counts, in double precision."""
+    assert job.validation is not None
+    rows = Rows(*(tensor.unsqueeze(0) for tensor in job.validation))
+    caps = find_caps(job.loss, rows, outputs.shape[-1])
+    weights = job.validation.weights.double()
+    losses = job.loss.rows(outputs.unsqueeze(0), rows.targets).minimum(caps)[0].double()
+    return losses * weights / weights.mean()
+
+
 def _constant(job: Job) -> Tensor:
     """The outputs of one that knows the mean of the learned targets, or the shares of classes."""
     assert job.validation is not None
@@ -139,42 +208,44 @@ def _constant(job: Job) -> Tensor:
     return mean.expand(len(job.validation.inputs), -1)
 
 
-def _linear(job: Job) -> tuple[nn.Sequential, Judged] | None:
-    """The linear model of these rows as a network; None if it cannot be computed."""
-    step = -(-len(job.train.inputs) // ROWS)
-    X, y, weights = (tensor[::step].cpu().double().numpy() for tensor in job.train)
+def _lines(jobs: Sequence[Job]) -> tuple[list[Tensor], float] | None:
+    """What linear models of the learned rows say of the held-out ones, and their strength.
+
+    The strength is the inverse one of logistic regression; ridge regression finds its own. None if
+    there can be no linear model.
+    """
+    strengths = (0.0,) if jobs[0].loss is SQUARED else INVERSE_STRENGTHS
+    try:
+        tried = [[_outputs(_fitted(job, job.train, c), job) for job in jobs] for c in strengths]
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    chosen = first_not_worse(jobs, tried)
+    return (tried[chosen], strengths[chosen]) if np.isfinite(_error(jobs, tried[chosen])) else None
+
+
+def _learned_all(job: Job, strength: float) -> nn.Sequential:
+    """The linear model of all rows of the table, those that the member held out with them."""
+    parts = [job.train]
+    if job.held_out and job.validation is not None:
+        parts.append(job.validation)
+    rows = Rows(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    return _fitted(job, rows, strength)
+
+
+def _fitted(job: Job, rows: Rows, strength: float) -> nn.Sequential:
+    """A linear model as a network."""
+    step = -(-len(rows.inputs) // ROWS)
+    X, y, weights = (tensor[::step].cpu().double().numpy() for tensor in rows)
     weights = weights / weights.mean()
-    tried = []
+    model: Any = RidgeCV(STRENGTHS)
+    if job.loss is not SQUARED:
+        model, y = LogisticRegression(C=strength, max_iter=200, tol=1e-3), y.astype(int)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of models that do not converge: they are judged
-        try:
-            for fitted in (
-                _ridge(X, y, weights) if job.loss is SQUARED else _logistic(X, y, weights)
-            ):
-                network = _as_network(fitted, job)
-                tried.append((network, _judge(job, _outputs(network, job))))
-        except (np.linalg.LinAlgError, ValueError):
-            return None
-    best = min(tried, key=lambda each: each[1][0])
-    return best if np.isfinite(best[1][0]) else None
-
-
-def _ridge(X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> list[Any]:
-    return [RidgeCV(STRENGTHS).fit(X, y, weights)]
-
-
-def _logistic(X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> list[Any]:
-    return [
-        LogisticRegression(C=inverse, max_iter=200, tol=1e-3).fit(X, y.astype(int), weights)
-        for inverse in INVERSE_STRENGTHS
-    ]
-
-
-def _as_network(fitted: Any, job: Job) -> nn.Sequential:
-    own = next(job.network.parameters())
-    network = linear_network(job.train.inputs.shape[1], _width(job)).to(own)
+        model.fit(X, y, weights)
+    network = linear_network(X.shape[1], _width(job)).to(next(job.network.parameters()))
     layer: Any = network[0]
     with torch.no_grad():
-        layer.weight.copy_(torch.tensor(fitted.coef_).view_as(layer.weight))
-        layer.bias.copy_(torch.tensor(fitted.intercept_).view_as(layer.bias))
+        layer.weight.copy_(torch.tensor(model.coef_).view_as(layer.weight))
+        layer.bias.copy_(torch.tensor(model.intercept_).view_as(layer.bias))
     return network

@@ -48,17 +48,21 @@ def _r2(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
 
 
 @functools.cache  # networks of one loss share a stack: they are compared by this object
-def pinball(quantile: float) -> Loss:
-    """The loss that a quantile minimizes: too low costs q times the gap, too high 1 - q times."""
+def pinball(*quantiles: float) -> Loss:
+    """The loss that a quantile minimizes: too low costs q times the gap, too high 1 - q times.
+
+    Of several quantiles each output has its own.
+    """
+    levels = torch.tensor(quantiles, dtype=torch.float64)
 
     def rows(outputs: Tensor, targets: Tensor) -> Tensor:
-        above = targets - outputs
-        return torch.maximum(quantile * above, (quantile - 1) * above).mean(-1)
+        above, level = targets - outputs, levels.to(outputs)
+        return torch.maximum(level * above, (level - 1) * above).mean(-1)
 
     def gradient(outputs: Tensor, targets: Tensor) -> Tensor:
         # Where a target is met exactly the gradient is 0, the mean of its two sides.
         side = (outputs - targets).sign_().mul_(0.5)
-        return side.add_((0.5 - quantile) * (side != 0)).div_(outputs.shape[-1])
+        return side.add_((0.5 - levels.to(outputs)) * (side != 0)).div_(outputs.shape[-1])
 
     def score(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return -(weights * rows(outputs, targets)).sum(1)

@@ -63,6 +63,8 @@ class Scaled(nn.Module):
         input_high: upper limit; infinity for none.
         network: the network on standardized inputs.
         others: further members; the prediction is the mean of all.
+        linear: a linear model, which has a part in the prediction beside the networks; mostly None.
+        share: of the networks in the prediction; the linear model has the rest.
         pressed: the columns of which rows of the fit lay beyond the limits.
     """
 
@@ -70,6 +72,7 @@ class Scaled(nn.Module):
     input_scale: Tensor
     input_low: Tensor
     input_high: Tensor
+    share: Tensor | None
 
     def __init__(self, network: nn.Sequential, inputs: InputScaling) -> None:
         super().__init__()
@@ -77,12 +80,19 @@ class Scaled(nn.Module):
             self.register_buffer(f"input_{name}", values)
         self.network = network
         self.others = nn.ModuleList()
+        self.linear: nn.Sequential | None = None
+        self.register_buffer("share", None)
         self.pressed: tuple[int, ...] = ()
 
     @property
     def networks(self) -> list[nn.Sequential]:
         """All members."""
         return [self.network, *self.others]  # type: ignore[list-item]
+
+    def add_linear(self, linear: nn.Sequential, share: float) -> None:
+        """Gives a linear model a part in the prediction, the networks the given share."""
+        self.linear = linear
+        self.share = torch.tensor(share).to(self.input_mean)
 
     def standardized(self, input: Tensor) -> Tensor:
         """Inputs as the network sees them."""
@@ -108,7 +118,11 @@ class Scaled(nn.Module):
         """From rows in their own units to predictions."""
         z = self.standardized(input)
         answers = [self.answer(network(z)) for network in self.networks]
-        return answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
+        answer = answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
+        if self.linear is None or self.share is None:
+            return answer
+        line = self.answer(self.linear(z))
+        return line + self.share * (answer - line)
 
 
 class TableRegressor(Scaled):
@@ -117,6 +131,7 @@ class TableRegressor(Scaled):
     Attributes:
         target_mean: of the rows that the network learned from.
         target_scale: their standard deviation.
+        ordered: whether the outputs are quantiles of one target, which are sorted.
     """
 
     target_mean: Tensor
@@ -133,10 +148,13 @@ class TableRegressor(Scaled):
         self.register_buffer("target_mean", targets[0])
         self.register_buffer("target_scale", targets[1])
         self.flat = flat
+        self.ordered = False
 
     def answer(self, outputs: Tensor) -> Tensor:
         """Targets in their own unit."""
         targets = self.restored(outputs * self.target_scale + self.target_mean)
+        if self.ordered:
+            targets = targets.sort(-1).values
         return targets.squeeze(-1) if self.flat else targets
 
     def restored(self, targets: Tensor) -> Tensor:
@@ -215,10 +233,15 @@ def load_network(path: str | os.PathLike[str]) -> nn.Module:
         facts = json.loads(beside.read_text(encoding="utf-8"))
         options, classes = dict(facts["network"]), facts["classes"]
         check_sizes(options, classes, shapes)
+        shared = "share" in shapes or "1.share" in shapes
         members, dtype = options.pop("members"), getattr(torch, options.pop("dtype"))
         networks = [create("mlp", **options).to(dtype) for _ in range(members)]
         sizes = options["in_features"], options["out_features"]
-        module: nn.Module = empty(networks, *sizes, classes, dtype, flat=sizes[1] == 1)
+        scaled = empty(networks, *sizes, classes, dtype, flat=sizes[1] == 1)
+        if shared:
+            line: Any = create("mlp", in_features=sizes[0], out_features=sizes[1], hidden=())
+            scaled.add_linear(line.to(dtype), 1.0)
+        module: nn.Module = scaled
     if "0.kept" in shapes:
         parts = ("kept", "medians", "marked", "leveled", "levels")
         front = NumberColumns(*(shapes[f"0.{name}"] for name in parts))

@@ -102,6 +102,8 @@ def with_predictions(
         predicted = model.predict(X)
         columns = predicted.reshape(len(predicted), -1).T
         several = [f"_{i}" for i in range(len(columns))] if len(columns) > 1 else [""]
+        if len(columns) > 1 and model._levels():
+            several = [f"_{level:g}" for level in model._levels()]
         made |= {f"{target}_predicted{s}": c for s, c in zip(several, columns, strict=True)}
         if intervals:
             width = model._interval_width(coverage).reshape(-1)

@@ -12,15 +12,17 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import d2_pinball_score
 from sklearn.model_selection import KFold
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from quadric.errors import InputError
-from quadric.tables.estimators import HeldOut, QuadraticNetwork
+from quadric.tables.estimators import QuadraticNetwork
 from quadric.tables.inputs import Arrays, as_pandas, refuse_large
 from quadric.tables.jobs import Job
+from quadric.tables.linear import LinearPart
 from quadric.tables.losses import SQUARED, Loss, pinball
 from quadric.tables.modules import Scaled, TableRegressor, input_scaling, mean_and_scale
 from quadric.tables.parameters import ParameterCheck, is_finite
@@ -53,7 +55,9 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             `quadric.models.activations.ACTIVATIONS`.
         loss: the loss to minimize: "squared_error" predicts the mean, "absolute_error" the median,
             "quantile" a quantile.
-        quantile: the quantile to predict, between 0 and 1; None without `loss="quantile"`.
+        quantile: the quantile to predict, between 0 and 1, or several in their order, such as
+            (0.05, 0.5, 0.95), which never cross: each has an output, and outputs are sorted. None
+            without `loss="quantile"`.
         target_transform: for skewed targets, undone in `predict`: "log" (all targets above 0);
             "quantile", a curve that makes them normal; "auto": "log" where a target is positive
             and strongly skewed (above 1, and at most half of that as a logarithm), else nothing.
@@ -132,7 +136,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
     """
 
     loss: str = "squared_error"
-    quantile: float | None = None
+    quantile: float | Sequence[float] | None = None
     target_transform: str | None = None
     solver: str = "auto"
 
@@ -141,8 +145,16 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
             y = column_or_1d(y, warn=True)
         targets = np.asarray(y.reshape(len(y), -1), dtype=dtype)
         refuse_large(targets, [f"y[{i}]" for i in range(targets.shape[1])])
+        levels = self._levels()
+        if len(levels) > 1:
+            if targets.shape[1] > 1:
+                raise InputError(
+                    f"several quantiles are of one target, got y with {targets.shape[1]} columns: "
+                    "fit an estimator for each"
+                )
+            targets = np.repeat(targets, len(levels), 1)
         if first:
-            self._flat = y.ndim == 1
+            self._flat = y.ndim == 1 and len(levels) < 2
             self.n_outputs_ = targets.shape[1]
         if targets.shape[1] != self.n_outputs_:
             raise InputError(
@@ -152,15 +164,22 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         return targets
 
     def _loss(self) -> Loss:
-        if self.loss == "squared_error":
-            return SQUARED
-        return pinball(0.5 if self.loss == "absolute_error" else float(self.quantile or 0.5))
+        return SQUARED if self.loss == "squared_error" else pinball(*(self._levels() or (0.5,)))
+
+    def _levels(self) -> tuple[float, ...]:
+        """The quantiles to predict."""
+        if self.loss != "quantile":
+            return ()
+        return tuple(float(level) for level in np.atleast_1d(np.asarray(self.quantile)))
 
     def _checks(self) -> list[ParameterCheck]:
-        names, level = LOSSES, self.quantile
-        wanted = self.loss == "quantile"
-        right = is_finite(level) and 0 < float(level or 0) < 1 if wanted else level is None
-        rule = "a number > 0 and < 1" if wanted else "None unless loss='quantile'"
+        names, given = LOSSES, self.quantile
+        right, rule = given is None, "None unless loss='quantile'"
+        if self.loss == "quantile":
+            levels = list(given) if isinstance(given, Sequence | np.ndarray) else [given]
+            right = all(is_finite(level) and 0 < float(level) < 1 for level in levels)  # type: ignore[arg-type]
+            right = right and bool(levels) and levels == sorted(set(levels))  # type: ignore[type-var]
+            rule = "a number > 0 and < 1, or several of them that rise"
         transforms = self.target_transform in TRANSFORMS
         return [
             *super()._checks(),
@@ -175,13 +194,15 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         wanted = bool(self.standardize)
         inputs = input_scaling(X, weights, self.standardize)
         transform = make_transform(self.target_transform, targets, weights)
-        if transform is None:
-            return TableRegressor(
-                network, inputs, mean_and_scale(targets, weights, wanted), self._flat
-            )
-        targets = transform.straighten(targets)
+        if transform is not None:
+            targets = transform.straighten(targets)
         scale = mean_and_scale(targets, weights, wanted)
-        return TransformedRegressor(network, inputs, scale, self._flat, transform)
+        if transform is None:
+            module = TableRegressor(network, inputs, scale, self._flat)
+        else:
+            module = TransformedRegressor(network, inputs, scale, self._flat, transform)
+        module.ordered = len(self._levels()) > 1
+        return module
 
     def _targets(self, targets: np.ndarray, module: Scaled) -> Tensor:
         assert isinstance(module, TableRegressor)
@@ -192,7 +213,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
 
     def _choose_solver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            choose_(job, self.solver)
+            choose_(job, self.solver, len(jobs))
         self._error_bars = MemberBars(jobs) if jobs[0].solver == "lm" else None
 
     def _truth(self, targets: np.ndarray) -> np.ndarray:
@@ -209,17 +230,17 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
                 scikit-learn's BayesianRidge gives it. Only a fit by Levenberg-Marquardt has it.
 
         Returns:
-            (rows,), or (rows, targets) if there are several; with `return_std` two such arrays.
+            (rows,), or (rows, targets) if there are several targets or quantiles; with `return_std`
+            two such arrays.
 
         Raises:
             InputError: for `return_std` without a fit by Levenberg-Marquardt.
         """
         return (self._forward(X), self._std(X)) if return_std else self._forward(X)
 
-    def _measure_gaps(self, held: HeldOut) -> np.ndarray | None:
-        module, gaps = self.module_, []
-        if self.loss == "squared_error":
-            worse = [worse_than_ridge(*parts) for parts in held]
+    def _measure_gaps(self, jobs: Sequence[Job], part: LinearPart) -> np.ndarray | None:
+        if self.loss == "squared_error" and not part.name:
+            worse = [worse_than_ridge(job.network, job.train, job.validation) for job in jobs]
             if max(worse) > 1:
                 warnings.warn(
                     f"the fit ends with {max(worse):.1f} times the squared error of ridge "
@@ -227,13 +248,12 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
                     ConvergenceWarning,
                     stacklevel=5,
                 )
-        with torch.no_grad():
-            for network, _, rows in held:
-                if rows is None:
-                    return None
-                truth = module.answer(rows.targets)
-                gaps.append((module.answer(network(rows.inputs)) - truth).abs().cpu().numpy())
-        return np.concatenate(gaps) if gaps and self.loss != "quantile" else None
+        if not part.outputs or self.loss == "quantile":
+            return None
+        answer = self.module_.answer
+        held = [job.validation.targets for job in jobs if job.validation is not None]
+        gaps = [answer(own) - answer(truth) for own, truth in zip(part.outputs, held, strict=True)]
+        return torch.cat(gaps).abs().cpu().numpy()
 
     def calibrate(self, X: Any, y: Any, cv: int = 5) -> QuadraticRegressor:
         """Measures how far predictions lie from targets that were not learned from, for intervals.
@@ -324,7 +344,7 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         return (std.squeeze(-1) if module.flat else std).numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predictions.
+        """R² of the predictions; of several quantiles the share of the pinball loss that is saved.
 
         Args:
             X: (rows, columns).
@@ -334,7 +354,12 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         Returns:
             The score.
         """
-        return float(super().score(X, self._read_target(y), sample_weight))
+        y, levels = self._read_target(y), self._levels()
+        if len(levels) < 2:
+            return float(super().score(X, y, sample_weight))
+        pairs = zip(self.predict(X).T, levels, strict=True)  # type: ignore[union-attr]
+        scores = [d2_pinball_score(y, q, sample_weight=sample_weight, alpha=a) for q, a in pairs]
+        return float(np.mean(scores))
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> QuadraticRegressor:
         """Learns these rows for one epoch, without early stopping.

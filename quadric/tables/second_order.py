@@ -45,7 +45,7 @@ SOLVERS = ("auto", "lm", "adam")
 DUST = 1e-6
 
 SMALL_SECONDS, FEWEST_STEPS = 10.0, 60
-"""Seconds of second order on one core with `solver="auto"`, and the steps that must fit in."""
+"""Seconds of second order for all members with `solver="auto"`, and the steps that must fit in."""
 
 FIRST_SECONDS, FIRST_STEPS, HOPE = 2.0, 25, 0.93
 """With "auto", seconds and steps until the first start must promise this share of Adam's loss."""
@@ -59,8 +59,11 @@ CONFIRMED = 0.8
 """The share of Adam's held-out loss that the learned rows promise, where they confirm a gain."""
 
 
-def choose_(job: Job, wanted: str) -> None:
-    """Chooses the solver of a job, "lm" or "adam", notes why, and bounds its second-order steps."""
+def choose_(job: Job, wanted: str, members: int = 1) -> None:
+    """Chooses the solver of a job, "lm" or "adam", notes why, and bounds its second-order steps.
+
+    The members of an estimator share the seconds of "auto".
+    """
     job.max_steps = job.settings.max_iter
     if wanted == "adam":
         job.solver, job.reason = "adam", "asked for"
@@ -78,12 +81,12 @@ def choose_(job: Job, wanted: str) -> None:
     if wanted == "auto":
         # Numbers of steps: a clock would end the same fit elsewhere on a busy machine.
         each = max(choose_solver(targets, parameters).seconds, 1e-9) / STEPS
-        job.max_steps = min(job.max_steps, max(1, int(SMALL_SECONDS / each)))
-        job.first_steps = min(FIRST_STEPS, max(1, int(FIRST_SECONDS / each)))
-    job.solver, job.reason = choose_by_size(wanted, targets, parameters)
+        job.max_steps = min(job.max_steps, max(1, int(SMALL_SECONDS / members / each)))
+        job.first_steps = min(FIRST_STEPS, max(1, int(FIRST_SECONDS / members / each)))
+    job.solver, job.reason = choose_by_size(wanted, targets, parameters, members)
 
 
-def choose_by_size(wanted: str, targets: int, parameters: int) -> tuple[str, str]:
+def choose_by_size(wanted: str, targets: int, parameters: int, members: int = 1) -> tuple[str, str]:
     """The solver for a number of targets (rows times outputs) and of parameters, and the reason."""
     if wanted == "adam":
         return "adam", "asked for"
@@ -95,9 +98,10 @@ def choose_by_size(wanted: str, targets: int, parameters: int) -> tuple[str, str
 
     if wanted == "lm":
         return "lm", f"asked for; {about(STEPS)}"
-    if choice.solver in ("normal", "residual") and FEWEST_STEPS * each <= SMALL_SECONDS:
+    limit = SMALL_SECONDS / members
+    if choice.solver in ("normal", "residual") and FEWEST_STEPS * each <= limit:
         return "lm", f"squared loss, {about(STEPS)}"
-    return "adam", f"{about(FEWEST_STEPS)}, more than {SMALL_SECONDS:g} s"
+    return "adam", f"{about(FEWEST_STEPS)}, more than {limit:g} s"
 
 
 def _obstacle(job: Job) -> str:
@@ -339,7 +343,8 @@ class MemberBars:
                     *_clean(own),
                     validation=None if held is None else (held.inputs, held.targets),
                 )
-                for network, (own, held) in zip(networks, self.parts, strict=True)
+                # One linear model may have taken the place of all.
+                for network, (own, held) in zip(networks, self.parts, strict=False)
             ]
         variance = torch.stack([bar.std(inputs, noise).square() for bar in self._bars]).mean(0)
         with torch.no_grad():

@@ -146,7 +146,7 @@ def test_an_estimator_with_heavy_tails_is_refused_or_exact() -> None:
     rows = (torch.randn(400, 3) / torch.rand(400, 3)).double().numpy()
     table = pd.DataFrame(rows, columns=list("abc"))
     y = table.a * table.b + table.c**2 / 2
-    fast = {"activation": "none", "random_state": 0, "max_iter": 40, "tol": 1e3}
+    fast = {"activation": "none", "members": 1, "random_state": 0, "max_iter": 40, "tol": 1e3}
     pressed = QuadraticRegressor((8,), **fast).fit(table, y)
     with pytest.raises(InputError, match=r"numbers of 'a', 'b', 'c' together.*standardize='plain'"):
         to_sympy(pressed)

@@ -212,8 +212,10 @@ def spoiled(cells: Any, **places: Any) -> list[Any]:
 TEXTS = [str(i / 7) for i in range(40)]
 NUMBERS = np.arange(40) * 1.0
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"target": "prize"}, r"no column 'prize' .* 'size', 'kind', 'price'"),
-    ({f"column {i}": 1 for i in range(60)}, {"target": "prize"}, r" and 13 more$"),
+    ({}, {"target": "cost"}, r"no column 'cost' .* 'size', 'kind', 'price'"),
+    ({}, {"target": "prize"}, r"no column 'prize' .* did you mean 'price'\?"),
+    ({"lost power [W]": 1}, {"target": "Lost Power"}, r"did you mean 'lost power \[W\]'\?"),
+    ({f"column {i}": 1 for i in range(60)}, {"target": "cost"}, r" and 13 more$"),
     ({}, {"drop": ["x"]}, "no column 'x' for --drop"),
     ({}, {"drop": ["price"]}, "cannot be dropped"),
     ({}, {"task": "ranking"}, "task must be one of"),

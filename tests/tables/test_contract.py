@@ -60,6 +60,8 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "logarithms": ({}, 0, {"target_transform": "log"}),
     "quantiles": ({"dtype": "float32"}, 0, {"target_transform": "quantile"}),
     "a quantile": ({}, 0, {"loss": "quantile", "quantile": 0.8, "scoring": "r2"}),
+    "several quantiles": (
+        {"dtype": "float32"}, 0, {"loss": "quantile", "quantile": (0.1, 0.5, 0.9)}),
     "numbers with holes": ({"dtype": "float32", "frame": "numbers"}, 0, {}),
     "all kinds of columns": ({"frame": "mixed"}, 2, {}),
 }  # fmt: skip
@@ -72,7 +74,7 @@ class Case:
         columns, classes, options = CASES[name]
         self.X, kind = inputs(**columns), QuadraticClassifier if classes else QuadraticRegressor
         self.y = targets(self.X, classes)
-        self.blank: Any = kind((8,), max_iter=25, random_state=0).set_params(**options)
+        self.blank: Any = kind((8,), members=1, max_iter=25, random_state=0).set_params(**options)
         self.model = clone(self.blank).fit(self.X, self.y)
         self.dtype = columns.get("dtype", "float64")
         # What the exported network takes: the columns as they are, or the prepared ones.
@@ -186,9 +188,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"scoring": "best"}, "scoring must be None or a name of"),
     ({"scoring": "r2", "early_stopping": False}, "scoring='r2' needs early stopping"),
     ({"loss": "huber"}, "loss must be one of squared_error, absolute_er"),
-    ({"loss": "quantile"}, "quantile must be a number > 0 and < 1, got N"),
+    ({"loss": "quantile"}, "quantile must be a number > 0 and < 1, or several .*, got N"),
     ({"quantile": 0.5}, "quantile must be None unless loss='quantile'"),
     ({"loss": "quantile", "quantile": 1}, "quantile must be a number"),
+    ({"loss": "quantile", "quantile": (0.9, 0.1)}, "or several of them that rise"),
     ({"target_transform": "sqrt"}, "target_transform must be one of None"),
     ({"target_transform": "log"}, "target_transform='log' needs targets above 0, got -"),
     ({"class_weight": "even"}, "class_weight must be None, 'balanced'"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +46,7 @@ def sales(rows: int = 240) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def model() -> QuadraticRegressor:
     frame = sales()
-    fitted = QuadraticRegressor((4,), max_iter=5, random_state=0, solver="adam")
+    fitted = QuadraticRegressor((4,), members=2, max_iter=5, random_state=0, solver="adam")
     return fitted.fit(frame.drop(columns="price"), frame["price"])
 
 
@@ -85,6 +88,44 @@ def test_other_files_are_refused(model: QuadraticRegressor, tmp_path: Path) -> N
     write_tensors(file, tensors, {"quadric_estimator": json.dumps(header)})
     with pytest.raises(InputError, match="does not describe an estimator"):
         load(file)
+
+
+def entries(state: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every mapping in a header, with each of its keys."""
+    if isinstance(state, dict):
+        yield from ((state, key) for key in list(state))
+        for value in state.values():
+            yield from entries(value)
+    elif isinstance(state, list):
+        for value in state:
+            yield from entries(value)
+
+
+def test_a_file_without_one_entry_is_refused_or_predicts_the_same(
+    model: QuadraticRegressor, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.quadric"
+    model.save(file)
+    frame = sales(20).drop(columns="price")
+    wanted = model.predict(frame)
+    tensors, metadata = read_tensors(file)
+    header = json.loads(metadata["quadric_estimator"])
+    refused = 0
+    for state, key in entries(header):
+        value = state.pop(key)
+        write_tensors(file, tensors, {"quadric_estimator": json.dumps(header)})
+        state[key] = value
+        again = None
+        with contextlib.suppress(InputError):
+            again = load(file)
+        if again is None:
+            with pytest.raises(InputError, match=r"does not describe an estimator .*: save it"):
+                load(file)
+            refused += 1
+        else:
+            np.testing.assert_array_equal(again.predict(frame), wanted, err_msg=key)
+            assert list(again.columns_["dropped"]) == list(model.columns_["dropped"]), key
+    assert refused > 60
 
 
 def test_what_is_no_plain_value_is_refused_before_writing(tmp_path: Path) -> None:
@@ -161,7 +202,7 @@ def test_intervals_hold_their_share_of_new_targets(way: str) -> None:
         y = X[:, 0] * X[:, 1] + draw.normal(size=4000)
         rows = 2000 if way == "held out" else 300
         model = QuadraticRegressor(
-            (8,), max_iter=40, random_state=seed, solver="adam", learning_rate_init=0.02
+            (8,), members=1, max_iter=40, random_state=seed, solver="adam", learning_rate_init=0.02
         ).fit(X[:rows], y[:rows])
         if way == "cross-fitted":
             model.calibrate(X[:rows], y[:rows])

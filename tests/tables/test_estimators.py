@@ -45,7 +45,13 @@ def labels(X: np.ndarray, names: tuple[str, ...] = ("inside", "outside")) -> np.
 
 
 def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
-    options = {"hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0, **options}
+    options = {
+        "hidden_layer_sizes": (8,),
+        "members": 1,
+        "max_iter": 30,
+        "random_state": 0,
+        **options,
+    }
     if kind is QuadraticRegressor:  # test_second_order.py has the other solver
         options = {"solver": "adam", **options}
     return kind(**options)
@@ -53,7 +59,7 @@ def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [QuadraticRegressor, QuadraticClassifier])
 def test_scikit_learns_own_checks(kind: type[Any]) -> None:
-    model = kind()
+    model = kind((8,), members=2, max_iter=100)
     expected = expected_failed_checks(model)
     assert len(expected) <= 2
     with warnings.catch_warnings():
@@ -110,7 +116,7 @@ def test_pickles_predict_the_same_in_a_new_process(tmp_path: Path) -> None:
 def test_hidden_layers_and_attributes() -> None:
     X, y = table()
     model = QuadraticRegressor(
-        (6, 5), neuron="eigen", rank=2, solver="adam", max_iter=4, linear_fallback=False
+        (6, 5), members=1, neuron="eigen", rank=2, solver="adam", max_iter=4, linear_fallback=False
     ).fit(X, y)
     first, _, second, _, last = model.module_.network
     assert isinstance(first, QuadraticLinear)
@@ -121,7 +127,9 @@ def test_hidden_layers_and_attributes() -> None:
     assert (model.n_layers_, model.n_outputs_) == (4, 1)
     assert model.n_parameters_ == sum(p.numel() for p in model.module_.network.parameters())
     assert np.isfinite(model.best_loss_)
-    one = QuadraticRegressor(hidden_layer_sizes=7, max_iter=2, linear_fallback=False).fit(X, y)
+    one = QuadraticRegressor(
+        hidden_layer_sizes=7, members=1, max_iter=2, linear_fallback=False
+    ).fit(X, y)
     assert one.module_.network[0].out_features == 7
 
 
@@ -138,7 +146,7 @@ def test_options_of_the_neuron() -> None:
 def test_it_learns_what_a_plain_network_learns() -> None:
     X, y = table(400)
     quadratic = QuadraticRegressor(
-        (16,), learning_rate_init=0.02, n_iter_no_change=30, max_iter=150, random_state=0
+        (16,), members=1, learning_rate_init=0.02, n_iter_no_change=30, max_iter=150, random_state=0
     )
     assert cross_val_score(quadratic, X, y, cv=2).mean() > 0.95
     plain = MLPRegressor(hidden_layer_sizes=(16,), random_state=0, max_iter=150)
@@ -369,7 +377,7 @@ def test_defaults_are_scikit_learns_but_for_the_training() -> None:
     assert {"alpha", "tol", "max_iter", "warm_start"} < shared
     differing = {name for name in shared if defaults[name] != theirs[name]}
     training = {"solver", "learning_rate_init", "early_stopping", "max_iter", "n_iter_no_change"}
-    assert differing == {"activation", *training}
+    assert differing == {"activation", "hidden_layer_sizes", *training}
     assert "neuron='eigen'" in repr(QuadraticRegressor(neuron="eigen"))
     # Both classes have the same parameters but for what only one can use.
     own = set(defaults) ^ set(QuadraticClassifier().get_params())

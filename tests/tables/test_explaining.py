@@ -31,7 +31,9 @@ def sales(rows: int = 600) -> pd.DataFrame:
 def test_importance_effects_and_couplings(tmp_path: Path) -> None:
     frame = sales()
     X, y = frame.drop(columns="price"), frame["price"]
-    model = QuadraticRegressor((16,), max_iter=150, random_state=0, solver="adam").fit(X, y)
+    model = QuadraticRegressor((16,), members=1, max_iter=150, random_state=0, solver="adam").fit(
+        X, y
+    )
     found = model.explain(X, y)
     assert found.predicted == "price"
     assert list(found.importance.index)[2] == "noise"

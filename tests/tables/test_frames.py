@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 
 import quadric
 from quadric.data.preparation import TablePreparation
+from quadric.data.user_table import make_table
 from quadric.errors import DroppedColumnWarning, InputError
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor
 
@@ -34,7 +35,9 @@ pytestmark = [
 
 
 def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
-    return kind(**{"hidden_layer_sizes": (4,), "max_iter": 3, "random_state": 0, **options})
+    return kind(
+        **{"hidden_layer_sizes": (4,), "members": 1, "max_iter": 3, "random_state": 0, **options}
+    )
 
 
 def houses(rows: int = 200) -> tuple[pd.DataFrame, pd.Series]:
@@ -193,6 +196,17 @@ GOOD = pd.DataFrame({"a": np.arange(30.0), "b": ["x", "y", "z"] * 10})
 COUNT = np.arange(30)
 
 
+def test_a_number_for_each_row_is_dropped_as_compare_drops_it() -> None:
+    frame = pd.DataFrame({"count": COUNT, "user_id": COUNT * 7, "a": np.sin(COUNT)})
+    with pytest.warns(DroppedColumnWarning, match="an identifier: a number for each row"):
+        model = small().fit(frame, np.cos(COUNT))
+    assert list(model.dropped_columns_) == ["count", "user_id"]
+    assert make_table("table", frame.assign(y=np.cos(COUNT)), "y").inputs.columns.tolist() == ["a"]
+    alone = frame[["count"]]
+    assert small().fit(alone, np.cos(COUNT)).dropped_columns_ == {}
+    assert "count" in make_table("table", alone.assign(y=np.cos(COUNT)), "y").inputs
+
+
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
@@ -205,7 +219,8 @@ COUNT = np.arange(30)
         (GOOD.assign(a=COUNT * 1e200), COUNT, "'a' must hold numbers below 1e+150, got 2.9e+201"),
         (GOOD.set_axis(["a", "a"], axis=1), COUNT, "two columns of X have the name 'a'"),
         (GOOD.set_axis(["a", 1], axis=1), COUNT, "names that are all text, or all numbers"),
-        (GOOD, [*range(29), np.nan], "Input y contains NaN"),
+        (GOOD, [*range(29), np.nan], "Input y contains NaN: row 30 has no target: leave such"),
+        (GOOD, [None, *range(28), pd.NA], "Input y contains NaN: row 1 has no target (and 1 more)"),
         (GOOD, [*range(29), np.inf], "Input y contains infinity"),
         (GOOD, ["a"] * 30, "y must hold numbers, got the text"),
         (GOOD, COUNT[:29], "inconsistent numbers of samples: [30, 29]"),

@@ -1,7 +1,8 @@
-"""A linear model takes a network's place where the held-out rows say so; files keep it."""
+"""A linear model has a part beside a network, or takes its place; files keep it."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,25 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import RidgeCV
+from sympy import lambdify
 
 import quadric
+from quadric.analysis import to_sympy
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, load
-from quadric.tables.linear import LOGISTIC_REGRESSION, RIDGE, STRENGTHS
+from quadric.tables.jobs import Job, Rows, Settings
+from quadric.tables.linear import (
+    LOGISTIC_REGRESSION,
+    RIDGE,
+    SHARES,
+    STRENGTHS,
+    first_not_worse,
+    mixed,
+)
+from quadric.tables.losses import SQUARED
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-SHORT: dict[str, Any] = {"hidden_layer_sizes": (8,), "max_iter": 2, "random_state": 0}
+SHORT: dict[str, Any] = {"hidden_layer_sizes": (8,), "members": 1, "max_iter": 2, "random_state": 0}
 """A network that has hardly begun to learn."""
 
 
@@ -84,7 +96,7 @@ def test_files_of_a_linear_model_predict_the_same(
 ) -> None:
     model, X, _ = fallen_back(classes, members=members)
     assert model.fallback_
-    assert len(model.module_.networks) == members
+    assert len(model.module_.networks) == 1
     predict = model.predict_proba if classes else model.predict
     model.save(tmp_path / "model.quadric")
     again = load(tmp_path / "model.quadric")
@@ -97,6 +109,82 @@ def test_files_of_a_linear_model_predict_the_same(
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     found = session.run(None, {session.get_inputs()[0].name: X})[0]
     np.testing.assert_allclose(found, predict(X), rtol=1e-6)
+
+
+def blended(classes: int = 0, **options: Any) -> tuple[Any, np.ndarray]:
+    """A fit in which network and linear model both have a part."""
+    draw = np.random.default_rng(2)
+    X, bent = draw.normal(size=(600, 4)), 0.6 if classes else 0.4
+    y = 100 + X @ [2, 1, -1, 0] + bent * X[:, 0] * X[:, 1] + draw.normal(size=600)
+    if classes:
+        y = np.digitize(y, [100, 101][: classes - 1])
+    made: Any = QuadraticClassifier if classes else partial(QuadraticRegressor, solver="adam")
+    usual = {"hidden_layer_sizes": (8,), "max_iter": 60, "random_state": 0, "members": 2}
+    return made(**usual | options).fit(X, y), X
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_the_prediction_of_a_blend_is_the_mean_by_shares_also_from_files(
+    tmp_path: Path, classes: int
+) -> None:
+    model, X = blended(classes)
+    share, module = model.network_share_, model.module_
+    assert 0 < share < 1
+    assert model.fallback_ is None
+    assert f"a share of {share}" in model.solver_reason_
+    rows = torch.tensor(X)
+    z = module.standardized(rows)
+    with torch.no_grad():
+        networks = torch.stack([module.answer(network(z)) for network in module.networks]).mean(0)
+        line = module.answer(module.linear(z))
+    predict = model.predict_proba if classes else model.predict
+    torch.testing.assert_close(torch.tensor(predict(X)), share * networks + (1 - share) * line)
+    model.save(tmp_path / "model.quadric")
+    again = load(tmp_path / "model.quadric")
+    assert again.network_share_ == share
+    found = again.predict_proba(X) if classes else again.predict(X)
+    np.testing.assert_array_equal(found, predict(X))
+    quadric.export_onnx(model.to_torch(), tmp_path / "model.onnx", rows)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    found = session.run(None, {session.get_inputs()[0].name: X})[0]
+    np.testing.assert_allclose(found, predict(X), rtol=1e-6)
+
+
+def test_the_formula_of_a_blend_has_all_members_and_the_linear_part() -> None:
+    model, X = blended(activation="none", standardize="plain", max_iter=40)
+    assert len(model.module_.networks) == 2
+    assert 0 < model.network_share_ < 1
+    formula = to_sympy(model)
+    found = lambdify(formula.symbols, formula.outputs[0])(*X.T)
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-9)
+
+
+def test_the_linear_part_learned_all_rows_but_those_of_an_eval_set() -> None:
+    X, y = linear_table()
+    for given in ({}, {"eval_set": (X[:20], y[:20])}):
+        model = QuadraticRegressor(solver="adam", standardize=False, **SHORT)
+        model.fit(X, y, **given)
+        assert model.fallback_
+        ridge = RidgeCV(STRENGTHS).fit(X, y)
+        np.testing.assert_allclose(model.predict(X), ridge.predict(X), rtol=1e-9)
+
+
+def test_few_rows_must_say_clearly_that_the_network_is_better() -> None:
+    draw = torch.Generator().manual_seed(1)
+    truth, off, noise = torch.randn(3, 40, 1, generator=draw, dtype=torch.float64)
+    line, own = truth + off, truth + 0.9 * off + 0.3 * noise
+
+    def share(times: int) -> int:
+        """Of the same rows again and again."""
+        every = truth.repeat(times, 1)
+        held = Rows(every, every, torch.ones(len(every), dtype=torch.float64))
+        settings = Settings(40, 1, 0.0, 1, 0.0)
+        job = Job(torch.nn.Sequential(), held, held, SQUARED, settings, 0.1, 0.1, 0)
+        parts = [mixed(SQUARED, own, line, part).repeat(times, 1) for part in SHARES]
+        return first_not_worse([job], [[part] for part in parts])
+
+    shares = [share(times) for times in (1, 10, 10_000)]
+    assert shares[0] < shares[1] < shares[2]
 
 
 def test_intervals_error_bars_and_partial_fit_go_on() -> None:

@@ -32,8 +32,9 @@ def answer(model: Any, X: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_the_mean_of_the_members(kind: type[Any], tmp_path: Path) -> None:
     X, y = table(kind)
-    model = kind((6,), members=3, max_iter=30, random_state=0).fit(X, y)
-    one = kind((6,), max_iter=30, random_state=0).fit(X, y)
+    options = {"max_iter": 30, "random_state": 0, "linear_fallback": False}
+    model = kind((6,), members=3, **options).fit(X, y)
+    one = kind((6,), members=1, **options).fit(X, y)
     assert model.n_parameters_ == 3 * one.n_parameters_
     module = model.module_
     assert len(module.networks) == 3

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import balanced_accuracy_score, get_scorer
 from sklearn.model_selection import train_test_split
 
+from quadric.errors import InputError
 from quadric.sklearn import QuadraticClassifier, QuadraticRegressor, fit_many
 from quadric.tables.modules import input_scaling
 from quadric.tables.target_transforms import Log, Quantiles
@@ -29,7 +30,7 @@ def table(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
 
 def small(kind: type[Any] = QuadraticRegressor, **options: Any) -> Any:
     # test_linear.py has what may take the network's place.
-    usual = {"hidden_layer_sizes": (8,), "max_iter": 40, "random_state": 0}
+    usual = {"hidden_layer_sizes": (8,), "members": 1, "max_iter": 40, "random_state": 0}
     options = usual | {"linear_fallback": False} | options
     if kind is QuadraticRegressor:  # test_second_order.py has the other solver
         options = {"solver": "adam", **options}
@@ -54,6 +55,22 @@ def test_losses_predict_the_mean_the_median_and_quantiles() -> None:
     np.testing.assert_allclose(below, [0.5, 0.9, 0.1], atol=0.04)
     # A loss is falling, and its score is minus the loss.
     assert models[2].best_validation_score_ < 0
+
+
+def test_several_quantiles_never_cross_and_hold_their_shares() -> None:
+    X, y = table(1000)
+    levels = (0.05, 0.1, 0.5, 0.9)
+    model = small(max_iter=60, loss="quantile", quantile=levels).fit(X, y)
+    found = model.predict(X)
+    assert found.shape == (1000, 4)
+    np.testing.assert_allclose((y[:, None] < found).mean(0), levels, atol=0.04)
+    assert 0 < model.score(X, y) < 1
+    far = X * 20  # where nothing was learned
+    assert (np.diff(model.predict(far)) >= 0).all()
+    model.module_.ordered = False
+    assert (np.diff(model.predict(far)) < 0).any()
+    with pytest.raises(InputError, match="are of one target, got y with 2 columns"):
+        model.fit(X, np.column_stack([y, y]))
 
 
 def test_balanced_classes_and_mappings() -> None:

@@ -57,7 +57,7 @@ def reference(X: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def test_it_equals_the_formula(dtype: str, rtol: float) -> None:
     X, y = heavy(dtype=dtype)
     rows = np.vstack([X[:50], [[-1e6, 400, 9, 1, 7]], [[1e6, -400, -9, 0, 8]]]).astype(dtype)
-    model = QuadraticRegressor((4,), early_stopping=False, max_iter=1).fit(X, y)
+    model = QuadraticRegressor((4,), members=1, early_stopping=False, max_iter=1).fit(X, y)
     found = model.module_.standardized(torch.tensor(rows))
     assert found.dtype == getattr(torch, dtype)
     np.testing.assert_allclose(found.numpy(), reference(X, rows), rtol=rtol, atol=rtol)
@@ -86,7 +86,7 @@ def test_weights_stand_for_repeated_rows() -> None:
 
 def test_far_away_rows_get_bounded_predictions() -> None:
     X, y = heavy()
-    model = QuadraticRegressor((20,), neuron="shared", random_state=0).fit(X, y)
+    model = QuadraticRegressor((20,), neuron="shared", members=1, random_state=0).fit(X, y)
     far = np.tile(X[:1], (4, 1))
     far[:, 1] = [1e3, 1e6, 1e9, 1e12]
     found = model.predict(far)
@@ -100,13 +100,15 @@ def test_one_outlier_does_not_spoil_a_column() -> None:
     y = X[:, 0] * X[:, 1]
     X[0] = 1e4
     train, test = slice(0, 400), slice(400, 600)
-    model = QuadraticRegressor((20,), max_iter=500, random_state=0).fit(X[train], y[train])
+    model = QuadraticRegressor((20,), members=1, max_iter=500, random_state=0).fit(
+        X[train], y[train]
+    )
     assert model.score(X[test], y[test]) > 0.95
 
 
 def test_without_standardizing_nothing_is_pressed_together() -> None:
     X, y = heavy()
-    model = QuadraticRegressor((4,), standardize=False, early_stopping=False, max_iter=1)
+    model = QuadraticRegressor((4,), members=1, standardize=False, early_stopping=False, max_iter=1)
     model.fit(X[:, 1:], y)
     rows = torch.tensor(X[:, 1:]) * 1e3
     assert torch.equal(model.module_.standardized(rows), rows)
@@ -130,7 +132,7 @@ def test_rows_that_are_held_out_are_not_in_the_scaling() -> None:
     X, y = heavy(30)
 
     def learned(X: np.ndarray, y: np.ndarray) -> list[float]:
-        model = QuadraticRegressor((2,), early_stopping=True, max_iter=1, random_state=0)
+        model = QuadraticRegressor((2,), members=1, early_stopping=True, max_iter=1, random_state=0)
         module = model.fit(X, y).module_
         return [float(module.target_mean), *module.input_mean.tolist()]
 

@@ -28,7 +28,9 @@ def table(rows: int = 200, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarra
 
 
 def small(**options: Any) -> QuadraticRegressor:
-    return QuadraticRegressor(**{"hidden_layer_sizes": (8, 8), "random_state": 0, **options})
+    return QuadraticRegressor(
+        **{"hidden_layer_sizes": (8, 8), "members": 1, "random_state": 0, **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_a_comparison_has_one_solver(task: str, wanted: str, rows: int, solver: 
 def test_a_fit_that_ends_worse_than_ridge_is_said() -> None:
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = X @ [1.0, 2.0, 3.0] + 0.1 * np.random.default_rng(1).normal(size=300)
-    stuck = QuadraticRegressor((2,), learning_rate_init=1e-6, max_iter=40, solver="adam")
+    stuck = QuadraticRegressor((2,), members=1, learning_rate_init=1e-6, max_iter=40, solver="adam")
     stuck.set_params(n_iter_no_change=3, tol=0.5, random_state=0, linear_fallback=False)
     with pytest.warns(ConvergenceWarning, match="times the squared error of ridge regression: try"):
         stuck.fit(X, y)

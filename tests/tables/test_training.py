@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 def adam(*args: Any, **options: Any) -> QuadraticRegressor:
     """An estimator that is trained by what this file is about."""
-    return QuadraticRegressor(*args, **{"solver": "adam", **options})
+    return QuadraticRegressor(*args, **{"solver": "adam", "members": 1, **options})
 
 
 def table(rows: int, dtype: str = "float64", seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def test_classifiers_and_weights_fit_together_too() -> None:
     data = [(X, labels, weights), (X[:240], labels[:240], weights[:240])]
 
     def models() -> list[QuadraticClassifier]:
-        return [QuadraticClassifier((8,), max_iter=25, random_state=i) for i in range(2)]
+        return [QuadraticClassifier((8,), members=1, max_iter=25, random_state=i) for i in range(2)]
 
     together = fit_many(models(), data)
     alone = [model.fit(*rows) for model, rows in zip(models(), data, strict=True)]
@@ -369,7 +369,7 @@ def test_a_network_that_knows_no_more_than_a_line_gets_more_patience(
 
 def test_the_penalty_is_for_weights_alone() -> None:
     X = np.random.default_rng(0).normal(size=(120, 3))
-    (job,) = QuadraticRegressor((4,), neuron="eigen", alpha=1.0)._make_jobs(X, X[:, 0])
+    (job,) = QuadraticRegressor((4,), members=1, neuron="eigen", alpha=1.0)._make_jobs(X, X[:, 0])
     optimizer = training_module._make_optimizer([job])
     for name, decay in optimizer.views(optimizer.decay).items():
         assert bool((decay > 0).all()) == bool((decay > 0).any()) == name.endswith("weight"), name

@@ -175,6 +175,7 @@ class ComparisonPlan:
             network.widths(columns, outputs, self.hidden),
             neuron=network.neuron,
             rank=network.rank,
+            members=1,
             activation=self.activation,
             learning_rate="adaptive",
             max_iter=self.epochs(rows),

@@ -121,7 +121,7 @@ def save_best(comparison: TableComparison, path: Path) -> list[str]:
             "neuron": "linear" if model.fallback_ else model.neuron,
             "rank": None if model.fallback_ else best.resolved_rank,
             "activation": model.activation,
-            "members": int(model.members),
+            "members": len(model.module_.networks),
             "dtype": preparation.dtype_.name,
         },
         "params": model.n_parameters_,

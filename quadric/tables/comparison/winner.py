@@ -63,6 +63,6 @@ def _network_line(comparison: TableComparison, plan: ComparisonPlan, label: str)
         + ("" if network.rank is None else f", rank={network.rank}")
         + ("" if plan.activation == "silu" else f", activation={plan.activation!r}")
         + (f", solver={plan.solver!r}" if comparison.is_regression else "")
-        + f", learning_rate='adaptive', max_iter={plan.epochs(rows)}, "
+        + f", members=1, learning_rate='adaptive', max_iter={plan.epochs(rows)}, "
         f"n_iter_no_change={plan.patience(rows)})"
     )
