@@ -130,7 +130,7 @@ NUMBERS = "".join(f"{i % 9},{i * 1.5}\n" for i in range(30))
 @pytest.mark.parametrize(
     ("content", "args", "message"),
     [
-        ("a,price\n" + NUMBERS, ["--target", "prise"], "the columns are 'a', 'price'"),
+        ("a,price\n" + NUMBERS, ["--target", "prise"], "did you mean 'price'?"),
         ("a,price\n" + NUMBERS, [], "to predict with --target"),
         ("a,price\nx5,1\n" + NUMBERS, ["--target", "price"], "row 1 is 'x5'"),
         ("a,price\n" + NUMBERS, ["--target", "price", "--task", "sort"], "task must be one of"),

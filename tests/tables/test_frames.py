@@ -350,7 +350,7 @@ def test_an_exported_network_fills_holes_that_fit_did_not_see() -> None:
 
 def test_an_epoch_that_a_scorer_cannot_judge_is_a_bad_one() -> None:
     X = np.random.default_rng(0).normal(size=(200, 3))
-    model = QuadraticRegressor((32,), max_iter=20, scoring="neg_mean_poisson_deviance")
+    model = QuadraticRegressor((32,), members=1, max_iter=20, scoring="neg_mean_poisson_deviance")
     model.set_params(random_state=0).fit(X, np.exp(1.2 * X[:, 0]))
     assert min(model.validation_scores_) == -1e30 < model.best_validation_score_
 

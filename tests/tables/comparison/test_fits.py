@@ -84,7 +84,7 @@ def test_a_fit_is_that_of_the_estimator_on_the_fold(done: TableComparison) -> No
     X, y = done.table.inputs, done.table.target.to_numpy()
     fit = done.log.fits["eigen", 1, 1]
     model = QuadraticRegressor(
-        tuple(fit["widths"]), neuron="eigen", learning_rate="adaptive", max_iter=8,
+        tuple(fit["widths"]), neuron="eigen", members=1, learning_rate="adaptive", max_iter=8,
         n_iter_no_change=200, random_state=5 + 1000 + 1,
     )  # fmt: skip
     with pytest.warns(UserWarning, match="Maximum iterations"):
