@@ -6,6 +6,7 @@ mkdocs calls `on_files` (see `hooks` in mkdocs.yml).
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tempfile
 from importlib import import_module
@@ -21,14 +22,27 @@ from quadric.analysis.page import report
 from quadric.cli.app import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND_OUTPUTS = json.loads((ROOT / "results" / "commands.json").read_text(encoding="utf-8"))
+LONGEST = 36
+"""Lines of a command's output on the page."""
 PACKAGES = (
     *("quadric.analysis", "quadric.analysis.figures", "quadric.data", "quadric.exporting"),
     *("quadric.functional", "quadric.models", "quadric.sklearn", "quadric.train", "quadric.layers"),
 )
 
 
+def output_of(name: str) -> str:
+    """What a command printed when tools/command_outputs.py ran it; long ones are cut."""
+    shown = COMMAND_OUTPUTS["shown"].get(name)
+    if shown is None:
+        return ""
+    lines = shown["output"].splitlines()
+    cut = [*lines[:LONGEST], "…"] if len(lines) > LONGEST else lines
+    return "\n".join(["```text", f"$ {shown['line']}", *cut, "```", ""])
+
+
 def commands_page() -> str:
-    """Every command with its help, as `quadric COMMAND --help` prints it."""
+    """Every command with its help, as `quadric COMMAND --help` prints it, and an output."""
 
     def help_of(*words: str) -> str:
         printed = CliRunner().invoke(app, [*words, "--help"], prog_name="quadric")
@@ -43,12 +57,18 @@ hide: [toc]
 
 Each command prints its part of this page with `--help`. Results go to stdout, and what is said
 while you wait goes to stderr. `--json -` prints nothing but JSON. A mistake in what you typed, or
-in a file, gives one line and exit code 2.
+in a file, gives one line and exit code 2. The outputs are of one run on a busy machine
+(`python tools/command_outputs.py`); long ones are cut.
 """
     names = [command.__name__ for command in COMMANDS]
     links = ", ".join(f"[{name}](#quadric-{name})" for name in names)
     return "\n".join(
-        [first, f"{links}\n", help_of(), *(f"## quadric {n}\n\n{help_of(n)}" for n in names)]
+        [
+            first,
+            f"{links}\n",
+            help_of(),
+            *(f"## quadric {n}\n\n{help_of(n)}\n{output_of(n)}" for n in names),
+        ]
     )
 
 
