@@ -238,7 +238,7 @@ def cures(folder: Path, file: Path) -> None:
         model, teacher = arm.make(), None
         own = images[HELD:][:PICTURES], labels[HELD:][:PICTURES]
         if arm.teacher:
-            teacher = ARMS["ReLU"].make().to(memory_format=torch.channels_last)
+            teacher = ARMS["ReLU"].make().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if arm.first:
                 fit(ARMS["ReLU"], teacher, data, *own, None, arm.first)
             else:
@@ -248,7 +248,7 @@ def cures(folder: Path, file: Path) -> None:
         if name.endswith("convert_"):
             batch = data.normalization(own[0][:1000])
             quadric.convert_(model, activations="polynomial", example_inputs=batch)
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fit(arm, model, data, *own, teacher, 1 - arm.first)
         model.eval()
         if name == "ReLU":

@@ -94,7 +94,9 @@ def encoder_layers(dtype: str) -> list[Case]:
 
     def build(neuron: str, rank: int | None = None) -> nn.Module:
         model = nn.Sequential(nn.TransformerEncoderLayer(512, 8, 2048, 0.0, batch_first=True))
-        return model if neuron == "linear" else convert_(model, neuron, rank)  # type: ignore[no-any-return]
+        if neuron != "linear":
+            convert_(model, neuron, rank)
+        return model
 
     inputs = (torch.randn(16, 25, 512).requires_grad_(),)
     ranks = (("eigen", 7), ("shared", 8))
