@@ -28,7 +28,7 @@ import torch
 from evidence_runs import read_piece, run_cells
 from real_tables import CHOOSING, HELD_BACK, LICENSES, ROWS, TABLES, RealTable
 from results_summary import MINUS, ROOT
-from scipy.stats import bootstrap, rankdata
+from scipy.stats import bootstrap, rankdata  # type: ignore[import-untyped]
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
@@ -102,7 +102,7 @@ def make_ours(task: str, seed: int, options: Mapping[str, Any]) -> Any:
 def as_large(neuron: str, task: str, columns: int, outputs: int) -> dict[str, Any]:
     """Two equal layers of a neuron with no fewer parameters than those of our defaults."""
     ours = make_ours(task, 0, {})
-    sizes = {"in_features": columns, "out_features": outputs}
+    sizes: dict[str, Any] = {"in_features": columns, "out_features": outputs}
 
     def count(neuron: str, hidden: Sequence[int]) -> int:
         return count_parameters(create("mlp", seed=0, neuron=neuron, hidden=hidden, **sizes))

@@ -99,7 +99,12 @@ def estimator(arm: Arm, columns: int, seed: int, **options: Any) -> QuadraticReg
     width = options.pop("width", WIDTH)
     # Epochs of Adam; of the second-order steps there are as many as by default.
     most = 500 if options.get("solver") == "lm" else 2000
-    given = {"max_iter": most, "learning_rate": "adaptive", "shrinkage": 0.0, "members": 1}
+    given: dict[str, Any] = {
+        "max_iter": most,
+        "learning_rate": "adaptive",
+        "shrinkage": 0.0,
+        "members": 1,
+    }
     given |= options
     hidden = fitted(arm, columns, width).options["hidden"]
     return QuadraticRegressor(hidden, neuron=arm.neuron, rank=arm.rank, random_state=seed, **given)
