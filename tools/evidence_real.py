@@ -222,10 +222,19 @@ def summary_table(half: str) -> Callable[[Path], str]:
             f"{counts[1]} classifications: mean rank", "ours to it, median", "seconds",
         ]  # fmt: skip
         seeds = len({row["seed"] for row in data["rows"]})
+        behind = ""
+        if LINEAR_MODEL in models:
+            worse = [
+                t for t in tables.values() if 1.01 * t["error"][LINEAR_MODEL] < t["error"][ours]
+            ]
+            behind = (
+                f" On {len(worse)} of {len(tables)} tables ours is more than 1 % behind ridge or "
+                "logistic regression."
+            )
         return markdown_table(header, lines, "lrrrrr") + (
             f"\n\n{seeds} seed{'s' if seeds > 1 else ''}, 75 % of the rows learned. Below 0: ours "
             "has the lower error (95 % interval of the median over the tables). Seconds: median of "
-            f"processor time for a fit. Made by `{data['command']}`."
+            f"processor time for a fit.{behind} Made by `{data['command']}`."
         )
 
     return made
