@@ -15,7 +15,7 @@ import warnings as _warnings
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What type checkers see. tests/test_imports.py checks that it is what users get.
 if TYPE_CHECKING:
