@@ -262,20 +262,22 @@ def cures(folder: Path, file: Path) -> None:
     run_cells(file, "rows", ("arm",), [(name,) for name in ARMS], measured, {"settings": settings})
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, file: Path) -> None:
     """Trains the recipe, and the same network with ReLU."""
+    rows = []
     code = {"code": [__file__], "dataset": f"{Path(__file__).stem}:load"}
     more: dict[str, Any] = {"dataset_options": {"folder": str(folder.resolve())}, **code}
     for activation, epochs in RUNS.items():
         own = {"activation": activation, "epochs": epochs, **more}
-        trainer.run("cifar10-encrypted", run_dir=folder / activation, **own)
+        found = trainer.run("cifar10-encrypted", run_dir=folder / activation, **own).values
+        names = ("params", "test_accuracy", "test_loss", "seconds")
+        rows.append({"activation": activation, "epochs": epochs} | {n: found[n] for n in names})
+        write_piece(file, {"rows": rows})
 
 
 def real(folder: Path, file: Path) -> None:
     """Simulates the encryption of the whole test set, and encrypts the first pictures of it."""
     data = load(folder)
-    done = [name for name in RUNS if (folder / name / "result.json").exists()]
-    runs = {name: trainer.Result(folder / name) for name in done}
     model = ARMS["x², BatchNorm per degree"].make()
     quadric.load_(model.eval(), folder / "hermite" / "weights.safetensors")
     images, labels = data.normalization(data.test_images), data.test_labels
@@ -285,10 +287,6 @@ def real(folder: Path, file: Path) -> None:
         plain = torch.cat([model(part) for part in images.split(1000)])
     simulated = torch.cat([prepared.simulate(part) for part in images.split(2500)])
     facts: dict[str, Any] = {
-        "accuracy": {name: run.values["test_accuracy"] for name, run in runs.items()},
-        "epochs": {name: RUNS[name] for name in runs},
-        "training_seconds": {name: run.values["seconds"] for name, run in runs.items()},
-        "params": sum(p.numel() for p in model.parameters()),
         "plain_accuracy": _share(plain, labels),
         "simulated_accuracy": _share(simulated, labels),
         "predictions_that_differ": int((simulated.argmax(1) != plain.argmax(1)).sum()),
@@ -339,7 +337,7 @@ def main() -> None:
     if given.what in ("cures", "all"):
         cures(given.folder, RESULTS / "cures.json")
     if given.what in ("train", "all"):
-        train(given.folder)
+        train(given.folder, RESULTS / "cifar10_training.json")
     if given.what in ("real", "all") and not (RESULTS / "cifar10.json").exists():
         real(given.folder, RESULTS / "cifar10.json")
 
