@@ -48,8 +48,8 @@ print(compare("noisy.csv", target="force", folds=3, seeds=1, baselines=False).ve
 # %% [markdown]
 # ## Fit it
 #
-# The estimator takes the frame as it is, and works wherever scikit-learn's do. `compare` trains
-# longer, with `learning_rate="adaptive"`, so its error above is lower:
+# The estimator takes the frame as it is, and works wherever scikit-learn's do. `compare` trains one
+# network longer, with `learning_rate="adaptive"`; the estimator is the mean of four:
 
 # %%
 frame = pd.read_csv("table.csv")
