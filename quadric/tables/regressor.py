@@ -83,14 +83,15 @@ class QuadraticRegressor(RegressorMixin, MultiOutputMixin, QuadraticNetwork):  #
         validation_fraction: the part that is held out.
         scoring: the scorer, a name of scikit-learn, whose best epoch early stopping keeps, measured
             in the unit of the target; None: the loss.
-        n_iter_no_change: epochs without improvement before it stops.
+        n_iter_no_change: epochs without improvement before it stops; four times as many for a
+            network that is hardly better than ridge regression on the held-out rows.
         standardize: give inputs and targets mean 0 and deviation 1, weighted by `sample_weight`;
             press inputs together that lie far from the median (`modules.Scaled`). "plain": without
             that, so that products and powers also hold far out. False: neither.
         solver: "adam"; "lm" goes on with Levenberg-Marquardt after Adam, from there and from other
             starts: a lower error on smooth functions and error bars, for seconds up to some
             thousand parameters; "auto" does so where about 10 seconds are enough (squared loss,
-            small table and network).
+            small table and network), and ends it after about 2 where nothing is gained.
         random_state: the seed of the start, the order of the rows and the part that is held out.
         warm_start: `fit` goes on with the network and the scaling that are there.
         verbose: print the loss of each epoch.

@@ -72,7 +72,8 @@ def compare(
         activation: the function between the layers: silu, relu, tanh, gelu, sigmoid, none and
             others of torch, by its names.
         solver: "adam"; "lm" goes on with Levenberg-Marquardt where Adam stops (regression); "auto"
-            does so on small tables with small networks. All networks have the same one.
+            does so on small tables with small networks, as long as something is gained. All
+            networks have the same one.
         folds: the number of folds of the cross-validation.
         seeds: starts of each network on each fold; None for 3, and 1 on more than 15,000 rows.
         seed: the seed of the split and of the first start.
