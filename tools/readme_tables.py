@@ -35,6 +35,7 @@ from gpu_resources import resources_table
 from real_networks import networks_table
 from results_summary import MINUS, ROOT, table, whole
 from speed import RECOMPUTED, latency_summary, summary
+from speed_dense import dense_table, published, rank_table
 from table_of_findings import findings_table, sure_table
 from tables_of_counts import COUNTED_TABLES
 from tables_of_encryption import TABLES_OF_ENCRYPTION
@@ -345,6 +346,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "memory": _bench("suite.json", _memory),
     "ranks": _bench("ranks.json", _ranks, "medians"),
     "gpu-resources": resources_table,
+    "dense": published(dense_table),
+    "dense-ranks": published(rank_table),
     "onnx": _onnx,
     "families": _families,
     "defaults-development": _defaults("development"),

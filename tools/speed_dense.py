@@ -38,6 +38,7 @@ RANKS = (2, 3, 4, 7, 8, 9, 16)
 WIDTHS = (64, 256, 512, 1024)
 BATCHES = (128, 1024, 4096)
 KINDS = ("inference", "training")
+VERSIONS = ("now", "before")
 
 
 def fused_adam_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
@@ -69,6 +70,32 @@ def _each_rank(
     return cases
 
 
+class _OnePass(torch.autograd.Function):
+    """A linear layer whose output is read and written once more, and so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        z = nn.functional.linear(input, weight, bias).mul_(1.0)
+        ctx.save_for_backward(input, weight, z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        input, weight, z = ctx.saved_tensors
+        back = grad * z
+        return back.mm(weight), back.t().mm(input), back.sum(0)
+
+
+class OnePass(nn.Linear):
+    """What no layer with squares can be faster than, if the product leaves its output in memory."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(input).mul_(1.0)
+        out: Tensor = _OnePass.apply(input, self.weight, self.bias)
+        return out
+
+
 def dense_layers(width: int, batch: int, dtype: str = "float32") -> list[Case]:
     """A layer with as many outputs as inputs, at each rank."""
     build = partial(make_layer, partial(nn.Linear, width, width))
@@ -76,7 +103,11 @@ def dense_layers(width: int, batch: int, dtype: str = "float32") -> list[Case]:
     ranks = [(neuron, rank) for neuron in ("eigen", "shared") for rank in RANKS]
     ending = "" if dtype == "float32" else f", {dtype}"
     group = f"layer {width}, batch {batch}{ending}"
-    return _each_rank(group, build, inputs, ranks, dtypes=(dtype,))
+    cases = _each_rank(group, build, inputs, ranks, dtypes=(dtype,))
+    if dtype == "float32":
+        once = OnePass(width, width)
+        cases.append(Case(group, "one pass", None, "kernels", "", dtype, once, inputs))
+    return cases
 
 
 def perceptrons(width: int, batch: int) -> list[Case]:
@@ -123,7 +154,7 @@ GROUPS: dict[str, tuple[Callable[[], list[Case]], int]] = {
     "perceptron-256": (partial(perceptrons, 256, 1024), 20),
     "transformer-float32": (partial(encoder_layers, "float32"), 4),
     "transformer-bf16": (partial(encoder_layers, "bf16"), 4),
-    "resnet20": (pictures, 3),
+    "resnet20": (pictures, 5),
 }
 """What is timed together, and how many training steps of each case."""
 
@@ -158,6 +189,14 @@ def _times(worker: subprocess.Popen[str], group: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _commit(folder: Path | None) -> str | None:
+    """The commit of the other version."""
+    if folder is None:
+        return None
+    command = ["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def dense(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Times all groups in both versions by turns."""
     folders = {"now": ROOT} | ({"before": given.before.resolve()} if given.before else {})
@@ -176,27 +215,64 @@ def dense(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
                 own[f"{kind}_runs"] = row[f"{kind}_runs"]
             rows.append(own)
         print(dense_table([row for row in rows if row["key"] == group]), flush=True)
+        rows.sort(key=lambda row: list(GROUPS).index(row["key"]))
+        facts = {"kind": "dense", "rows": rows, "before": _commit(given.before)}
+        facts |= provenance.stamp() | {"command": "python tools/speed.py dense --before FOLDER"}
+        if given.out:  # a run that is cut keeps what it has
+            provenance.write_json(given.out, facts)
     for worker in workers.values():
         worker.communicate()
-    order = list(GROUPS)
-    rows.sort(key=lambda row: order.index(row["key"]))
-    return dense_table(rows), {"kind": "dense", "rows": rows, **provenance.stamp()}
+    return dense_table(rows), facts
 
 
 def dense_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line for each group and neuron, a column for each rank: inference / training."""
+    """A line for each group: inference / training of each neuron, least and most of its ranks."""
     lines = []
-    for key, neuron in dict.fromkeys((r["key"], r["neuron"]) for r in rows):
-        own = [r for r in rows if (r["key"], r["neuron"]) == (key, neuron)]
-        if neuron != "linear":
-            texts = [f"{r['rank']}: {_pair(r, 'now')} ({_pair(r, 'before')})" for r in own]
-            lines.append([own[0]["group"], neuron, "; ".join(texts)])
-    return markdown_table(["work", "neuron", "rank: inference / training"], lines, "lll")
+    for key in dict.fromkeys(row["key"] for row in rows):
+        line = [next(row["group"] for row in rows if row["key"] == key)]
+        for neuron, versions in (("eigen", VERSIONS), ("shared", VERSIONS), ("one pass", ("now",))):
+            own = [row for row in rows if (row["key"], row["neuron"]) == (key, neuron)]
+            line += [" / ".join(_range(own, f"{kind}_{v}") for kind in KINDS) for v in versions]
+        lines.append(line)
+    header = ["work", "eigen", "before", "shared", "before", "one pass"]
+    return markdown_table(header, lines, "lrrrrr")
 
 
-def _pair(row: dict[str, Any], version: str) -> str:
-    values = [row.get(f"{kind}_{version}") for kind in KINDS]
-    return " / ".join("-" if value is None else f"{value:.2f}" for value in values)
+def rank_table(rows: Sequence[dict[str, Any]], batch: int = 1024) -> str:
+    """A line for each neuron and rank, a column for each width."""
+    lines = []
+    for neuron in ("eigen", "shared"):
+        for rank in RANKS:
+            line: list[object] = [neuron, rank]
+            for width in WIDTHS:
+                wanted = (f"layer-{width}-{batch}", neuron, rank)
+                own = [r for r in rows if (r["key"], r["neuron"], r["rank"]) == wanted]
+                for version in VERSIONS:
+                    line.append(" / ".join(_range(own, f"{kind}_{version}") for kind in KINDS))
+            lines.append(line)
+    widths = [name for width in WIDTHS for name in (f"width {width}", "before")]
+    return markdown_table(["neuron", "rank", *widths], lines, "lr" + "r" * len(widths))
+
+
+def _range(rows: Sequence[dict[str, Any]], key: str) -> str:
+    values = [f"{row[key]:.2f}" for row in rows if row.get(key) is not None]
+    least, most = (min(values), max(values)) if values else ("-", "-")
+    return least if least == most else f"{least}-{most}"
+
+
+def published(rows_table: Callable[[Sequence[dict[str, Any]]], str]) -> Callable[[Path], str]:
+    """A table of a page, with the machine it was made on."""
+
+    def made(results: Path) -> str:
+        data = json.loads((results / "bench" / "dense.json").read_text(encoding="utf-8"))
+        note = (
+            f"{data['machine']['cpu']}, one thread, torch {data['versions']['torch']}; processor "
+            "time, medians of the ratios to linear within a turn, inference / training; before: "
+            f"commit {data['before']}, by turns with this one: `{data['command']}`."
+        )
+        return f"{rows_table(data['rows'])}\n\n{note}"
+
+    return made
 
 
 if __name__ == "__main__":

@@ -23,17 +23,16 @@ import torch
 from torch import Tensor
 
 from quadric.ops import compiled, cpu_matmul, native, reference
-from quadric.ops.autograd import AddSquares, DenseSquares, SquaresCall
+from quadric.ops.autograd import (
+    AddSquares,
+    DenseSquares,
+    SquaresCall,
+    gradients_are_differentiated,
+)
 from quadric.ops.backends import NATIVE, backend_for
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import DenseOp, LinearOp
 from quadric.ops.torch_probes import in_torch_func, must_see_operations
-
-_SMALL = 1 << 16
-"""Numbers of a matrix below which calls cost more than arithmetic."""
-
-_NARROW = 128
-"""Channels up to which a small layer's S is multiplied as one dense matrix."""
 
 
 def add_squares(
@@ -72,7 +71,7 @@ def add_squares(
     if must_see_operations(z, eigenvalues):
         return reference.add_squares(z, eigenvalues, blocks, dim)
     trained = torch.is_grad_enabled() and (z.requires_grad or eigenvalues.requires_grad)
-    if trained and _is_small(z, blocks, dim):
+    if trained and cpu_matmul.is_small(z, blocks, dim):
         small = cpu_matmul.add_squares(z, eigenvalues, blocks)
         if small is not None:
             return small
@@ -97,6 +96,7 @@ def _is_one_node(
     return (
         type(linear_op) is DenseOp
         and torch.is_grad_enabled()
+        and not gradients_are_differentiated(linear_op)
         and native.serves(input.dtype)
         and input.is_cpu
         and input.dtype == weight.dtype
@@ -104,17 +104,6 @@ def _is_one_node(
         and (weight.requires_grad or input.requires_grad or eigenvalues.requires_grad)
         and not must_see_operations(input, weight, eigenvalues, weight if bias is None else bias)
         and input.numel() > 0
-    )
-
-
-def _is_small(z: Tensor, blocks: Blocks, dim: int) -> bool:
-    return (
-        z.dim() == 2
-        and dim == -1
-        and z.numel() <= _SMALL
-        and z.device.type == "cpu"
-        and z.dtype in (torch.float32, torch.float64)
-        and blocks.channels <= _NARROW
     )
 
 

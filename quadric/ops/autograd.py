@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quadric.ops import native, reference
+from quadric.ops import cpu_matmul, native, reference
 from quadric.ops.backends import Backend
 from quadric.ops.blocks import Blocks
 from quadric.ops.linear_ops import LinearOp
@@ -70,6 +70,18 @@ class AddSquares(torch.autograd.Function):
         return (*slopes, None, None, None)
 
 
+_DIFFERENTIATED = "gradients_are_differentiated"
+
+
+def gradients_are_differentiated(linear_op: LinearOp) -> bool:
+    """Whether a layer's gradients were differentiated again: then its nodes should be torch's.
+
+    `DenseSquares` would compute the layer again, each time. It notes what it meets on the layer's
+    own linear map, so only the first step takes longer.
+    """
+    return _DIFFERENTIATED in vars(linear_op)
+
+
 class DenseSquares(torch.autograd.Function):
     """A dense layer with the kernels as one node: in a small one calls cost more than arithmetic.
 
@@ -97,6 +109,7 @@ class DenseSquares(torch.autograd.Function):
         kept, eigenvalues, input, weight = ctx.saved_tensors
         call: SquaresCall = ctx.call
         if _must_differentiate(grad):
+            vars(call.linear_op)[_DIFFERENTIATED] = True
             return (*_differentiable_layer(ctx, grad, input, weight, eigenvalues), None)
         kept = _intact(ctx, kept, input, weight)
         of_input, of_weight, of_bias, _, _ = ctx.needs_input_grad
@@ -191,8 +204,11 @@ def _differentiable_layer(
     """All gradients of a dense layer by the formula."""
     call: SquaresCall = ctx.call
     with torch.enable_grad():
-        z = _linear_again(ctx, input, weight)
-        out = reference.add_squares(z, eigenvalues, call.blocks, call.dim)
+        z, out = _linear_again(ctx, input, weight), None
+        if cpu_matmul.is_small(z, call.blocks, call.dim) and has_memory(grad):
+            out = cpu_matmul.add_squares(z, eigenvalues, call.blocks)
+        if out is None:
+            out = reference.add_squares(z, eigenvalues, call.blocks, call.dim)
     return _gradients(out, [input, weight, call.bias, eigenvalues], grad)
 
 

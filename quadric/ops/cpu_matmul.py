@@ -37,6 +37,13 @@ _PART = 1 << 15 if torch.backends.mkl.is_available() else _STAR_TILE
 """Numbers of one product of a batch. Without MKL torch computes a batch one by one."""
 
 
+_SMALL = 1 << 16
+"""Numbers of a matrix below which calls cost more than arithmetic."""
+
+_NARROW = 128
+"""Channels up to which a small layer's S is multiplied as one dense matrix."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Neighboring blocks as one dense part of S."""
@@ -188,6 +195,18 @@ def backward(
 def _square_places(blocks: Blocks) -> Tensor:
     outputs, features = blocks.places()
     return outputs * blocks.channels + features
+
+
+def is_small(z: Tensor, blocks: Blocks, dim: int) -> bool:
+    """Whether `add_squares` is the fastest way to gradients that torch itself computes."""
+    return (
+        z.dim() == 2
+        and dim == -1
+        and z.numel() <= _SMALL
+        and z.device.type == "cpu"
+        and z.dtype in (torch.float32, torch.float64)
+        and blocks.channels <= _NARROW
+    )
 
 
 def add_squares(z: Tensor, eigenvalues: Tensor, blocks: Blocks) -> Tensor | None:

@@ -149,6 +149,28 @@ def test_second_derivatives(neuron: str, rows_: int) -> None:
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
+def test_second_derivatives_are_torch_s_own_after_the_first(neuron: str, paths: list[str]) -> None:
+    """A node that computes the layer again each time would take three times as long."""
+    layer = bent(quadric.make_layer(nn.Linear, 4, 40, neuron=neuron, rank=3))
+    twin, x = copy.deepcopy(layer).double(), torch.randn(9, 4)
+
+    def second(layer: Any, out: Any, x: Tensor) -> tuple[Tensor, ...]:
+        x = x.requires_grad_()
+        own = [x, *layer.parameters()]
+        slopes = torch.autograd.grad(out(layer, x).sin().sum(), own, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), own)
+
+    wanted = second(twin, expected_of_twin, x.double())
+    for path in (["one node", "small"], ["small"]):
+        paths.clear()
+        found = second(layer, lambda layer, x: layer(x), x)
+        assert paths == path
+        for ours, theirs in zip(found, wanted, strict=True):
+            scale = float(theirs.abs().max())
+            torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("rows", [5, 2000])
 @pytest.mark.parametrize("gradients", [True, False])
 def test_forward_mode(neuron: str, rows: int, gradients: bool) -> None:

@@ -111,8 +111,8 @@ template <class T> static inline void store(T *p, V v, int64_t n) {
 
 static inline float get(const float *p) { return *p; }
 static inline void set(float *p, float x) { *p = x; }
-template <class T> static inline float get(const T *p) { return load(p, 1)[0]; }
-template <class T> static inline void set(T *p, float x) { store(p, V{} + x, 1); }
+template <class T> static inline float get(const T *p) { return widen(p, U{} + p->bits)[0]; }
+template <class T> static inline void set(T *p, float x) { p->bits = narrow(p, V{} + x)[0]; }
 
 struct Block { int64_t start, size, offset; };  // channels, and the first eigenvalue
 
