@@ -114,7 +114,7 @@ def cifar_table(results: Path) -> str:
     data = read_piece(file)
     plan = data["plan"]
     rows = [
-        ["accuracy on 10,000 in plain", f"{100 * data['plain_accuracy']:.2f} %"],
+        [f"accuracy on {data['tested']:,} in plain", f"{100 * data['plain_accuracy']:.2f} %"],
         ["under simulated encryption", f"{100 * data['simulated_accuracy']:.2f} %"],
         ["predictions that differ", str(data["predictions_that_differ"])],
         ["outputs out of range, which would overflow", str(data["outputs_out_of_range"])],
