@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import quadric
-from quadric import ops
+from quadric.ops import cpu_matmul
 from tests import reference
 from tests.conftest import assert_close
 from tests.layers.cases import (
@@ -47,7 +47,7 @@ each_recompute = pytest.mark.parametrize("recompute", [False, True], ids=["keep"
 @pytest.fixture(autouse=True)
 def _no_layer_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices take a path that keeps more: here all take that of large ones."""
-    monkeypatch.setattr(ops, "_SMALL", 0)
+    monkeypatch.setattr(cpu_matmul, "_SMALL", 0)
 
 
 # ------------------------------------------------------------------------------------------------
