@@ -18,7 +18,7 @@ WITHIN = 3.0
 @functools.lru_cache(maxsize=1)
 def _simple() -> tuple[np.ndarray, list[tuple[Fraction, float]], np.ndarray]:
     """Numbers > 0 (in logarithms, ordered), how to write them, and how simple they are."""
-    ways = {0.0: 1, 1.0: 4, -1.0: 4, 2.0: 16, -2.0: 16, 0.5: 16, -0.5: 16}
+    ways = {0.0: 1, 1.0: 4, -1.0: 4, 2.0: 64, -2.0: 64, 0.5: 64, -0.5: 64}
     found: dict[float, tuple[float, Fraction, float]] = {}
     for above in range(1, 101):
         for below in range(1, 101):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import sympy as sp
 
 from quadric.discover import formulas
+from quadric.discover.numbers import simple_number
 from quadric.discover.result import _all_written
 from quadric.errors import InputError, InputTypeError
 from tests.command_line import assert_mistake, quadric
@@ -104,6 +106,19 @@ def test_a_coefficient_that_is_no_simple_number_stays() -> None:
     (coefficient,) = formulas(X, target).formula.coefficients
     assert not coefficient.snapped
     assert abs(coefficient.value - 0.4637) < 3 * coefficient.standard_error < 0.001
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "simple"),
+    [
+        (9.87, 0.02, None),  # 9.81 and pi² are as likely
+        (math.pi**2, 1e-4, (1, 2)),
+        (0.0797, 1e-4, (Fraction(1, 4), -1)),
+        (0.501, 0.002, (Fraction(1, 2), 0)),
+    ],
+)
+def test_rare_powers_of_pi_need_sure_numbers(value: float, error: float, simple: object) -> None:
+    assert simple_number(value, error) == simple
 
 
 def test_simple_numbers_fit_together() -> None:
