@@ -142,6 +142,7 @@ class One(Arithmetic):
         if bool(diagonal.any()):
             turned = diagonal.roll(offset // layout.baby * layout.baby).tolist()
             made = self.ring.encode(turned, target / like.scale, like)
+            made = None if made.is_zero() else made  # too small for the scale: SEAL refuses it
         if made is None or 8 * self.plan.ring * self.plan.levels * len(self.encoded) < _KEPT:
             self.encoded[key] = made
         return made
