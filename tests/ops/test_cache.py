@@ -211,7 +211,7 @@ os.environ.update(PATH="", CXX="")
 report = quadric.convert_(nn.Sequential(nn.Linear(4, 9), nn.ReLU()))
 print(str(report).splitlines()[-1].split(":")[0])
 """
-OFFER = "float32 on the CPU would be faster with fused kernels"
+OFFER = "layers on the CPU would be faster with fused kernels"
 
 
 def converted(cache: Path, **environment: str) -> list[str]:
