@@ -69,14 +69,14 @@ def variants(
             yield Variant(make(shape[dim], rank), dtype, layout, direction)
 
 
-def plan_of(variant: Variant) -> gpu.Plan:
+def plan_of(variant: Variant) -> gpu.Launch:
     """How the kernel would go over a tensor."""
     shape, dim = LAYOUTS[variant.layout]
     z = torch.empty(shape, dtype=variant.dtype, device="meta")
     return gpu.plan(z, variant.blocks, dim, backward=variant.direction == "backward")
 
 
-def source(variant: Variant, plan: gpu.Plan) -> Any:
+def source(variant: Variant, plan: gpu.Launch) -> Any:
     """The kernel as a call of it would specialize it."""
     from triton.compiler import ASTSource
 

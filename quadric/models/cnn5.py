@@ -33,10 +33,21 @@ def cnn5(
         >>> sum(p.numel() for p in cnn5().parameters())
         555050
     """
+    widths = scale_channels((32, 64, 128, 128, 256), width, channels)
+    return conv_stack(in_channels, widths, _KERNELS, num_classes, activation)
+
+
+def conv_stack(
+    in_channels: int,
+    channels: Sequence[int],
+    kernels: Sequence[tuple[int, int, int]],
+    num_classes: int,
+    activation: str | None,
+) -> nn.Sequential:
+    """Convolutions of (size, stride, padding) with BatchNorm, a global average, a classifier."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     before = check_size("in_channels", in_channels)
-    widths = scale_channels((32, 64, 128, 128, 256), width, channels)
-    for i, (count, shape) in enumerate(zip(widths, _KERNELS, strict=True), start=1):
+    for i, (count, shape) in enumerate(zip(channels, kernels, strict=True), start=1):
         layers[f"conv{i}"] = nn.Conv2d(before, count, *shape, bias=False)
         if activation == "hermite":
             layers[f"act{i}"] = Hermite(count)

@@ -8,14 +8,15 @@ nonlinearity.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from torch import nn
 
-from quadric.models.activations import make_activation
+from quadric.models.cnn5 import conv_stack
 from quadric.models.widths import scale_channels
-from quadric.support.checks import check_size
+
+_KERNELS = ((3, 1, 1), (3, 2, 1), (3, 1, 1))
+"""Size, stride and padding of each convolution."""
 
 
 def digits_cnn(
@@ -31,15 +32,5 @@ def digits_cnn(
         >>> sum(p.numel() for p in digits_cnn().parameters())
         14458
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    before = check_size("in_channels", in_channels)
-    for i, count in enumerate(scale_channels((16, 32, 32), width, channels), start=1):
-        stride = 2 if i == 2 else 1
-        layers[f"conv{i}"] = nn.Conv2d(before, count, 3, stride, padding=1, bias=False)
-        layers[f"bn{i}"] = nn.BatchNorm2d(count)
-        layers[f"act{i}"] = make_activation(activation)
-        before = count
-    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
-    layers["flatten"] = nn.Flatten()
-    layers["fc"] = nn.Linear(before, check_size("num_classes", num_classes))
-    return nn.Sequential(layers)
+    widths = scale_channels((16, 32, 32), width, channels)
+    return conv_stack(in_channels, widths, _KERNELS, num_classes, activation)

@@ -120,7 +120,7 @@ def _power(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-class Plan(NamedTuple):
+class Launch(NamedTuple):
     """How a kernel goes over a tensor, and how it is compiled."""
 
     lanes: Lanes
@@ -130,7 +130,7 @@ class Plan(NamedTuple):
     options: dict[str, int]
 
 
-def plan(z: Tensor, blocks: Blocks, dim: int, *, backward: bool) -> Plan:
+def plan(z: Tensor, blocks: Blocks, dim: int, *, backward: bool) -> Launch:
     """Cuts a tensor into tiles for one of the kernels."""
     layout, lanes = layout_of(z, dim), _lanes(blocks, backward, z.device)
     positions = _TILE // lanes.width
@@ -140,7 +140,7 @@ def plan(z: Tensor, blocks: Blocks, dim: int, *, backward: bool) -> Plan:
     if backward:
         constants["ROWS"] = _power(lanes.most)
     options = {**_OPTIONS, "maxnreg": REGISTERS["backward" if backward else "forward"]}
-    return Plan(lanes, layout, layout.planes * -(-layout.inner // positions), constants, options)
+    return Launch(lanes, layout, layout.planes * -(-layout.inner // positions), constants, options)
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
